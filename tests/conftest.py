@@ -104,7 +104,7 @@ def clean_environment(
 def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulated engines start quickly, and no benchmark measures the idle GPUs before it."""
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 
-from workbench.bench.user_capacity import LevelRun, Search, requests_of_a_run
+from workbench.bench.user_capacity import CapacitySearch, LevelRun, requests_per_run
 from workbench.model.slo import Limit, LimitAttained, parse_slo
 
 _FEWEST, _MOST = 3, 300  # users
@@ -84,16 +84,22 @@ def search(server: Server, rng: random.Random) -> Outcome:
     levels: dict[int, list[LevelRun]] = {}
     requests = runs = 0
     limits = tuple(server.limits)
-    users = Search(limits, levels).next_level()
+    users = CapacitySearch(limits, levels).next_level()
     while users is not None:
-        size = requests_of_a_run(users, limits)
+        size = requests_per_run(users, limits)
         requests += size
         run = replace(server.run(users, size, rng), number=runs)
         runs += 1
         levels.setdefault(users, []).append(run)
-        users = Search(limits, levels).next_level()
-    found = Search(limits, levels)
-    return Outcome(int(server.capacity), found.holds, found.fails, runs, requests)
+        users = CapacitySearch(limits, levels).next_level()
+    found = CapacitySearch(limits, levels)
+    return Outcome(
+        int(server.capacity),
+        found.highest_level_that_holds,
+        found.lowest_level_that_fails,
+        runs,
+        requests,
+    )
 
 
 def row(name: str, noise: float, searches: int, seed: int) -> str:

@@ -106,7 +106,7 @@ def truth_server(*options: str) -> Iterator[TruthProcess]:
 
 
 def run(url: str, processes: int | None = None, **fields: Any) -> BenchOutcome:
-    return asyncio.run(runner.run(BenchSpec(url, "m", **fields), processes=processes))
+    return asyncio.run(runner.run_load(BenchSpec(url, "m", **fields), processes=processes))
 
 
 @contextmanager

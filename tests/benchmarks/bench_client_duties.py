@@ -49,7 +49,7 @@ def keep_no_text() -> None:
         head, trail = self._heads.get(len(data)), self._trail
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
-            return bool(text) and not text.translate(None, text_chunk.PLAIN)
+            return bool(text) and not text.translate(None, text_chunk.PLAIN_TEXT_BYTES)
         return False
 
     text_chunk.TextChunk.is_one = is_one
@@ -79,7 +79,7 @@ def trust_each_time() -> None:
         seconds, nanoseconds = connection._unpack_timespec(ancillary[0][2])
         return int(seconds * 1_000_000_000 + nanoseconds - self.ahead_ns)
 
-    connection.ReceiveClock.stamp = stamp
+    connection.ReceiveClock.receive_time_ns = stamp
 
 
 def ask_no_kernel_times() -> None:
@@ -99,23 +99,23 @@ def sweep_nothing() -> None:
         self._pause.ns = self.clock.rest_ns = REST_NS if self.spec.max_tokens > 1 else 0
         self._whole_answers.refresh()
 
-    client.Client._sweep = sweep
+    client.Client._check_time_limits = sweep
 
 
 def send_no_records() -> None:
-    client_process.WorkerOutput.record = lambda self, record: None
+    client_process.WorkerOutput.write_record = lambda self, record: None
 
 
 def repeat_the_prompt() -> None:
     bodies: dict[bool, bytes] = {}
-    real = Workload.body
+    real = Workload.request_body
 
     def body(self: Any, index: int, *, warmup: bool) -> bytes:
         if warmup not in bodies:
             bodies[warmup] = real(self, index, warmup=warmup)
         return bodies[warmup]
 
-    Workload.body = body
+    Workload.request_body = body
 
 
 def sum_nothing_up() -> None:

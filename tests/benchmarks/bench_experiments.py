@@ -155,13 +155,13 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     options.setdefault("order_seed", runs.seed)
     spec = design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
     new = Experiment(1, 0.0, "sim", spec, restarts=runs.restarts)
-    ended = await ExperimentConduct(new, runs, save=_kept).carry_out()
+    ended = await ExperimentConduct(new, runs, save=_kept).carry_out_experiment()
     if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:
         return ended
     again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
     return await ExperimentConduct(
         design.resume_experiment(again), runs, save=_kept, results=runs.results
-    ).carry_out()
+    ).carry_out_experiment()
 
 
 def cell(

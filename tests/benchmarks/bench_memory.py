@@ -103,7 +103,7 @@ def child(what: str, *words: str) -> int:
 
     class Talking(Session):
         async def _begin(self) -> None:
-            await super()._begin()
+            await super()._begin_work_on_host()
             from workbench import engines
             from workbench.model.plan import Command, LaunchPlan
 
@@ -120,9 +120,9 @@ def child(what: str, *words: str) -> int:
             await super().close()
 
     import workbench.tui
-    from workbench.session.hosts.names import host_called
+    from workbench.session.hosts.names import open_host_by_name
 
-    host = host_called(None, "four-pcie")
+    host = open_host_by_name(None, "four-pcie")
     if what == "telemetry" and isinstance(host, SimulatedHost):
         host = Quick(host.inner, host.simulated, host._state_dir)
         return workbench.tui.run_screen(Session(host), mouse=False)
@@ -135,9 +135,9 @@ def child(what: str, *words: str) -> int:
 async def template(path: Path) -> None:
     """Return the messages of a real agent of the simulated host: driver, infos, one whole reading."""
     from workbench.gpu import remote_programs
-    from workbench.session.hosts.names import host_called
+    from workbench.session.hosts.names import open_host_by_name
 
-    host = host_called(None, "four-pcie")
+    host = open_host_by_name(None, "four-pcie")
     await host.connect()
     options: dict[str, Any] = {"interval_s": 0.2}
     stream = await remote_programs.AGENT.stream(host, options)

@@ -42,8 +42,8 @@ PARTS = {
     "_wait": "rests and epoll",
     "_on_data": "first and last reads of an answer, which are parsed",
     "_do_deferred_work": "records and bodies of requests",
-    "_start_due": "requests sent",
-    "_sweep": "limits, rests and progress, ten times a second",
+    "_start_due_requests": "requests sent",
+    "_check_time_limits": "limits, rests and progress, ten times a second",
 }
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
 
-from workbench.bench.independent_requests import independent_requests
+from workbench.bench.independent_requests import count_independent_requests
 from workbench.bench.rate_capacity import RateRun, RateSearch
 from workbench.bench.steadiness import why_not_kept_up
 from workbench.model.slo import LATENCIES, Limit, LimitAttained, parse_slo
@@ -122,7 +122,7 @@ def attained(served: list[Served], limit: Limit) -> LimitAttained:
         100 * kept(served, limit),
         sorted(latencies_ms)[needed - 1],
         limit.most_ms,
-        independent_requests(latencies_ms, limit.most_ms, limit.percent),
+        count_independent_requests(latencies_ms, limit.most_ms, limit.percent),
     )
 
 
@@ -164,9 +164,13 @@ def row(name: str, server: Server, horizon_s: float, noise: float, searches: int
         for n in range(searches)
     ]
     ended = [each for each, _ in found]
-    over = fmean((each.holds or 0.0) > 1.05 * true for each in ended)
-    under = fmean((each.fails or math.inf) < true / 1.05 for each in ended)
-    pairs = [(s.holds, s.fails) for s in ended if s.holds is not None and s.fails is not None]
+    over = fmean((each.highest_rate_that_holds or 0.0) > 1.05 * true for each in ended)
+    under = fmean((each.lowest_rate_that_fails or math.inf) < true / 1.05 for each in ended)
+    pairs = [
+        (s.highest_rate_that_holds, s.lowest_rate_that_fails)
+        for s in ended
+        if s.highest_rate_that_holds is not None and s.lowest_rate_that_fails is not None
+    ]
     wide = median(fails / holds for holds, fails in pairs)
     looks = [sum(not r.whole for runs in s.levels.values() for r in runs) for s in ended]
     whole = [sum(r.whole for runs in s.levels.values() for r in runs) for s in ended]

@@ -29,7 +29,7 @@ from textual.widgets import Static
 
 from workbench.gpu import remote_programs
 from workbench.hosts.base import Host
-from workbench.session.hosts.names import host_called
+from workbench.session.hosts.names import open_host_by_name
 from workbench.tui.textual_private import PlainEnd
 
 FRAME_END = b"\x1b[?2026l"  # of a synchronized update; otherwise the move of the cursor at the end
@@ -56,7 +56,7 @@ class Floor(PlainEnd):
         self.tasks = [asyncio.create_task(each) for each in work]
 
     async def gpus(self) -> None:
-        host: Host = host_called(None, PROFILE)
+        host: Host = open_host_by_name(None, PROFILE)
         await host.connect()
         stream = await remote_programs.AGENT.stream(host, {"interval_s": 1.0, "hung_s": 3.0})
         number = 0

@@ -41,10 +41,10 @@ WORDS = (ROOT / "docs" / "REFERENCE.md").read_text(encoding="ascii", errors="ign
 class NoText(KeptText):
     """Keeps no text."""
 
-    def add(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         pass
 
-    def trim(self) -> None:
+    def drop_middle(self) -> None:
         pass
 
 
@@ -55,7 +55,7 @@ class NoTextChunk(text_chunk.TextChunk):
         head, trail = self._heads.get(len(data)), self._trail
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
-            return bool(text) and not text.translate(None, text_chunk.PLAIN)
+            return bool(text) and not text.translate(None, text_chunk.PLAIN_TEXT_BYTES)
         return False
 
 
@@ -89,12 +89,12 @@ def replay(answers: list[list[bytes]], tokens: int, *, checks: bool) -> int:
         exchange.began_ns = exchange.sent_ns = 1
         for at in range(len(pieces)):
             data, ancillary, _, _ = client.recvmsg(READ_BYTES, room)
-            stamp = clock.stamp(ancillary)
+            stamp = clock.receive_time_ns(ancillary)
             if not exchange.receive_text(data, stamp):
                 exchange.receive(data, stamp)
             if checks and at % TRIM_EACH == 0:
-                exchange.reply.trim()
-        exchange.verdict(tokens, may_be_empty=not checks)
+                exchange.reply.trim_kept_text()
+        exchange.judge_reply(tokens, may_be_empty=not checks)
         record = exchange.record(0, exchange.reply.error, exchange.reply.detail)
         assert record.ok and record.chunks == tokens, record
         if checks:

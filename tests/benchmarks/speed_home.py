@@ -142,10 +142,10 @@ class Home:
     def add_history(self, hours: int) -> None:
         """Add the readings of the simulated host's GPUs in the last hours, as its screens have kept
         them."""
-        from workbench.session.hosts.names import host_called
+        from workbench.session.hosts.names import open_host_by_name
         from workbench.store import history_files
 
-        host, now = host_called(None, PROFILE), int(time.time())
+        host, now = open_host_by_name(None, PROFILE), int(time.time())
         name = history_files.history_directory(host.name, simulated=True).name
         folder = self.state / "workbench" / "timeline" / name
         folder.mkdir(parents=True)

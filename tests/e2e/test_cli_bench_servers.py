@@ -36,7 +36,7 @@ SMALL = ("--requests", "4", "--concurrency", "2", "--max-tokens", "3", "--warmup
 
 @pytest.fixture(autouse=True)
 def without_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
 
 
 def whole(*_: object) -> list[bytes | str]:

@@ -19,7 +19,7 @@ SMALL = ("--requests", "8", "--concurrency", "4", "--max-tokens", "3", "--warmup
 
 @pytest.fixture(autouse=True)
 def without_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
 
 
 def whole(*_: object) -> list[bytes | str]:
@@ -81,7 +81,9 @@ def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(
                     return await session.bench.run_url(url, **overrides)
 
                 monkeypatch.setattr(session.bench, "run_on", run)
-                await session.bench.run_asked("run", session.load.spec_of(None, asked), asked)
+                await session.bench.run_requested_benchmark(
+                    "run", session.load.spec_of(None, asked), asked
+                )
             assert (session.bench.default_spec().concurrency == 4) is kept
         await session.close()
 

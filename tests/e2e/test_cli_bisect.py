@@ -106,7 +106,7 @@ def test_a_bisection_names_the_first_bad_version_and_its_loss(
 ) -> None:
     found = store.add(bisection(6))
     measured = Measured([0.0, 0.3, -0.2, 5.0, 5.2, 4.9])
-    ended = asyncio.run(bisector(store, found, measured).carry_out())
+    ended = asyncio.run(bisector(store, found, measured).carry_out_bisection())
     assert ended.verdict.startswith("venv:/opt/3 is the first bad version, venv:/opt/2 the last")
     assert "-5.0 % ± 1.0" in ended.verdict and "not certain" not in ended.verdict
     shown = cli("bisect", "show", "1")
@@ -117,14 +117,14 @@ def test_a_bisection_names_the_first_bad_version_and_its_loss(
 
 def test_a_version_near_half_of_the_loss_is_called_uncertain(store: BisectionStore) -> None:
     found = store.add(bisection(3))
-    ended = asyncio.run(bisector(store, found, Measured([0.0, 2.9, 5.0])).carry_out())
+    ended = asyncio.run(bisector(store, found, Measured([0.0, 2.9, 5.0])).carry_out_bisection())
     assert "not certain about venv:/opt/1" in ended.verdict
 
 
 def test_without_a_loss_there_is_nothing_to_search(store: BisectionStore) -> None:
     found = store.add(bisection(9))
     measured = Measured([0.0] * 9)
-    ended = asyncio.run(bisector(store, found, measured).carry_out())
+    ended = asyncio.run(bisector(store, found, measured).carry_out_bisection())
     assert "nothing to search" in ended.verdict and len(measured.stored) == 1
 
 
@@ -135,10 +135,10 @@ def test_a_bisection_that_ended_early_goes_on_with_its_experiments(
     found = store.add(bisection(6))
     measured = Measured([0.0, 0.3, -0.2, 5.0, 5.2, 4.9], fail_at)
     with pytest.raises(WorkbenchError, match="link was lost"):
-        asyncio.run(bisector(store, found, measured).carry_out())
+        asyncio.run(bisector(store, found, measured).carry_out_bisection())
     shown = cli("bisect", "show", "1").out
     assert "link was lost" in shown and "workbench bisect resume 1" in shown
-    ended = asyncio.run(bisector(store, store.get(1), measured).carry_out())
+    ended = asyncio.run(bisector(store, store.get(1), measured).carry_out_bisection())
     assert ended.state == SeriesState.DONE and ended.error is None
     assert ended.verdict.startswith("venv:/opt/3 is the first bad version")
     assert measured.resumed == [fail_at] and len(measured.stored) == len(ended.steps)

@@ -10,7 +10,7 @@ import pytest
 from support.serving import free_port
 
 from workbench.gpu.measurement_lock import locked_for_measurement
-from workbench.session.hosts.names import host_called
+from workbench.session.hosts.names import open_host_by_name
 
 Cli = Callable[..., Any]
 FOUR = ("--simulate", "four-pcie")
@@ -194,7 +194,7 @@ def while_another_measures(cli: Cli, *words: str) -> Any:
 
     async def go() -> Any:
         async with locked_for_measurement(
-            host_called(None, "four-pcie"), "experiment 7", tell=print
+            open_host_by_name(None, "four-pcie"), "experiment 7", tell=print
         ):
             return await asyncio.to_thread(cli, *FOUR, *words, "--json")
 

@@ -70,7 +70,7 @@ def store_experiment(
     async def save(experiment: Experiment) -> None:
         db.save(experiment)
 
-    return asyncio.run(ExperimentConduct(new, runs, save=save).carry_out())
+    return asyncio.run(ExperimentConduct(new, runs, save=save).carry_out_experiment())
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def written() -> dict[str, str]:
         pass
 
     new = Experiment(1, 1.0, "local", spec, restarts=True, simulated=True)
-    experiment = asyncio.run(ExperimentConduct(new, runs, save=save).carry_out())
+    experiment = asyncio.run(ExperimentConduct(new, runs, save=save).carry_out_experiment())
     results = tuple(replace(one, **of_stored(one, READ)) for one in runs.results)
     document = proofs.make_proof(Report(results=results, experiment=experiment))
     return {"json": proof_document.json_text(document), "html": proofs.proof_page(document)}
@@ -417,4 +417,4 @@ def test_a_file_larger_than_any_proof_is_not_read(
 
 
 def test_a_difference_without_another_value_says_only_what_it_is() -> None:
-    assert proofs.Difference("checksum", "wrong").text == "checksum: wrong"
+    assert proofs.ProofDifference("checksum", "wrong").text == "checksum: wrong"

@@ -39,7 +39,7 @@ BRIEF = (
 
 @pytest.fixture(autouse=True)
 def no_idle_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
 
 
 @pytest.fixture

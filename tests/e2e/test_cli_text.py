@@ -151,13 +151,13 @@ def test_the_load_client_knows_that_random_weights_need_no_text(
 ) -> None:
     """At temperature 0 they may repeat a byte that is no character, of which llama.cpp sends none."""
     given: list[bool] = []
-    run = runner.run
+    run = runner.run_load
 
     async def noted(spec: BenchSpec, **more: Any) -> Any:
         given.append(spec.random_weights)
         return await run(spec, **more)
 
-    monkeypatch.setattr(runner, "run", noted)
+    monkeypatch.setattr(runner, "run_load", noted)
     model = tiny_gguf.write(tmp_path / "tiny.gguf", sense=False)
     program = llama_server.install(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "20")
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
     return str(ran.document["run_id"])

@@ -126,7 +126,7 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> No
 
 
 async def applied(session: Session) -> AppliedPreset:
-    return await PresetApply(session).apply(await PresetApply(session).look())
+    return await PresetApply(session).apply_preset(await PresetApply(session).look_at_preset())
 
 
 def problems(parts: Any) -> dict[str, str]:
@@ -139,7 +139,7 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
 
     async def scenario(session: Session) -> None:
         box = Box()
-        whole = await PresetApply(session).look()
+        whole = await PresetApply(session).look_at_preset()
         texts = [part.text for part in whole.parts]
         assert texts[0].startswith("server: not running -> vLLM with Qwen/Qwen3-0.6B")
         assert texts[2:6] == [
@@ -153,7 +153,7 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
         )
         assert box.now == BEFORE and not whole.inapplicable_parts and not session.state.servers
 
-        done = await PresetApply(session).apply(whole)
+        done = await PresetApply(session).apply_preset(whole)
         assert done.parts_not_applied == () and done.run_id is not None and box.now == APPLIED
         status = session.servers.supervisor.status(done.run_id)
         limit = await file_limit_of_process(session.host, status.pid or 0)
@@ -176,11 +176,11 @@ def test_a_refused_setting_leaves_nothing_half() -> None:
 
     async def scenario(session: Session) -> None:
         box = Box()
-        whole = await PresetApply(session).look()
+        whole = await PresetApply(session).look_at_preset()
         stubborn = box.files("*/cpuidle/*/disable")[9]
         stubborn.unlink()
         stubborn.symlink_to(CORE_ID)
-        done = await PresetApply(session).apply(whole)
+        done = await PresetApply(session).apply_preset(whole)
         stubborn.unlink()
         stubborn.write_text("0\n")
         assert done.run_id is None and box.now == BEFORE and box.journal == []
@@ -203,10 +203,10 @@ def test_a_missing_right_is_found_before_the_start(monkeypatch: pytest.MonkeyPat
             return Rights(refusal="needs root (ada is not, and sudo does not allow it)")
 
         monkeypatch.setattr("workbench.session.gpu.rights.rights_on", none)
-        whole = await PresetApply(session).look()
+        whole = await PresetApply(session).look_at_preset()
         assert "needs root" in problems(whole.parts)["CPU C-states"]
         with pytest.raises(SettingsError, match=r"CPU C-states.*needs root.*nothing was changed"):
-            await PresetApply(session).apply(whole)
+            await PresetApply(session).apply_preset(whole)
         assert not session.state.servers and Box().now == BEFORE
 
     on(scenario)
@@ -235,14 +235,14 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
 
     async def scenario(session: Session) -> None:
         limit = await file_limit_on_host(session.host)
-        whole = await PresetApply(session).look()
+        whole = await PresetApply(session).look_at_preset()
         lacking = problems(whole.parts)
         assert "no cpuidle in this virtual machine" in lacking["CPU C-states"]
         assert "no cpufreq in this virtual machine" in lacking["CPU governor"]
         assert "9000 W is outside its limits" in lacking["each GPU power limit"]
         # beyond what the kernel allows even for root
         assert "this user may not raise it" in lacking["open files"]
-        done = await PresetApply(session).apply(whole)
+        done = await PresetApply(session).apply_preset(whole)
         assert done.run_id is not None and {*lacking} == {*problems(done.parts)}
         assert limit is not None and "the process has" in problems(done.parts)["open files"]
         assert len(Box("rtx-pro-6000-passthrough").journal) == 1  # the clock lock
@@ -260,17 +260,17 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
 
     async def scenario(session: Session) -> None:
         box = Box()
-        whole = await PresetApply(session).look()
+        whole = await PresetApply(session).look_at_preset()
         box.files("*/cpuidle/*/disable")[3].write_text("1\n")
         box.state.change_setting(0, limit_w=300.0)
-        done = await PresetApply(session).apply(whole)
+        done = await PresetApply(session).apply_preset(whole)
         assert done.run_id is not None and box.now == (300.0, {"powersave"}, "0001" + "0" * 12)
         assert {*problems(done.parts)} == {"CPU C-states", "GPU0 power limit"}
         assert (
             "changed to 300 W after you had confirmed" in problems(done.parts)["GPU0 power limit"]
         )
 
-        done = await PresetApply(session).apply(await PresetApply(session).look())
+        done = await PresetApply(session).apply_preset(await PresetApply(session).look_at_preset())
         assert done.parts_not_applied == () and box.now == APPLIED
         assert {e["setting"]: e["before"] for e in box.journal}["c_states"] == "off:3=0 on=1-3"
         for file in box.files("*/cpuidle/*/disable"):
@@ -322,9 +322,11 @@ def test_an_interruption_says_what_is_left(step: str, settings: str, now: Any) -
 
     async def scenario(session: Session) -> None:
         preset = PresetApply(session)
-        whole = await preset.look()
+        whole = await preset.look_at_preset()
         applying = asyncio.create_task(
-            preset.apply(whole, on_step=lambda text: applying.cancel() if step in text else None)
+            preset.apply_preset(
+                whole, on_step=lambda text: applying.cancel() if step in text else None
+            )
         )
         with pytest.raises(Interrupted) as cut:
             await applying

@@ -20,7 +20,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import EngineMetrics, ServerState, ServerStatus
 from workbench.model.timeline import ENGINE, EventKind
-from workbench.session.servers.engine_live import EngineLive
+from workbench.session.servers.engine_live import EngineReader
 from workbench.session.session import Session
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
@@ -39,7 +39,9 @@ def watched(made: LaunchPlan, scenario: Callable[[Session, ServerStatus], Awaita
             session.plans.edit_plan(made, "real")
             status = await session.servers.wait_ready(await session.servers.start(), READY_S)
             assert status.state is ServerState.READY, status.reason
-            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
+            session.core.spawn(
+                EngineReader(session.core, session.servers, session.timeline).watch_engine()
+            )
             await eventually(
                 lambda: session.state.engine and "generation_tok_s" in session.state.engine.values
             )

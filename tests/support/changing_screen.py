@@ -18,8 +18,8 @@ WANTED = GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
 
 
 class Changing(Session):
-    async def _begin(self) -> None:
-        await super()._begin()
+    async def _begin_work_on_host(self) -> None:
+        await super()._begin_work_on_host()
         trial_s = None if sys.argv[2] == "-" else float(sys.argv[2])
         report = await self.gpu.apply(WANTED, trial_s=trial_s)
         done = Path(sys.argv[3])

@@ -40,7 +40,7 @@ from workbench.server import log_patterns
 from workbench.session.bench.row import BenchRow, CeilingView
 from workbench.session.history.timeline import MORE_GPU_FIELDS
 from workbench.session.hosts.names import KnownHost
-from workbench.session.results.advice import Advised
+from workbench.session.results.advice import AdvisedResult
 from workbench.session.state import (
     Activity,
     BenchState,
@@ -773,8 +773,8 @@ class FakeSession(FakeMeasuring):
         self._called("result", result_id)
         return canned_result(result_id)
 
-    async def advice_on(self, result_id: int) -> Advised:
-        return Advised((), await self.results.get(result_id))
+    async def advice_on(self, result_id: int) -> AdvisedResult:
+        return AdvisedResult((), await self.results.get(result_id))
 
     async def quality_comparisons(self) -> tuple[QualityResult, ...]:
         return self.compared

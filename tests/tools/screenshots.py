@@ -331,10 +331,10 @@ async def _alerts(scene: Scene) -> None:
     host = scene.session.host
     assert isinstance(host, SimulatedHost)
     await scene.press("exclamation_mark", "a")
-    await scene.until(lambda: scene.session.alerts.all_on)
+    await scene.until(lambda: scene.session.alerts.are_all_on)
     driver = driver_state.SimState(host.driver_state, profiles.get_profile("four-pcie"))
     driver.set_faults(celsius={str(gpu): 86 for gpu in range(4)})
-    rows = scene.session.alerts.rows
+    rows = scene.session.alerts.rule_rows
     await scene.until(
         lambda: any(row.rule.name == "temperature" and row.state == "active" for row in rows())
     )
@@ -516,7 +516,7 @@ async def _real(scene: Scene, model_a: str, model_b: str, port: str) -> None:
     experiment = session.state.experiment
     assert experiment is not None
     for form in ("html", "json"):
-        text = await session.reports.text(form, experiment_id=experiment.id)
+        text = await session.reports.report_text(form, experiment_id=experiment.id)
         scene.written.append(scene.folder / f"real-experiment.{form}")
         scene.written[-1].write_text(text, encoding="utf-8")
 

@@ -60,13 +60,13 @@ def test_the_key_answers_before_the_host_does_and_the_screen_goes_on(
 
     async def scenario(s: RealScreen) -> None:
         let = asyncio.Event()
-        plan_each = s.session.gpu.plan_each
+        plan_each = s.session.gpu.plan_changes_by_gpu
 
         async def later(*given: object, **options: object) -> object:
             await let.wait()
             return await plan_each(*given, **options)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(s.session.gpu, "plan_each", later)
+        monkeypatch.setattr(s.session.gpu, "plan_changes_by_gpu", later)
         await s.until(lambda: any(p.id == "whole" for p in s.state.presets))
         await s.session.plans.load_preset("whole")
         await s.press("A")

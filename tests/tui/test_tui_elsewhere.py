@@ -33,7 +33,7 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
 ) -> None:
     """The screen listed a run of the command line after minutes, and a server started by hand
     never."""
-    monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
+    monkeypatch.setattr("workbench.session.session._OTHERS_LOOK_INTERVAL_S", 0.1)
     monkeypatch.setenv("FAKE_ENGINE", "")
     launcher, port, other_port = fake_engine.install(tmp_path / "bin"), free_port(), free_port()
     vllm = engines.get_engine("vllm")
@@ -103,7 +103,7 @@ def test_another_workbenchs_measurement_is_shown_as_progress_and_before_a_distur
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The screen looked idle, and s and g said nothing, while another Workbench swept."""
-    monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
+    monkeypatch.setattr("workbench.session.session._OTHERS_LOOK_INTERVAL_S", 0.1)
     on_free_port()
 
     async def go() -> None:
@@ -142,7 +142,7 @@ def test_an_open_screen_shows_results_that_a_command_has_stored(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An open screen listed them only after its next own benchmark."""
-    monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
+    monkeypatch.setattr("workbench.session.session._OTHERS_LOOK_INTERVAL_S", 0.1)
 
     async def go() -> None:
         async with real_screen() as screen:

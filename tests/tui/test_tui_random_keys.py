@@ -69,9 +69,9 @@ def widened(reading: Telemetry, count: int) -> Telemetry:
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    take: Callable[[Any, Telemetry], None] = TelemetryWatch._take
+    take: Callable[[Any, Telemetry], None] = TelemetryWatch._take_telemetry
     monkeypatch.setattr(
-        TelemetryWatch, "_take", lambda self, reading: take(self, widened(reading, count))
+        TelemetryWatch, "_take_telemetry", lambda self, reading: take(self, widened(reading, count))
     )
 
 

@@ -108,7 +108,7 @@ def test_the_search_for_users_starts_from_the_form_of_sweeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
@@ -171,7 +171,7 @@ def test_an_invalid_id_keeps_the_typed_values() -> None:
         await s.press("enter")
         await s.until("saved:", lambda: any(p.id == "mine" for p in s.state.presets))
         # the plan is that preset now, and has no change to it
-        assert (s.state.plan.plan.preset_id, s.state.plan.edited) == ("mine", 0)
+        assert (s.state.plan.plan.preset_id, s.state.plan.is_edited) == ("mine", 0)
         assert "my title" in s.state.plan.title
 
     shown(scenario)

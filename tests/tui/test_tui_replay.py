@@ -223,7 +223,7 @@ def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(
     clock = count(0.0, 0.001)  # each look at the clock takes a millisecond
     monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     shown_in_turns = [0]
-    advance, show_event = Replay._advance, Replay._show_event
+    advance, show_event = Replay._advance_recording, Replay._show_event
 
     def counted_turn(player: Replay, until_s: float) -> None:
         shown_in_turns.append(0)
@@ -233,7 +233,7 @@ def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(
         shown_in_turns[-1] += 1
         show_event(player, event)
 
-    monkeypatch.setattr(Replay, "_advance", counted_turn)
+    monkeypatch.setattr(Replay, "_advance_recording", counted_turn)
     monkeypatch.setattr(Replay, "_show_event", counted_event)
     path = tmp_path / "many.jsonl"
     with path.open("w") as file:
@@ -244,7 +244,7 @@ def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: len(s.session.timeline.history.events) >= 1000)
         await s.until("REPLAY")
-        assert 0 < max(shown_in_turns) <= 1000 * replay.TICK_S / 2
+        assert 0 < max(shown_in_turns) <= 1000 * replay.TICK_INTERVAL_S / 2
 
     replayed(path, scenario)
 

@@ -23,7 +23,7 @@ from workbench.model.plan import PlanDifference
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.sweep import SweepPoint, SweepSpec
 from workbench.model.watch import QUIET, NightEntry, Watch
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 from workbench.store import paths
 from workbench.store.watches import WatchStore
 from workbench.tui.cells import row_width
@@ -420,7 +420,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
     rated = {"input_tokens": 700, "rate": 2.0, "burstiness": 0.5, "requests": 60, "seconds": 30.0}
     load = sweep_form.load_of_search(rated, wanted)
     assert load == {"input_tokens": 700, "think_time": "2-8", "slo": "ttft<=1000@p95"}
-    assert spec_from(None, load).think_time == "2-8"
+    assert spec_from_fields(None, load).think_time == "2-8"
     traced = {
         "input_tokens": 700,
         "max_tokens": 50,

@@ -6,13 +6,13 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply
 from workbench.model.answer_text import Answer
 
-ANSWERS = 64  # of a run; their features take about 50 ms, after the last answer
+MAX_SAMPLED_ANSWERS = 64  # of a run; their features take about 50 ms, after the last answer
 
 
 class AnswerSample:
     """Keeps at most `limit` of the answers that it gets, evenly spread over them."""
 
-    def __init__(self, limit: int = ANSWERS) -> None:
+    def __init__(self, limit: int = MAX_SAMPLED_ANSWERS) -> None:
         self.seen = 0
         self._limit, self._step = max(2, limit), 1
         self._kept: list[tuple[RequestRecord, Reply, str]] = []
@@ -40,8 +40,8 @@ class AnswerSample:
 
 
 def _answer_of_record(record: RequestRecord, reply: Reply, prompt: str) -> Answer:
-    text, end, characters = reply.text.parts()
-    reasoning, reasoning_end, reasoning_characters = reply.reasoning.parts()
+    text, end, characters = reply.text.beginning_end_and_length()
+    reasoning, reasoning_end, reasoning_characters = reply.reasoning.beginning_end_and_length()
     return Answer(
         text=text,
         reasoning=reasoning,

@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from workbench.bench.http1 import HttpError, body_decoder
-from workbench.bench.trace_conversations import tokens_of
+from workbench.bench.trace_conversations import estimate_tokens
 
 BLOCK_TOKENS = 16  # of a number, as in vLLM's own prefix cache
-MOST_PIECES = 1 << 20  # that are remembered: about 140 MB
-_PIECE = 64  # characters of a prompt that have one hash
-_DIGEST = 8
+MAX_REMEMBERED_PIECES = 1 << 20  # that are remembered: about 140 MB
+_PIECE_CHARACTERS = 64  # characters of a prompt that have one hash
+_DIGEST_BYTES = 8
 # the fields of requests that limit the tokens of an answer
-_LENGTHS = (
+_ANSWER_LENGTH_FIELDS = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens"),
     *("max_new_tokens", "n_predict"),
 )
 _MOST_TOKENS = 1_500_000  # of a prompt or an answer: a row must fit into a line
-_FIRST_BITS = 40  # of the number of a piece's first block, below its place
-_FIRST = (1 << _FIRST_BITS) - 1
+_FIRST_BLOCK_BITS = 40  # of the number of a piece's first block, below its place
+_FIRST_BLOCK_MASK = (1 << _FIRST_BLOCK_BITS) - 1
 
 
 class Usage(NamedTuple):
@@ -39,7 +39,7 @@ class Usage(NamedTuple):
     cached: int | None = None
 
 
-class Asked(NamedTuple):
+class CapturedPrompt(NamedTuple):
     """What a request asks: its prompt in pieces of text, the parts of a conversation in turn, and
     how many tokens the answer may have. The parts are empty for a prompt that is no conversation."""
 
@@ -48,12 +48,12 @@ class Asked(NamedTuple):
     most_tokens: int | None = None
 
 
-class Left(Exception):
+class LeftOutError(Exception):
     """Raised for a request that gets no row. Its text is the reason, which follows a count: "3
     ended before the first token"."""
 
 
-class Row(NamedTuple):
+class CapturedRow(NamedTuple):
     """One line of a trace. `reused_tokens` counts the tokens of the blocks with which an earlier
     prompt began. `estimated` says that a length comes from characters."""
 
@@ -89,7 +89,7 @@ class CapturedTraffic:
     def __init__(self) -> None:
         key = os.urandom(32)
         self._blocks = _PromptBlocks(key)
-        self._turns = _Turns(key)
+        self._turns = _ConversationTurns(key)
         self._characters = self._tokens = 0  # of the prompts whose tokens were reported
 
     def row_of_exchange(
@@ -101,27 +101,27 @@ class CapturedTraffic:
         encoding: str = "",
         at_ms: float,
         end_ms: float,
-    ) -> tuple[Row, Usage]:
-        """Return the row of a request, and what its answer reports. Raises Left if it has none."""
-        asked = _request_prompt(path, request)
+    ) -> tuple[CapturedRow, Usage]:
+        """Return the row of a request, and what its answer reports. Raises LeftOutError if it has none."""
+        asked = _read_prompt_of_request(path, request)
         answered = _decode_body(answer, encoding)
         usage, characters = _usage_and_text_of(answered)
         text = "".join(asked.texts)
         prompt_tokens = usage.prompt or self._estimate_tokens(text)
         answer_tokens = usage.answer
         if answer_tokens is None:
-            answer_tokens = tokens_of(characters) if characters else 0
+            answer_tokens = estimate_tokens(characters) if characters else 0
             answer_tokens = min(answer_tokens, asked.most_tokens or answer_tokens)
         if not answer_tokens:
-            raise Left("ended before the first token")
+            raise LeftOutError("ended before the first token")
         if max(prompt_tokens, answer_tokens) > _MOST_TOKENS:
-            raise Left("that is too long for a trace")
+            raise LeftOutError("that is too long for a trace")
         if usage.prompt:
             self._characters += len(text)
             self._tokens += usage.prompt
         turn = self._turns.note_turn(asked.said, at_ms, end_ms)
         blocks, reused = self._blocks.block_numbers_of(text, prompt_tokens)
-        row = Row(
+        row = CapturedRow(
             at_ms=round(at_ms),
             prompt_tokens=prompt_tokens,
             answer_tokens=answer_tokens,
@@ -137,7 +137,7 @@ class CapturedTraffic:
         """Return about how many tokens a prompt has: by those of the prompts before, if any were
         reported."""
         if not self._characters:
-            return tokens_of(text)
+            return estimate_tokens(text)
         return max(1, round(len(text) * self._tokens / self._characters))
 
 
@@ -166,8 +166,8 @@ class _PromptBlocks:
         at = end_before = 0
         for end, name in self._hash_pieces(text):
             found = self._known.pop(name, None)
-            if known is None and found is not None and found >> _FIRST_BITS <= tokens:
-                upto, first = found >> _FIRST_BITS, found & _FIRST
+            if known is None and found is not None and found >> _FIRST_BLOCK_BITS <= tokens:
+                upto, first = found >> _FIRST_BLOCK_BITS, found & _FIRST_BLOCK_MASK
             else:
                 if known is None:
                     known, reused = (end_before, at), len(blocks)
@@ -176,7 +176,7 @@ class _PromptBlocks:
                 self._next += upto // BLOCK_TOKENS - at // BLOCK_TOKENS
             many = upto // BLOCK_TOKENS - at // BLOCK_TOKENS
             blocks += range(first, first + many)
-            self._known[name] = (upto << _FIRST_BITS) + first  # the newest one
+            self._known[name] = (upto << _FIRST_BLOCK_BITS) + first  # the newest one
             at, end_before = upto, end
         if known is None:
             reused = len(blocks)
@@ -189,15 +189,15 @@ class _PromptBlocks:
     def _hash_pieces(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield (end, hash of the text up to there) for each whole piece of a prompt."""
         data = text.encode("utf-32-le", "surrogatepass")
-        width = 4 * _PIECE
-        running = hashlib.blake2b(key=self._key, digest_size=_DIGEST)
+        width = 4 * _PIECE_CHARACTERS
+        running = hashlib.blake2b(key=self._key, digest_size=_DIGEST_BYTES)
         for end in range(width, len(data) + 1, width):
             running.update(data[end - width : end])
             yield end // 4, int.from_bytes(running.copy().digest(), "little")
 
     def _forget_oldest_pieces(self) -> None:
         """Forget the pieces that no prompt had for the longest time."""
-        too_many = len(self._known) - MOST_PIECES
+        too_many = len(self._known) - MAX_REMEMBERED_PIECES
         if too_many > 0:
             oldest = iter(self._known)
             for name in [next(oldest) for _ in range(too_many)]:
@@ -213,7 +213,7 @@ def _interpolate_tokens(character: int, begin: tuple[int, int], end: tuple[int, 
 # ---- the turns of a conversation
 
 
-class _Turns:
+class _ConversationTurns:
     """Finds the request that a request continues: one whose messages it begins with, followed by an
     answer."""
 
@@ -240,7 +240,7 @@ class _Turns:
             number = self._next
             self._next += 1
         self._ended.setdefault(upto[-1], []).append((number, end_ms))
-        if len(self._ended) > MOST_PIECES:
+        if len(self._ended) > MAX_REMEMBERED_PIECES:
             del self._ended[next(iter(self._ended))]
         return number, delay
 
@@ -262,73 +262,73 @@ class _Turns:
 # ---- requests
 
 
-def _request_prompt(path: str, request: bytes) -> Asked:
+def _read_prompt_of_request(path: str, request: bytes) -> CapturedPrompt:
     try:
         fields = json.loads(request)
     except (ValueError, RecursionError):
-        raise Left("whose body is not JSON") from None
+        raise LeftOutError("whose body is not JSON") from None
     if not isinstance(fields, dict):
-        raise Left("whose body is not JSON")
-    return PATHS[path](fields)._replace(most_tokens=_most_answer_tokens(fields))
+        raise LeftOutError("whose body is not JSON")
+    return PROMPT_READERS_BY_PATH[path](fields)._replace(most_tokens=_most_answer_tokens(fields))
 
 
 def _most_answer_tokens(fields: dict[str, Any]) -> int | None:
     """Return how many tokens the answer to a request may have; None if the request does not say."""
     sampling = fields.get("sampling_params")
     places = (fields, sampling if isinstance(sampling, dict) else {})
-    counts = (_count_in(place, name) for place in places for name in _LENGTHS)
+    counts = (_count_of_field(place, name) for place in places for name in _ANSWER_LENGTH_FIELDS)
     return min((count for count in counts if count), default=None)
 
 
-def _chat_prompt(fields: dict[str, Any]) -> Asked:
+def _read_chat_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Left("without messages")
+        raise LeftOutError("without messages")
     before = [_text_of_content(fields[name]) for name in ("tools", "system") if fields.get(name)]
-    return _conversation_prompt(before, messages)
+    return _join_conversation_prompt(before, messages)
 
 
-def _responses_prompt(fields: dict[str, Any]) -> Asked:
+def _read_responses_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     if fields.get("previous_response_id"):
-        raise Left("that continue an answer which the server keeps")
+        raise LeftOutError("that continue an answer which the server keeps")
     items = fields.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
-        raise Left("without an input")
+        raise LeftOutError("without an input")
     before = [
         _text_of_content(fields[name]) for name in ("tools", "instructions") if fields.get(name)
     ]
-    return _conversation_prompt(before, items)
+    return _join_conversation_prompt(before, items)
 
 
-def _conversation_prompt(before: list[str], messages: list[Any]) -> Asked:
+def _join_conversation_prompt(before: list[str], messages: list[Any]) -> CapturedPrompt:
     said = [f"{_role_of(message)}\n{_text_of_content(message)}\n" for message in messages]
-    return Asked([*before, *said], [*before, *said])
+    return CapturedPrompt([*before, *said], [*before, *said])
 
 
 def _role_of(message: Any) -> str:
     return str(message.get("role", "")) if isinstance(message, dict) else ""
 
 
-def _completion_prompt(fields: dict[str, Any]) -> Asked:
+def _read_completion_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     for name in ("prompt", "text", "input_ids"):
         prompt = fields.get(name)
         if prompt:
             break
     else:
-        raise Left("without a prompt")
+        raise LeftOutError("without a prompt")
     if isinstance(prompt, str):
-        return Asked([prompt], [])
+        return CapturedPrompt([prompt], [])
     if not isinstance(prompt, list):
-        raise Left("whose prompt is neither text nor token ids")
+        raise LeftOutError("whose prompt is neither text nor token ids")
     ids = prompt[0] if len(prompt) == 1 and isinstance(prompt[0], list) else prompt
     if len(prompt) == 1 and isinstance(prompt[0], str):
-        return Asked([prompt[0]], [])
+        return CapturedPrompt([prompt[0]], [])
     if not all(isinstance(one, int) for one in ids):
-        raise Left("with several prompts")
+        raise LeftOutError("with several prompts")
     # as many characters for each token as a token of text has, about
-    return Asked(["".join(f"{one:04x}" for one in ids)], [])
+    return CapturedPrompt(["".join(f"{one:04x}" for one in ids)], [])
 
 
 def _text_of_content(value: Any) -> str:
@@ -349,15 +349,15 @@ def _text_of_content(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-PATHS: dict[str, Callable[[dict[str, Any]], Asked]] = {
-    "/v1/chat/completions": _chat_prompt,
-    "/chat/completions": _chat_prompt,
-    "/v1/completions": _completion_prompt,
-    "/v1/messages": _chat_prompt,
-    "/v1/responses": _responses_prompt,
-    "/generate": _completion_prompt,
-    "/completion": _completion_prompt,
-    "/completions": _completion_prompt,
+PROMPT_READERS_BY_PATH: dict[str, Callable[[dict[str, Any]], CapturedPrompt]] = {
+    "/v1/chat/completions": _read_chat_prompt,
+    "/chat/completions": _read_chat_prompt,
+    "/v1/completions": _read_completion_prompt,
+    "/v1/messages": _read_chat_prompt,
+    "/v1/responses": _read_responses_prompt,
+    "/generate": _read_completion_prompt,
+    "/completion": _read_completion_prompt,
+    "/completions": _read_completion_prompt,
 }
 
 
@@ -375,15 +375,15 @@ def _decode_body(answer: bytes, encoding: str) -> bytes:
 def _usage_and_text_of(answer: bytes) -> tuple[Usage, str]:
     """Return what an answer reports, and its text if it does not report its tokens."""
     usage = Usage()
-    for document in _json_objects_in(answer, needed=(b'"usage"', *_COUNTS)):
-        usage = _higher_counts(usage, _usage_of(document))
+    for document in _json_objects_in(answer, needed=(b'"usage"', *_TOKEN_COUNT_KEYS)):
+        usage = _usage_with_higher_counts(usage, _usage_of(document))
     if usage.answer is not None:
         return usage, ""
     return usage, "".join(_answer_text_in(document) for document in _json_objects_in(answer))
 
 
 # counts of tokens outside of a usage: of SGLang's /generate, and of llama-server's /completion
-_COUNTS = (b'"completion_tokens"', b'"tokens_predicted"')
+_TOKEN_COUNT_KEYS = (b'"completion_tokens"', b'"tokens_predicted"')
 
 
 def _json_objects_in(answer: bytes, needed: Sequence[bytes] = ()) -> Iterator[dict[str, Any]]:
@@ -409,9 +409,12 @@ def _usage_of(document: dict[str, Any]) -> Usage:
         usage = place.get("usage") if isinstance(place, dict) else None
         if isinstance(usage, dict):
             details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-            cached = _count_in(details, "cached_tokens") if isinstance(details, dict) else None
+            cached = (
+                _count_of_field(details, "cached_tokens") if isinstance(details, dict) else None
+            )
             beside = [
-                _count_in(usage, f"cache_{kind}_input_tokens") for kind in ("read", "creation")
+                _count_of_field(usage, f"cache_{kind}_input_tokens")
+                for kind in ("read", "creation")
             ]
             prompt = _first_count(usage, "prompt_tokens", "input_tokens")
             if prompt is not None:
@@ -421,22 +424,24 @@ def _usage_of(document: dict[str, Any]) -> Usage:
     counts = document.get("meta_info")
     if isinstance(counts, dict):
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        return Usage(*(_count_in(counts, name) for name in names))
-    return Usage(_count_in(document, "tokens_evaluated"), _count_in(document, "tokens_predicted"))
+        return Usage(*(_count_of_field(counts, name) for name in names))
+    return Usage(
+        _count_of_field(document, "tokens_evaluated"), _count_of_field(document, "tokens_predicted")
+    )
 
 
 def _first_count(fields: dict[str, Any], *names: str) -> int | None:
-    counts = (_count_in(fields, name) for name in names)
+    counts = (_count_of_field(fields, name) for name in names)
     return next((count for count in counts if count is not None), None)
 
 
-def _count_in(fields: dict[str, Any], name: str) -> int | None:
+def _count_of_field(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     usable = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return value if usable else None
 
 
-def _higher_counts(one: Usage, other: Usage) -> Usage:
+def _usage_with_higher_counts(one: Usage, other: Usage) -> Usage:
     """Return the higher of each count: a stream counts up, and may report one of them early."""
     pairs = zip(one, other, strict=True)
     return Usage(*(max((n for n in pair if n is not None), default=None) for pair in pairs))

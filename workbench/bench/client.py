@@ -16,18 +16,24 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.bench import records
-from workbench.bench.answer_sample import ANSWERS, AnswerSample
+from workbench.bench.answer_sample import MAX_SAMPLED_ANSWERS, AnswerSample
 from workbench.bench.client_cpu import CpuLog
 from workbench.bench.client_report import ClientReport
-from workbench.bench.connection import LATE_NS, Connection, Endpoint, ReceiveClock, failure_of
+from workbench.bench.connection import (
+    LATE_READ_NS,
+    Connection,
+    Endpoint,
+    ReceiveClock,
+    failure_kind_and_detail,
+)
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
-from workbench.bench.load_share import WHOLE, Share, WarmedUp
+from workbench.bench.load_share import WHOLE_LOAD, Share, WarmedUp
 from workbench.bench.poller import (
-    GONE,
-    IN,
-    MOST_READY,
-    OUT,
+    HUNG_UP,
+    MAX_READY_EVENTS,
+    READABLE,
+    WRITABLE,
     Poller,
     open_poller,
     poll_exactly,
@@ -35,35 +41,37 @@ from workbench.bench.poller import (
 from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import (
-    NEVER,
+    NEVER_NS,
     LaterTurns,
     RequestPhase,
     Warmup,
     arrival_times,
-    stagger_s,
+    stagger_duration_s,
 )
 from workbench.bench.sse import SseError
-from workbench.bench.time_limits import ENDLESS_FROM, Limits
+from workbench.bench.time_limits import ENDLESS_REPLY_CHUNKS, TimeLimits
 from workbench.bench.trace_load import trace_load
 from workbench.bench.whole_answer import WholeAnswer, WholeAnswers
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.think_time import parse_think_time
 
-_SWEEP_NS = 100_000_000  # how often time limits are checked
-_SECOND_NS = 1_000_000_000
-_GRAIN_NS = 10_000_000  # a request that was due so shortly before the end may be unsent by chance
-_HOPELESS_AFTER_NS = 10 * _SECOND_NS
-_NO_SUCCESS = "stopped early: no request had succeeded"
-_NOT_HEARD = "stopped early: the server no longer answered"
+_TIME_LIMIT_CHECK_NS = 100_000_000  # how often time limits are checked
+_NS_PER_SECOND = 1_000_000_000
+_UNSENT_BY_CHANCE_NS = (
+    10_000_000  # a request that was due so shortly before the end may be unsent by chance
+)
+_GIVE_UP_AFTER_NS = 10 * _NS_PER_SECOND
+_NO_SUCCESS_REASON = "stopped early: no request had succeeded"
+_SILENT_SERVER_REASON = "stopped early: the server no longer answered"
 _SLOW_SEND_NS = 100_000
-_KEPT_ENDS = 32
-_BLOCKED_NS = 100_000  # a poll that took longer has waited,
-_BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
-_OVERSLEPT_NS = 2_000_000  # a poll ends so long after its time limit at most: it counts in ms
+_MAX_KEPT_END_TIMES = 32
+_BLOCKED_POLL_NS = 100_000  # a poll that took longer has waited,
+_BLOCKED_POLL_NS_PER_SOCKET = 1_000  # and this much more for each socket that it found
+_MAX_POLL_DELAY_NS = 2_000_000  # a poll ends so long after its time limit at most: it counts in ms
 
 
-class Slot:
+class StreamSlot:
     """One stream of the load, which sends one request after the other: its connection to the
     server, and its request in flight. The request is None between two requests."""
 
@@ -77,7 +85,7 @@ class Slot:
         self.turn: int | None = None
 
 
-def _ready_ns(slot: Slot) -> int:
+def _slot_ready_ns(slot: StreamSlot) -> int:
     return slot.ready_ns
 
 
@@ -102,7 +110,7 @@ class Client:
         key: str | None,
         on_record: Callable[[RequestRecord], None],
         *,
-        share: Share = WHOLE,
+        share: Share = WHOLE_LOAD,
         began_ns: int = 0,
     ):
         self.share, self._whole = share, spec
@@ -112,7 +120,7 @@ class Client:
         self.clock = ReceiveClock()
         self.counted: list[RequestRecord] = []
         self.warmups: list[RequestRecord] = []
-        self.answers = AnswerSample(ANSWERS // share.of)
+        self.answers = AnswerSample(MAX_SAMPLED_ANSWERS // share.of)
         self.phase = "connecting"
         self.stopped: str | None = None
         self.cpu = CpuLog()
@@ -127,8 +135,8 @@ class Client:
         self._pause = ReadPause(spec.max_tokens, self.clock)
         self._on_record = on_record
         self._watched: dict[int, Callable[[int], None]] = {}
-        self._by_fd: dict[int, Slot] = {}
-        self._slots = [Slot() for _ in range(max(1, self.spec.concurrency))]
+        self._by_fd: dict[int, StreamSlot] = {}
+        self._slots = [StreamSlot() for _ in range(max(1, self.spec.concurrency))]
         self._idle = deque(self._slots)  # sorted by the time at which they may start
         # of conversations: what follows a request that has ended, and what may be sent now
         self._turns = LaterTurns()
@@ -136,7 +144,7 @@ class Client:
         self._think = parse_think_time(spec.think_time) if spec.think_time else None
         self._warmup = Warmup(self.spec)
         self._phase = self._new_phase(self._warmup.limit, 0, warmup=True)
-        self._start_until_ns = NEVER
+        self._start_until_ns = NEVER_NS
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
@@ -148,7 +156,7 @@ class Client:
         self._empty_ns, self._waited, self._joined = 0, False, 0
         self._merged = 0  # reads that returned a chunk whose time is not known
         # the times from the last content of the newest answers to their end, if that came alone
-        self._ends_after_ns: deque[int] = deque(maxlen=_KEPT_ENDS)
+        self._ends_after_ns: deque[int] = deque(maxlen=_MAX_KEPT_END_TIMES)
         # how long after its last content the end of an answer usually comes; 0 for servers that
         # send both together
         self._end_after_ns = 0
@@ -162,7 +170,7 @@ class Client:
         # requests failed since the last byte of any answer; about when it arrived
         self._unheard = self._heard_ns = 0
         self._keeps_connections = True  # False once the server has closed a kept connection
-        self._limits = Limits(spec)
+        self._limits = TimeLimits(spec)
 
     def _request_head(self, key: str | None) -> bytes:
         lines = [
@@ -194,7 +202,7 @@ class Client:
         self._phase.begin_ns = self._began_ns = self._began_ns or time.monotonic_ns()
         if self._phase.left:
             self.phase = "warming up"
-            self._stagger(stagger_s(self._whole, None), self._began_ns)
+            self._stagger_stream_starts(stagger_duration_s(self._whole, None), self._began_ns)
             if self._warmup.limit_ns:
                 self._start_until_ns = self._began_ns + self._warmup.limit_ns
             self._turn_until_done()
@@ -212,16 +220,18 @@ class Client:
         ready: list[tuple[int, int]] = []
         while not self.stopped:
             now = time.monotonic_ns()
-            wake = self._start_due(now)
-            if wake is None and not self._in_flight():
+            wake = self._start_due_requests(now)
+            if wake is None and not self._count_requests_in_flight():
                 while self._ended:
                     self._do_deferred_work()
                 return
-            if now - swept >= _SWEEP_NS:
+            if now - swept >= _TIME_LIMIT_CHECK_NS:
                 swept = now
-                self._sweep(now)
+                self._check_time_limits(now)
             chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
-            if len(ready) < MOST_READY:  # the poll before returned all sockets that were not empty
+            if (
+                len(ready) < MAX_READY_EVENTS
+            ):  # the poll before returned all sockets that were not empty
                 # Then means: when it began, or when the first bytes ended its waiting. This process
                 # may have been kept from running before it returned.
                 self._empty_ns = began
@@ -234,9 +244,9 @@ class Client:
                 ready, began, until = self._wait(read + self._pause.ns, wake)
             self.clock.first_ns = 0
             self._returned_ns = read = time.monotonic_ns()
-            blocked_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
+            blocked_ns = _BLOCKED_POLL_NS + _BLOCKED_POLL_NS_PER_SOCKET * len(ready)
             # A poll that returned long after its end shows that this process was kept from running.
-            on_time = read - until <= _OVERSLEPT_NS
+            on_time = read - until <= _MAX_POLL_DELAY_NS
             self._waited = on_time and read - began > blocked_ns
             for fd, events in ready:
                 slot = self._by_fd.get(fd)
@@ -257,29 +267,31 @@ class Client:
         mask), and the times at which the poll began and at which it had to end: 0 if it did not
         wait, because sockets were ready."""
         now = time.monotonic_ns()
-        until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
+        until = (
+            now + _TIME_LIMIT_CHECK_NS if wake is None else min(wake, now + _TIME_LIMIT_CHECK_NS)
+        )
         if min(rest_until_ns, until) > now:
-            time.sleep((min(rest_until_ns, until) - now) / _SECOND_NS)
+            time.sleep((min(rest_until_ns, until) - now) / _NS_PER_SECOND)
             now = time.monotonic_ns()
-        if now - self._returned_ns > LATE_NS:
+        if now - self._returned_ns > LATE_READ_NS:
             # A poll that waits may take long for other reasons, such as a busy core.
             ready = self.poller.poll(0)
             if ready:
                 return ready, now, 0
-        left_s = max(0, until - now) / _SECOND_NS
+        left_s = max(0, until - now) / _NS_PER_SECOND
         exact = wake is not None and wake <= until
         ready = poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)
         return ready, now, max(now, until)
 
-    def _sweep(self, now: int) -> None:
+    def _check_time_limits(self, now: int) -> None:
         self.clock.refresh()
-        self.cpu.note(now)
+        self.cpu.note_reading(now)
         self._enforce_limits(now)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
-        self._pause.adapt(running, self._merged)
+        self._pause.adapt_pause(running, self._merged)
         self.clock.rest_ns = self._pause.ns
         for exchange in running:
-            exchange.reply.trim()
+            exchange.reply.trim_kept_text()
         self._whole_answers.refresh()
         self.tick(now)
 
@@ -309,19 +321,19 @@ class Client:
             if record.warmup:
                 self._note_warmup(record)
         elif self._phase.left:
-            self._prepare()
+            self._prepare_exchange()
 
-    def _prepare(self) -> Exchange:
+    def _prepare_exchange(self) -> Exchange:
         warmup = self._phase.warmup
-        index, due_ns = self._phase.take()
-        body = self.workload.body(index, warmup=warmup)
+        index, due_ns = self._phase.take_request()
+        body = self.workload.request_body(index, warmup=warmup)
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
     def _prepare_turn(self, index: int, due_ns: int) -> None:
         """Prepare request `index`, whose request before has ended. It comes first. `due_ns` is 0 if it
         has no pause."""
-        body = self.workload.body(index, warmup=False)
+        body = self.workload.request_body(index, warmup=False)
         turn = Exchange(index, False, body, due_ns=due_ns, stream=self.spec.stream)
         self._ready.appendleft(turn)
 
@@ -339,7 +351,7 @@ class Client:
             self.workload.calibrate_words([(record.index, record.prompt_tokens)])
             if self.workload.words != words:
                 self._remake_bodies()
-                self._warmup.prompts_resized(
+                self._warmup.note_resized_prompts(
                     self._ready[0].index if self._ready else self._phase.next
                 )
 
@@ -354,50 +366,50 @@ class Client:
         (monotonic nanoseconds) to the counter `unsent`."""
         self.unsent += sum(
             0 < one.due_ns <= due_by_ns for one in self._ready
-        ) + self._phase.give_up(due_by_ns)
+        ) + self._phase.give_up_unstarted(due_by_ns)
         self._ready.clear()
-        self.unsent += self._turns.drop(due_by_ns)
+        self.unsent += self._turns.drop_due_turns(due_by_ns)
         for slot in self._slots:
             slot.turn = None
         self._thought_about = 0
 
-    def _start_due(self, now: int) -> int | None:
+    def _start_due_requests(self, now: int) -> int | None:
         """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
         which the next request is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
             if self._think is not None:
                 self._requeue_idle_streams()
-            due = self._next_due(now)
+            due = self._next_due_ns(now)
             if due is None:
                 return None
             due = max(due, self._idle[0].ready_ns)
             if due > now:
                 return due
             # a slot that fails at once is idle again, and waits for the next turn
-            self._start(self._idle.popleft())
-        return now if self._idle and self._waiting() else None
+            self._start_request(self._idle.popleft())
+        return now if self._idle and self._count_waiting_requests() else None
 
-    def _next_due(self, now: int) -> int | None:
+    def _next_due_ns(self, now: int) -> int | None:
         if now >= self._start_until_ns:
-            self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
+            self._drop_unsent_requests(self._start_until_ns - _UNSENT_BY_CHANCE_NS)
         if not (self._ready or self._phase.left or self._turns or self._thought_about):
             return None
         turn_ns = 0 if self._idle and self._idle[0].turn is not None else self._turns.due_ns
         if turn_ns <= now or not (self._ready or self._phase.left):
             return turn_ns
-        return min(turn_ns, (self._ready[0] if self._ready else self._prepare()).due_ns)
+        return min(turn_ns, (self._ready[0] if self._ready else self._prepare_exchange()).due_ns)
 
-    def _waiting(self) -> int:
+    def _count_waiting_requests(self) -> int:
         return len(self._ready) + len(self._turns) + self._thought_about + self._phase.left
 
-    def _in_flight(self) -> int:
+    def _count_requests_in_flight(self) -> int:
         return len(self._slots) - len(self._idle)
 
-    def _stagger(self, over_s: float, begin_ns: int) -> None:
+    def _stagger_stream_starts(self, over_s: float, begin_ns: int) -> None:
         """Set the earliest start of each stream's next request, evenly spread over `over_s` seconds
         after `begin_ns` (monotonic nanoseconds). No stream may have a request in flight. The
         streams of several processes start in turn."""
-        step_ns = over_s * _SECOND_NS / max(1, self._whole.concurrency)
+        step_ns = over_s * _NS_PER_SECOND / max(1, self._whole.concurrency)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
             slot.ready_ns = begin_ns + int(step_ns * (self.share.first + i * self.share.of))
@@ -422,22 +434,26 @@ class Client:
         if warmed.prompt_tokens:
             self.workload.calibrate_words(warmed.prompt_tokens)
         latest, begin = warmed.durations_s, warmed.begin_ns
-        self._stagger(stagger_s(self._whole, sum(latest) / len(latest) if latest else None), begin)
+        self._stagger_stream_starts(
+            stagger_duration_s(self._whole, sum(latest) / len(latest) if latest else None), begin
+        )
         seconds = self.spec.seconds
-        self._start_until_ns = NEVER if seconds is None else begin + int(seconds * _SECOND_NS)
+        self._start_until_ns = (
+            NEVER_NS if seconds is None else begin + int(seconds * _NS_PER_SECOND)
+        )
         self._phase = self._new_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
         self.clock.reset()
         self._joined = self._phase_ok = self._phase_tokens = 0
         self.capped = self.unsent = 0  # forget those of the warm-up
-        if self._hopeless(time.monotonic_ns()):
-            self._give_up(_NO_SUCCESS)
+        if self._is_hopeless(time.monotonic_ns()):
+            self._give_up_run(_NO_SUCCESS_REASON)
         self._measured_ns = time.monotonic_ns()
-        self.cpu.note(self._measured_ns)
+        self.cpu.note_reading(self._measured_ns)
 
     def _end_measuring(self) -> None:
         now = time.monotonic_ns()
-        self.cpu.note(now)
+        self.cpu.note_reading(now)
         self.phase = "done"
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
@@ -469,19 +485,19 @@ class Client:
 
     # -- one request -------------------------------------------------------------------------------
 
-    def _start(self, slot: Slot) -> None:
+    def _start_request(self, slot: StreamSlot) -> None:
         if slot.turn is not None:
             self._prepare_turn(slot.turn, 0)
             slot.turn = None
             self._thought_about -= 1
         elif self._turns and self._turns.due_ns <= time.monotonic_ns():
-            self._prepare_turn(*self._turns.take())
+            self._prepare_turn(*self._turns.take_turn())
         elif not self._ready:
-            self._prepare()
+            self._prepare_exchange()
         slot.exchange = self._ready.popleft()
         self._connect_or_send(slot)
 
-    def _connect_or_send(self, slot: Slot) -> None:
+    def _connect_or_send(self, slot: StreamSlot) -> None:
         """Send the current request of a stream (`slot`) on its open connection. If the stream has
         no connection, open one and send the request as soon as the connection is open."""
         if slot.connection is None:
@@ -490,16 +506,16 @@ class Client:
             try:
                 slot.connection = Connection(self.endpoint, self.clock)
             except OSError as error:
-                self._finish(slot, *failure_of(error, connecting=True))
+                self._finish_exchange(slot, *failure_kind_and_detail(error, connecting=True))
                 return
             slot.open = False
             self._by_fd[slot.connection.fd] = slot
-            slot.events = IN | OUT
+            slot.events = READABLE | WRITABLE
             self.poller.register(slot.connection.fd, slot.events)
         else:
-            self._send(slot)
+            self._send_request(slot)
 
-    def _send(self, slot: Slot) -> None:
+    def _send_request(self, slot: StreamSlot) -> None:
         exchange, connection = slot.exchange, slot.connection
         assert exchange is not None and connection is not None
         data = b"%b%d\r\n\r\n%b" % (self._head, len(exchange.body), exchange.body)
@@ -507,36 +523,36 @@ class Client:
         try:
             connection.send(data)
         except OSError as error:
-            self._lost(slot, error)
+            self._handle_lost_connection(slot, error)
             return
         took_ns = time.monotonic_ns() - exchange.sent_ns
         exchange.send_ns = took_ns if took_ns > _SLOW_SEND_NS else 0
-        self._set_interest(slot)
+        self._set_poll_events(slot)
 
-    def _set_interest(self, slot: Slot) -> None:
+    def _set_poll_events(self, slot: StreamSlot) -> None:
         connection = slot.connection
         if connection is None:
             return
-        events = IN | OUT if connection.wants_write else IN
+        events = READABLE | WRITABLE if connection.wants_write else READABLE
         if events != slot.events:
             slot.events = events
             self.poller.modify(connection.fd, events)
 
-    def _on_event(self, slot: Slot, events: int) -> None:
+    def _on_event(self, slot: StreamSlot, events: int) -> None:
         connection = slot.connection
         assert connection is not None
         try:
             if not slot.open:
-                slot.open = connection.advance()
+                slot.open = connection.advance_handshake()
                 if slot.open and slot.exchange is not None:
-                    self._send(slot)
+                    self._send_request(slot)
                 else:
-                    self._set_interest(slot)
+                    self._set_poll_events(slot)
                 return
-            if events & OUT:
+            if events & WRITABLE:
                 connection.flush()
-                self._set_interest(slot)
-            if not events & (IN | GONE):
+                self._set_poll_events(slot)
+            if not events & (READABLE | HUNG_UP):
                 return
             data, stamp = connection.receive()
             if data is None:
@@ -550,9 +566,9 @@ class Client:
             ):
                 self._on_data(slot, data, stamp)
         except OSError as error:
-            self._lost(slot, error)
+            self._handle_lost_connection(slot, error)
 
-    def _on_data(self, slot: Slot, data: bytes, stamp: int) -> None:
+    def _on_data(self, slot: StreamSlot, data: bytes, stamp: int) -> None:
         exchange = slot.exchange
         if exchange is None:  # the peer closed the connection, or sent bytes, between two requests
             self._drop_connection(slot)
@@ -562,24 +578,24 @@ class Client:
             return
         self._unheard = 0
         first = not exchange.parsing
-        if first and (whole := self._known(exchange, data)) is not None:
-            exchange.take_whole(whole, data, stamp)
-            self._finish(slot, None, None)
+        if first and (whole := self._find_known_answer(exchange, data)) is not None:
+            exchange.take_whole_answer(whole, data, stamp)
+            self._finish_exchange(slot, None, None)
             return
         stamps = exchange.reply.stamps_ns
         had = len(stamps)
         try:
             complete = exchange.receive(data, stamp)
         except HttpError as error:
-            self._finish(slot, *exchange.broken(error))
+            self._finish_exchange(slot, *exchange.failure_of_broken_connection(error))
             return
         except SseError as error:
-            self._finish(slot, records.MALFORMED, str(error))
+            self._finish_exchange(slot, records.MALFORMED, str(error))
             return
         clock, fresh = self.clock, len(stamps) - had
         own_time = fresh == 1 and exchange.ends_with_content and not clock.unstamped_read
         if clock.cut_read or exchange.held_ns or (fresh and not own_time):
-            self._note_unsure(exchange, had, stamp)
+            self._note_uncertain_read_time(exchange, had, stamp)
         elif complete and stamps and not fresh:
             self._note_end_after(stamp - stamps[-1])
         clock.unstamped_read = clock.cut_read = False
@@ -590,20 +606,20 @@ class Client:
             exchange.status, refused[1], json.loads(exchange.body)
         ):
             self._remake_bodies()
-            self._release(slot)
+            self._release_slot(slot)
             self._resend(slot)
         elif refused is not None:
-            self._finish(slot, *refused)
+            self._finish_exchange(slot, *refused)
         else:
-            exchange.verdict(
+            exchange.judge_reply(
                 self.workload.asked_tokens(exchange.index, warmup=exchange.warmup),
                 may_be_empty=self.spec.random_weights,
             )
             if first and exchange.reply.error is None and not exchange.unsure:
                 self._whole_answers.learn(data, exchange)
-            self._finish(slot, exchange.reply.error, exchange.reply.detail)
+            self._finish_exchange(slot, exchange.reply.error, exchange.reply.detail)
 
-    def _known(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
+    def _find_known_answer(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
         """Return an earlier answer if `data`, the first bytes of an answer, are a whole one with the
         right length that differs from it only in its id and its text. None if they may be anything
         else, or if the time of its token needs a closer look."""
@@ -616,7 +632,7 @@ class Client:
         asked = self.workload.asked_tokens(exchange.index, warmup=exchange.warmup)
         return whole if asked is None or whole.output_tokens in (None, asked) else None
 
-    def _note_unsure(self, exchange: Exchange, had: int, stamp: int) -> None:
+    def _note_uncertain_read_time(self, exchange: Exchange, had: int, stamp: int) -> None:
         """Note how much earlier the chunks of one read may have come than `stamp`, the time of the
         read's last byte. `had` is the number of chunks before the read.
 
@@ -632,7 +648,7 @@ class Client:
         stamps, clock = exchange.reply.stamps_ns, self.clock
         since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
         if clock.cut_read and not exchange.response.complete:
-            exchange.hold(since, time.monotonic_ns())
+            exchange.note_held_read(since, time.monotonic_ns())
         fresh = len(stamps) - had
         if exchange.held_ns:
             held_ns = min(exchange.held_ns, stamp - exchange.held_since_ns)
@@ -642,7 +658,7 @@ class Client:
         stamped = not clock.unstamped_read
         ended = stamped and exchange.response.complete
         after_ns = stamp - self._returned_ns
-        in_time = self._waited and -LATE_NS <= after_ns <= _SLOW_SEND_NS
+        in_time = self._waited and -LATE_READ_NS <= after_ns <= _SLOW_SEND_NS
         if ended and fresh == 1:
             early_ns = min(stamp - since, self._end_after_ns)
             exchange.unsure += [(had, 1, early_ns // 1000)] if early_ns > _SLOW_SEND_NS else []
@@ -671,16 +687,16 @@ class Client:
 
     def _remake_bodies(self) -> None:
         for waiting in self._ready:
-            waiting.body = self.workload.body(waiting.index, warmup=waiting.warmup)
+            waiting.body = self.workload.request_body(waiting.index, warmup=waiting.warmup)
 
-    def _resend(self, slot: Slot) -> None:
+    def _resend(self, slot: StreamSlot) -> None:
         old = slot.exchange
         assert old is not None
-        body = self.workload.body(old.index, warmup=old.warmup)
+        body = self.workload.request_body(old.index, warmup=old.warmup)
         slot.exchange = Exchange(old.index, old.warmup, body, due_ns=old.due_ns, stream=old.stream)
         self._connect_or_send(slot)
 
-    def _may_reconnect(self, slot: Slot) -> bool:
+    def _may_reconnect(self, slot: StreamSlot) -> bool:
         """Return whether the request of a stream (`slot`) may be sent again on a new connection.
 
         This is allowed if the server closed a reused connection before any byte of the answer,
@@ -692,7 +708,7 @@ class Client:
             return False
         return connection.used > 0 and not exchange.response.received and not exchange.reconnected
 
-    def _reconnect(self, slot: Slot) -> None:
+    def _reconnect(self, slot: StreamSlot) -> None:
         exchange = slot.exchange
         assert exchange is not None
         self._drop_connection(slot)
@@ -700,19 +716,19 @@ class Client:
         exchange.reconnected = True
         self._connect_or_send(slot)
 
-    def _lost(self, slot: Slot, error: OSError) -> None:
+    def _handle_lost_connection(self, slot: StreamSlot, error: OSError) -> None:
         if slot.exchange is None:
             self._drop_connection(slot)
         elif self._may_reconnect(slot):
             self._reconnect(slot)
         else:
-            self._finish(slot, *failure_of(error, connecting=not slot.open))
+            self._finish_exchange(slot, *failure_kind_and_detail(error, connecting=not slot.open))
 
-    def _finish(self, slot: Slot, error: str | None, detail: str | None) -> None:
+    def _finish_exchange(self, slot: StreamSlot, error: str | None, detail: str | None) -> None:
         exchange, slot.exchange = slot.exchange, None
         assert exchange is not None
         if error is None or exchange.response.complete:
-            self._release(slot, exchange)
+            self._release_slot(slot, exchange)
         else:
             self._drop_connection(slot)
         if error is None:
@@ -721,33 +737,33 @@ class Client:
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
-        turn = None if exchange.warmup else self._turns.after(exchange.index)
+        turn = None if exchange.warmup else self._turns.turn_after(exchange.index)
         if self._think is not None and not exchange.warmup:
-            self._rest(slot, self._think.pause_s(self.spec.seed, exchange.index), turn)
+            self._pause_stream(slot, self._think.pause_s(self.spec.seed, exchange.index), turn)
             return
         if turn is not None:
-            self._turns.put(turn, time.monotonic_ns())
-        self._start_next(slot)
+            self._turns.put_turn(turn, time.monotonic_ns())
+        self._start_next_request(slot)
 
-    def _rest(self, slot: Slot, pause_s: float, turn: int | None) -> None:
+    def _pause_stream(self, slot: StreamSlot, pause_s: float, turn: int | None) -> None:
         """Let a stream (`slot`) pause before its next request, which is `turn` if its conversation
         goes on."""
         slot.turn = turn
         self._thought_about += turn is not None
-        slot.ready_ns = time.monotonic_ns() + int(pause_s * _SECOND_NS)
-        insort(self._idle, slot, key=_ready_ns)
+        slot.ready_ns = time.monotonic_ns() + int(pause_s * _NS_PER_SECOND)
+        insort(self._idle, slot, key=_slot_ready_ns)
 
     def _requeue_idle_streams(self) -> None:
         """Let the streams that have nothing to send stand after those that have a conversation to go
         on with."""
         while self._idle and not (self._ready or self._turns or self._phase.left):
             first = self._idle[0]
-            if first.turn is not None or first.ready_ns == NEVER:
+            if first.turn is not None or first.ready_ns == NEVER_NS:
                 return
-            first.ready_ns = NEVER
+            first.ready_ns = NEVER_NS
             self._idle.rotate(-1)
 
-    def _start_next(self, slot: Slot) -> None:
+    def _start_next_request(self, slot: StreamSlot) -> None:
         """Start the next request of a stream (`slot`) now if it is due and the stream's connection
         is open, without waiting for the next pass of the event loop.
 
@@ -755,16 +771,16 @@ class Client:
         fail at once, and the handling of that failure would call this function again.
         """
         now = time.monotonic_ns()
-        due = self._next_due(now)
+        due = self._next_due_ns(now)
         late = due is not None and due <= now
         if due and late and not self._idle:
             self.capped += 1
         if late and slot.connection is not None:
-            self._start(slot)
+            self._start_request(slot)
         else:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
-    def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
+    def _release_slot(self, slot: StreamSlot, exchange: Exchange | None = None) -> None:
         """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for
         the next request. Close the connection if the client or the server does not allow its reuse,
         or if the server has closed a kept connection before, as llama.cpp does after each answer
@@ -779,7 +795,7 @@ class Client:
         if not reusable or connection.wants_write:
             self._drop_connection(slot)
 
-    def _drop_connection(self, slot: Slot) -> None:
+    def _drop_connection(self, slot: StreamSlot) -> None:
         connection, slot.connection = slot.connection, None
         slot.open = False
         if connection is not None:
@@ -792,32 +808,32 @@ class Client:
     def _enforce_limits(self, now: int) -> None:
         if not self._unheard:
             self._heard_ns = now
-        if self._hopeless(now):
-            self._give_up(_NO_SUCCESS)
-        elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _HOPELESS_AFTER_NS:
+        if self._is_hopeless(now):
+            self._give_up_run(_NO_SUCCESS_REASON)
+        elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _GIVE_UP_AFTER_NS:
             # the host may be unreachable; each attempt could take seconds
-            self._give_up(_NOT_HEARD)
+            self._give_up_run(_SILENT_SERVER_REASON)
         limits = self._limits
         busy = [(slot, slot.exchange) for slot in self._slots if slot.exchange is not None]
         running = [exchange for _, exchange in busy]
         limits.note_content(running)
-        over = limits.run_over(
-            (now - self._began_ns) / _SECOND_NS, lambda: self._share_done(running)
+        over = limits.is_run_over(
+            (now - self._began_ns) / _NS_PER_SECOND, lambda: self._share_of_load_done(running)
         )
         if over:
-            self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
+            self._give_up_run(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            limit = limits.over(exchange, now)
-            if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_FROM:
+            limit = limits.exceeded_limit(exchange, now)
+            if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_REPLY_CHUNKS:
                 asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-                limit = limits.endless(len(exchange.reply.stamps_ns), asked)
+                limit = limits.endless_reply_error(len(exchange.reply.stamps_ns), asked)
             if limit is None and over:
                 limit = (records.DEADLINE, "the request was in flight at the run's deadline")
             if limit is not None:
-                exchange.ended_by_limit(now)
-                self._finish(slot, *limit)
+                exchange.end_by_time_limit(now)
+                self._finish_exchange(slot, *limit)
 
-    def _share_done(self, running: list[Exchange]) -> float:
+    def _share_of_load_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
         requests in flight (`running`) count in proportion to their received tokens."""
         parts = (
@@ -827,37 +843,45 @@ class Client:
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
 
-    def _hopeless(self, now: int) -> bool:
+    def _is_hopeless(self, now: int) -> bool:
         return (
             not self._ok
             and self._failed >= 2 * len(self._slots)
-            and now - self._began_ns > _HOPELESS_AFTER_NS
+            and now - self._began_ns > _GIVE_UP_AFTER_NS
         )
 
-    def _give_up(self, why: str) -> None:
-        left = self._unstarted() if self._turns.exist else self._waiting()
+    def _give_up_run(self, why: str) -> None:
+        left = (
+            self._count_unstarted_requests()
+            if self._turns.has_turns
+            else self._count_waiting_requests()
+        )
         self._drop_unsent_requests(time.monotonic_ns())
         if left and self.phase == "measuring":
             self._gave_up = self._gave_up or why
             self._not_sent += left
 
-    def _unstarted(self) -> int:
+    def _count_unstarted_requests(self) -> int:
         """Return how many requests of conversations have not started."""
         ended = len(self.counted) + sum(not one.warmup for one, _, _ in self._ended)
-        return self.spec.requests - ended - self._in_flight()
+        return self.spec.requests - ended - self._count_requests_in_flight()
 
     def progress(self) -> BenchProgress:
         warming = self.phase == "warming up"
         seen = self.warmups if warming else self.counted
         tokens = self._phase_tokens
         since = self._began_ns if warming else self._measured_ns
-        in_flight = self._in_flight()
+        in_flight = self._count_requests_in_flight()
         started = len(seen) + len(self._ended) + in_flight
         total = max(self.spec.warmup, started) if warming else self.spec.requests
         elapsed_s = (time.monotonic_ns() - since) / 1e9 if since else 0.0
         # limited by time: as many requests as fit at this pace
         if self.spec.seconds is not None and not warming:
-            left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1)) if self._waiting() else 1.0
+            left = (
+                max(1.0, self.spec.seconds / max(elapsed_s, 0.1))
+                if self._count_waiting_requests()
+                else 1.0
+            )
             total = min(total, round(started * left))
         return BenchProgress(
             done=self._phase_ok,
@@ -868,13 +892,13 @@ class Client:
             output_tok_s=round(tokens / elapsed_s, 2) if elapsed_s > 0 else 0.0,
             elapsed_s=round(elapsed_s, 3),
             phase=self.phase,
-            silent_s=round(self._silent_s(), 1),
+            silent_s=round(self._server_silent_s(), 1),
             streaming=sum(
                 s.exchange is not None and bool(s.exchange.reply.stamps_ns) for s in self._slots
             ),
         )
 
-    def _silent_s(self) -> float:
+    def _server_silent_s(self) -> float:
         """Return the seconds since the last byte on any stream, or since the last request started
         if no byte has arrived. Return 0.0 if no request is in flight."""
         last = [

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class CpuLog:
-    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds. `note`
+    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds. `note_reading`
     adds a reading and must be called several times a second."""
 
     def __init__(self, readings: Iterable[tuple[int, int]] = ()) -> None:
@@ -22,18 +22,20 @@ class CpuLog:
     def readings(self) -> tuple[tuple[int, int], ...]:
         return tuple(zip(self._at_ns, self._cpu_ns, strict=True))
 
-    def note(self, now_ns: int) -> None:
+    def note_reading(self, now_ns: int) -> None:
         self._at_ns.append(now_ns)
         self._cpu_ns.append(time.process_time_ns())
 
-    def pct(self, begin_ns: int, end_ns: int) -> float | None:
+    def cpu_pct_between(self, begin_ns: int, end_ns: int) -> float | None:
         """Return this process's CPU use between two monotonic times, in percent of one core. None
         if fewer than two readings were made, or if the time span is empty."""
         if end_ns <= begin_ns or len(self._at_ns) < 2:
             return None
-        return round(100 * (self._at(end_ns) - self._at(begin_ns)) / (end_ns - begin_ns), 2)
+        return round(
+            100 * (self._cpu_time_at(end_ns) - self._cpu_time_at(begin_ns)) / (end_ns - begin_ns), 2
+        )
 
-    def _at(self, ns: int) -> float:
+    def _cpu_time_at(self, ns: int) -> float:
         """Return the CPU time in nanoseconds at the monotonic time `ns`, interpolated linearly
         between two readings."""
         i = min(max(1, bisect_left(self._at_ns, ns)), len(self._at_ns) - 1)

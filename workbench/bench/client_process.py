@@ -15,16 +15,18 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from workbench.bench.client import Client
-from workbench.bench.poller import IN, OUT
-from workbench.bench.records import TERMINATED, UNHEARD, RequestRecord
+from workbench.bench.poller import READABLE, WRITABLE
+from workbench.bench.records import ENDED_BY_SIGNAL, OUTPUT_UNREAD, RequestRecord
 
-_PROGRESS_NS = 200_000_000
-_RECORDS_BYTES = 32 * 1024  # of one line
-_NICE = -10
-_to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one each time
+_PROGRESS_INTERVAL_NS = 200_000_000
+_MAX_RECORDS_LINE_BYTES = 32 * 1024  # of one line
+_CLIENT_NICENESS = -10
+_encode_json = json.JSONEncoder(
+    separators=(",", ":")
+).encode  # `json.dumps` would make one each time
 
 
-class Loop(Protocol):
+class EventLoop(Protocol):
     """An event loop to which file descriptors can be added, such as `Client`. `callback` gets the
     event mask of a ready descriptor. `stop` ends the loop, and its argument says why."""
 
@@ -40,35 +42,35 @@ class WorkerOutput:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._loop: Loop | None = None
+        self._loop: EventLoop | None = None
         self._waiting = bytearray()
         self._records: list[str] = []
         self._records_bytes = 0
         self._watching = False
         self._was_blocking = os.get_blocking(fd)
 
-    def attach(self, loop: Loop) -> None:
+    def attach_to_loop(self, loop: EventLoop) -> None:
         self._loop = loop
         os.set_blocking(self.fd, False)
 
-    def line(self, data: dict[str, Any]) -> None:
+    def write_line(self, data: dict[str, Any]) -> None:
         self._end_records()
-        self.raw_line(_to_json(data).encode())
+        self.write_raw_line(_encode_json(data).encode())
 
-    def record(self, record: RequestRecord) -> None:
+    def write_record(self, record: RequestRecord) -> None:
         """Write the record of a request that has ended, with the next line."""
         text = record.json_text()
         self._records.append(text)
         self._records_bytes += len(text)
-        if self._records_bytes > _RECORDS_BYTES:
+        if self._records_bytes > _MAX_RECORDS_LINE_BYTES:
             self._end_records()
 
     def _end_records(self) -> None:
         if self._records:
             records, self._records, self._records_bytes = self._records, [], 0
-            self.raw_line(b'{"type":"requests","records":[%b]}' % ",".join(records).encode())
+            self.write_raw_line(b'{"type":"requests","records":[%b]}' % ",".join(records).encode())
 
-    def raw_line(self, line: bytes) -> None:
+    def write_raw_line(self, line: bytes) -> None:
         self._waiting += line + b"\n"
         self.flush()
 
@@ -78,13 +80,13 @@ class WorkerOutput:
                 del self._waiting[: os.write(self.fd, self._waiting[:65536])]
         except BlockingIOError:
             if not self._watching and self._loop is not None:
-                self._loop.watch(self.fd, OUT, self.flush)
+                self._loop.watch(self.fd, WRITABLE, self.flush)
                 self._watching = True
             return
         except OSError:  # the reader is gone
             self._waiting.clear()
             if self._loop is not None:
-                self._loop.stop(UNHEARD)
+                self._loop.stop(OUTPUT_UNREAD)
         if self._watching and self._loop is not None:
             self._loop.unwatch(self.fd)
             self._watching = False
@@ -112,18 +114,18 @@ def wake_on_signals() -> int:
     return wake_read
 
 
-def drive(client: Client, output: WorkerOutput, wake: int) -> None:
+def run_client(client: Client, output: WorkerOutput, wake: int) -> None:
     """Run the load client to its end, and write its progress to `output`. A byte on the file
     descriptor `wake` stops the client early."""
-    output.attach(client)
+    output.attach_to_loop(client)
     _raise_priority()
-    client.watch(wake, IN, lambda _: client.stop(TERMINATED))
+    client.watch(wake, READABLE, lambda _: client.stop(ENDED_BY_SIGNAL))
     _report_progress(client, output)
     gc.collect()
     gc.freeze()
     gc.disable()  # a garbage collection during the run would look like a pause of the server
     client.run()
-    output.line({"type": "progress", **asdict(client.progress())})
+    output.write_line({"type": "progress", **asdict(client.progress())})
 
 
 def _raise_priority() -> None:
@@ -135,11 +137,11 @@ def _raise_priority() -> None:
     too.
     """
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        os.setpriority(os.PRIO_PROCESS, 0, _CLIENT_NICENESS)
         if os.getsid(0) == os.getpid():
             autogroup = os.open("/proc/self/autogroup", os.O_WRONLY)
             try:
-                os.write(autogroup, str(_NICE).encode())
+                os.write(autogroup, str(_CLIENT_NICENESS).encode())
             finally:
                 os.close(autogroup)
 
@@ -149,8 +151,8 @@ def _report_progress(client: Client, output: WorkerOutput) -> None:
 
     def tick(now_ns: int) -> None:
         nonlocal last
-        if now_ns - last >= _PROGRESS_NS:
+        if now_ns - last >= _PROGRESS_INTERVAL_NS:
             last = now_ns
-            output.line({"type": "progress", **asdict(client.progress())})
+            output.write_line({"type": "progress", **asdict(client.progress())})
 
     client.tick = tick

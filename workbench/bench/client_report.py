@@ -10,10 +10,10 @@ from itertools import chain
 from typing import Any
 
 from workbench.bench.client_cpu import CpuLog
-from workbench.bench.records import ORPHANED, UNHEARD, RequestRecord
+from workbench.bench.records import OUTPUT_UNREAD, PARENT_ENDED, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
-from workbench.bench.steady_window import Window, end_s, window_of
+from workbench.bench.steady_window import Window, record_end_s, window_of
 from workbench.bench.summary import summarize
 from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.model.answer_text import Answer, TextReport, set_features
@@ -21,7 +21,9 @@ from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
 from workbench.model.lazy_dataclass import dataclass
 
-_ENDED = dict.fromkeys((ORPHANED, UNHEARD), "its Workbench ended, or the link to it was lost")
+_ORPHANED_CLIENT_NOTES = dict.fromkeys(
+    (PARENT_ENDED, OUTPUT_UNREAD), "its Workbench ended, or the link to it was lost"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class ClientReport:
         """Return the CPU use of this client process during `window`, in percent of one core. None
         if too few readings were made."""
         log = CpuLog(self.cpu)
-        return log.pct(*(self.began_ns + int(at * 1e9) for at in (window.begin_s, window.end_s)))
+        return log.cpu_pct_between(
+            *(self.began_ns + int(at * 1e9) for at in (window.begin_s, window.end_s))
+        )
 
 
 def summary_message(
@@ -76,20 +80,20 @@ def summary_message(
     `counted` and `warmups` are the measured requests and the warm-up requests of all processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
-    facts = _facts(spec, reports, counted, warmups, window)
+    facts = _client_facts(spec, reports, counted, warmups, window)
     began = reports[0].began_unix
     return {
         "type": "summary",
         "partial": stopped,
         "summary": to_json(summarize(spec, counted, warmups, facts)),
         "t0_unix": began + min((r.start_s for r in counted), default=0.0),
-        "t1_unix": began + max(map(end_s, counted), default=0.0),
+        "t1_unix": began + max(map(record_end_s, counted), default=0.0),
         "window_t0_unix": began + window.begin_s,
         "window_t1_unix": began + window.end_s,
     }
 
 
-def _facts(
+def _client_facts(
     spec: BenchSpec,
     reports: Sequence[ClientReport],
     counted: Sequence[RequestRecord],
@@ -104,23 +108,28 @@ def _facts(
         dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),
         client_cpu_pct=max(used, default=None),  # the busiest process limits the load
         calibrated=any(r.calibrated for r in reports),
-        prompt_words=_prompt_words(spec, reports),
+        prompt_words=_words_per_prompt(spec, reports),
         capped=sum(r.capped for r in reports),
         unsent=sum(r.unsent for r in reports),
         window=window,
         first_tokens=sum(known) / len(known) if known else None,
         partial=next(
-            (_ENDED.get(r.stopped, "stopped by the user") for r in reports if r.stopped), ""
+            (
+                _ORPHANED_CLIENT_NOTES.get(r.stopped, "stopped by the user")
+                for r in reports
+                if r.stopped
+            ),
+            "",
         ),
         reads=sum(r.reads for r in reports),
         unstamped_reads=sum(r.unstamped_reads for r in reports),
         late_reads=sum(r.late_reads for r in reports),
         latest_read_ms=max(r.latest_read_ns for r in reports) / 1e6,
-        text=_text(spec, reports, counted),
+        text=_text_report(spec, reports, counted),
     )
 
 
-def _text(
+def _text_report(
     spec: BenchSpec, reports: Sequence[ClientReport], counted: Sequence[RequestRecord]
 ) -> TextReport | None:
     """Return the features of the answers' text; None for embeddings, which have no text."""
@@ -130,13 +139,13 @@ def _text(
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = set_features(answers, dict(reasons.most_common()), seen)
-    words = _prompt_words(spec, reports)
+    words = _words_per_prompt(spec, reports)
     # a word is at least one token, which a piece of real text need not be
     least = None if words is None else spec.least_text_tokens(words)
     return TextReport(replace(load, prompt_words=least))
 
 
-def _prompt_words(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
+def _words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
     """Return the words of a synthetic prompt; for a trace, those of a prompt of the mean length. None
     if the prompts have a text of their own."""
     if spec.prompts or spec.has_conversations:

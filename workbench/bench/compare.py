@@ -16,20 +16,20 @@ from typing import Any
 from workbench.bench.compared_texts import (
     arm_text,
     content_caveat,
-    different_texts,
     text_warnings,
+    warn_of_different_texts,
 )
 from workbench.bench.metric_changes import (
-    LEVEL,
+    CONFIDENCE_LEVEL,
     NOT_MEASURED,
     WITHHELD,
-    Pick,
+    PickMetric,
     average,
     machine_change,
-    metric_called,
     metric_changes,
+    metric_with_name,
     withheld_reason,
-    without_verdicts,
+    withhold_verdicts,
 )
 from workbench.engines.answer_settings import answer_changes, answer_settings, quality_between
 from workbench.engines.result_limits import limit_comparisons
@@ -45,24 +45,39 @@ from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import NOT_MEASURED as QUALITY_NOT_MEASURED
 from workbench.model.quality import QualityResult
 
-_CLOCK_PCT = 2.0
-_IDLE_SHARE = 0.1  # difference of the idle power from which net tokens per joule mean little
-_TEMPERATURE_C = 5.0
-_CACHED_SHARE = 0.01
-_WORK_SHARE = 0.01  # of tokens per request, and of tokens per chunk
+_CLOCK_DIFFERENCE_PCT = 2.0
+_IDLE_POWER_DIFFERENCE_SHARE = (
+    0.1  # difference of the idle power from which net tokens per joule mean little
+)
+_TEMPERATURE_DIFFERENCE_C = 5.0
+_CACHED_SHARE_DIFFERENCE = 0.01
+_WORK_DIFFERENCE_SHARE = 0.01  # of tokens per request, and of tokens per chunk
 # fields of no option that follow from others, or belong to one run
-_NOT_COMPARED = ("url", "salt", "trace_s", "trace_reuse", "passage_tokens")
-_NO_WORK = frozenset((*_NOT_COMPARED, *(one.field for one in OPTIONS if not one.is_work)))
-_WORKLOAD = tuple(one.name for one in fields(BenchSpec) if one.name not in _NO_WORK)
-ARMS = {  # subject of a comparison -> kinds of differences that it is about
+_FIELDS_NOT_COMPARED = ("url", "salt", "trace_s", "trace_reuse", "passage_tokens")
+_FIELDS_WITHOUT_WORK = frozenset(
+    (*_FIELDS_NOT_COMPARED, *(one.field for one in OPTIONS if not one.is_work))
+)
+_WORKLOAD_FIELDS = tuple(
+    one.name for one in fields(BenchSpec) if one.name not in _FIELDS_WITHOUT_WORK
+)
+DIFFERENCES_OF_ARM_KIND = {  # subject of a comparison -> kinds of differences that it is about
     "model": ("model", "model bytes"),
     "engine": ("engine", "engine_version", "image"),
     "host": ("host", "client", "driver_version", "gpus"),
     "driver": ("driver_version",),
 }
-_WHERE = ("host", "client", "driver_version", "cuda_version", "engine_version", "workbench_version")
-_OF_TWINS = frozenset({"host", "client"})  # kinds of differences between two hosts that are alike
-_MUST_MATCH = {
+_PLACE_CONDITIONS = (
+    "host",
+    "client",
+    "driver_version",
+    "cuda_version",
+    "engine_version",
+    "workbench_version",
+)
+_DIFFERENCES_OF_TWINS = frozenset(
+    {"host", "client"}
+)  # kinds of differences between two hosts that are alike
+_MISMATCH_TEXTS = {
     "model": "different models",
     "model bytes": "the same name, but different model files",
     "engine": "different engines",
@@ -82,7 +97,7 @@ def compare(
     *,
     paired: bool = False,
     chosen: str | None = None,
-    level: float = LEVEL,
+    level: float = CONFIDENCE_LEVEL,
     arms: Collection[str] = (),
     swapped: Sequence[bool] = (),
     quality: Sequence[QualityResult] = (),
@@ -108,7 +123,7 @@ def compare(
         raise ValueError(
             "a comparison needs a result on each side, and pairs need equal numbers of A and B"
         )
-    on_twins = _OF_TWINS if swapped else frozenset()
+    on_twins = _DIFFERENCES_OF_TWINS if swapped else frozenset()
     differences = tuple(
         d for d in _condition_differences(left[0], right[0]) if d["kind"] not in on_twins
     )
@@ -125,7 +140,7 @@ def compare(
     own_tokenizers = any(d["kind"] in ("model", "engine") for d in differences)
     found = [
         *text_warnings(text_a, text_b, own_tokenizers),
-        *different_texts(left, right),
+        *warn_of_different_texts(left, right),
         *_mismatch_sentences(differences, arms),
         *_run_warnings(left, right, paired, on_twins),
         *work,
@@ -142,9 +157,9 @@ def compare(
     itl_known = any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms"))
     chunks = tuple(_chunk_difference(left, right)) if itl_known else ()
     if chunks:
-        metrics = without_verdicts(metrics, of="itl_ms")
+        metrics = withhold_verdicts(metrics, of="itl_ms")
     machine = (
-        machine_change(metric_called(metrics[0].metric), left, right, swapped, level)
+        machine_change(metric_with_name(metrics[0].metric), left, right, swapped, level)
         if swapped
         else None
     )
@@ -152,7 +167,7 @@ def compare(
         a=left[0].id,
         b=right[0].id,
         differences=differences,
-        metrics=without_verdicts(metrics) if warnings else metrics,
+        metrics=withhold_verdicts(metrics) if warnings else metrics,
         warnings=warnings,
         like_for_like=not warnings,
         simulated=any(r.conditions.simulated for r in (*left, *right)),
@@ -234,13 +249,13 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     yield from _mapping_differences("env", x.env, y.env)
     yield from _mapping_differences("gpu setting", x.gpu_settings, y.gpu_settings)
     yield from _difference_if_unequal("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
-    for name in _WHERE:
+    for name in _PLACE_CONDITIONS:
         alike = name == "engine_version" and _names_same_release(x.engine_version, y.engine_version)
         yield from _difference_if_unequal(
             "engine build" if alike else name, name, getattr(x, name), getattr(y, name)
         )
     yield from _difference_if_unequal("simulated", "simulated", x.simulated, y.simulated)
-    for name in _WORKLOAD:
+    for name in _WORKLOAD_FIELDS:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
         known = x.knows(name) and y.knows(name) and not (name == "prompt_words" and None in (u, v))
         if known and u != v:
@@ -292,7 +307,7 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
 def _mismatch_sentences(
     differences: Sequence[Mapping[str, Any]], arms: Collection[str]
 ) -> Iterable[str]:
-    for kind, text in _MUST_MATCH.items():
+    for kind, text in _MISMATCH_TEXTS.items():
         found = [d for d in differences if d["kind"] == kind and kind not in arms]
         values = [f"{_value_text(d['a'])} and {_value_text(d['b'])}" for d in found]
         if kind == "workload":
@@ -372,10 +387,10 @@ def _work_differences(
     """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
     (`left`) and of B (`right`). `side` is "prompt" or "output"."""
     x, y = (
-        _mean_over_runs(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens")))
+        _mean_over_runs(runs, lambda s: _tokens_per_request(s, getattr(s, f"{side}_tokens")))
         for runs in (left, right)
     )
-    if x and y and abs(y / x - 1) > _WORK_SHARE:
+    if x and y and abs(y / x - 1) > _WORK_DIFFERENCE_SHARE:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
@@ -383,7 +398,7 @@ def _chunk_difference(left: Sequence[BenchResult], right: Sequence[BenchResult])
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
     (`left`) and of B (`right`): ITL is the gap between chunks, so it is not one of the same work."""
     x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (left, right))
-    if x and y and abs(y / x - 1) > _WORK_SHARE:
+    if x and y and abs(y / x - 1) > _WORK_DIFFERENCE_SHARE:
         yield (
             f"ITL, the gap between chunks, is not comparable: a chunk has {x:.2f} tokens in A and "
             f"{y:.2f} in B; compare TPOT, the time per token"
@@ -402,7 +417,7 @@ def _circumstance_differences(
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
     x, y = _mean_over_runs(left, _cached_share), _mean_over_runs(right, _cached_share)
-    if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
+    if x is not None and y is not None and abs(x - y) > _CACHED_SHARE_DIFFERENCE:
         yield (
             f"the prefix cache supplied {100 * x:.0f} % of the prompt tokens in A and "
             f"{100 * y:.0f} % in B"
@@ -410,13 +425,13 @@ def _circumstance_differences(
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
             x, y = _mean_gpu_reading(left, attribute), _mean_gpu_reading(right, attribute)
-            if x and y and 100 * abs(y / x - 1) > _CLOCK_PCT:
+            if x and y and 100 * abs(y / x - 1) > _CLOCK_DIFFERENCE_PCT:
                 yield (
                     f"{name} clocks differed although the settings are the same: {x:.0f} and "
                     f"{y:.0f} MHz"
                 )
     x, y = _mean_gpu_reading(left, "temperature_c"), _mean_gpu_reading(right, "temperature_c")
-    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
+    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_DIFFERENCE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 
@@ -424,14 +439,14 @@ def _idle_power_note(left: Sequence[BenchResult], right: Sequence[BenchResult]) 
     """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
     known = [r.summary for r in (*left, *right) if r.summary.net_tok_per_joule is not None]
     idle = [s.idle_power_w for s in known if s.idle_power_w]
-    if len(idle) > 1 and max(idle) > (1 + _IDLE_SHARE) * min(idle):
+    if len(idle) > 1 and max(idle) > (1 + _IDLE_POWER_DIFFERENCE_SHARE) * min(idle):
         yield (
             f"net tokens per joule are not comparable: the idle power that is subtracted was read "
             f"before each run, and was {min(idle):.0f} to {max(idle):.0f} W"
         )
 
 
-def _per_request(summary: BenchSummary, tokens: int | None) -> float | None:
+def _tokens_per_request(summary: BenchSummary, tokens: int | None) -> float | None:
     return tokens / summary.requests_ok if tokens is not None and summary.requests_ok else None
 
 
@@ -441,7 +456,7 @@ def _cached_share(summary: BenchSummary) -> float | None:
     return summary.cached_tokens / summary.prompt_tokens
 
 
-def _mean_over_runs(runs: Sequence[BenchResult], pick: Pick) -> float | None:
+def _mean_over_runs(runs: Sequence[BenchResult], pick: PickMetric) -> float | None:
     values = [pick(r.summary) for r in runs]
     known = [v for v in values if v is not None]
     return average(known) if known and len(known) == len(values) else None

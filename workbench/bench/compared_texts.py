@@ -21,20 +21,20 @@ from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
 
 SLIGHT_USAGE_FACTOR = 1.08  # between each run of one side and each run of the other
-_LEAST_RUNS, _LOOPING_SHARE = 3, 0.1
+_MIN_RUNS_FOR_SLIGHT_USAGE, _LOOPING_SHARE = 3, 0.1
 USAGE_FACTOR = 1.5  # between the characters per token of two sides with one tokenizer
 # Flags and variables whose effect depends on what the text says: a pattern of their names, and what
 # a list of words is for them.
-_PREFIX_CACHE = (
+_PREFIX_CACHE_OPTIONS = (
     re.compile(r"prefix-cach|radix-cache|cache-prompt|cache-reuse|lmcache", re.IGNORECASE),
     "such prompts share no prefix, so the prefix cache has nothing to supply",
 )
-_DEPENDS_ON_TEXT = (
+_TEXT_DEPENDENT_OPTIONS = (
     (
         re.compile(r"speculat|draft|ngram|eagle|(^|-)mtp(-|$)|^spec-", re.IGNORECASE),
         "speculation guesses a list of words better than other text",
     ),
-    _PREFIX_CACHE,
+    _PREFIX_CACHE_OPTIONS,
     (
         re.compile(r"moe|expert|(^|-)ep(-|$)|eplb|deepep", re.IGNORECASE),
         "a list of words uses other experts, and fewer of them, than other text",
@@ -91,7 +91,7 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
         )
 
 
-def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
     """Yield one sentence for each reason why two sides with one model answer differently: a feature
     that only the answers of one side have, and code words that only one side repeats.
     """
@@ -128,7 +128,7 @@ def _warn_of_other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> 
     if a[0].conditions.engine != b[0].conditions.engine:
         return
     x, y = _chars_per_token(a), _chars_per_token(b)
-    if min(len(x), len(y)) < _LEAST_RUNS:
+    if min(len(x), len(y)) < _MIN_RUNS_FOR_SLIGHT_USAGE:
         return
     for side, few, many in (("A", x, y), ("B", y, x)):
         factor = min(many) / max(few)
@@ -192,7 +192,7 @@ def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) ->
     if own or spec.endpoint == "embeddings":
         return ""
     names = [str(d["name"]).replace("_", "-") for d in differences if d["kind"] in ("flag", "env")]
-    reservations = (_PREFIX_CACHE,) if spec.has_real_text else _DEPENDS_ON_TEXT
+    reservations = (_PREFIX_CACHE_OPTIONS,) if spec.has_real_text else _TEXT_DEPENDENT_OPTIONS
     why = [text for pattern, text in reservations if any(map(pattern.search, names))]
     if not why:
         return ""

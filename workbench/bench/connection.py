@@ -27,15 +27,19 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 READ_BYTES = 64 * 1024
-_FULL_BYTES = READ_BYTES // 2  # a read of so many may mean that the socket had no room for more
-LATE_NS = 500_000  # a read that is later than this is counted as late
-_SET_NS = 1_000_000  # the wall clock drifts by less between two measurements: more means it was set
+_FULL_READ_BYTES = (
+    READ_BYTES // 2
+)  # a read of so many may mean that the socket had no room for more
+LATE_READ_NS = 500_000  # a read that is later than this is counted as late
+_CLOCK_SET_NS = (
+    1_000_000  # the wall clock drifts by less between two measurements: more means it was set
+)
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
 # 35: Linux on x86-64 and aarch64; not in Python's socket
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
-_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+_CONNECT_PENDING_ERRORS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 @dataclass(frozen=True)
@@ -152,14 +156,14 @@ class ReceiveClock:
     def __init__(self) -> None:
         self.ahead_ns = self.rest_ns = self.first_ns = 0
         self._set_ns = 0  # when the wall clock was last seen to have been set
-        self._measure_ahead()
+        self._measure_clock_difference()
         self.reset()
         self.unstamped_read = self.cut_read = False
 
     def reset(self) -> None:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
-    def stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+    def receive_time_ns(self, ancillary: list[tuple[int, int, bytes]]) -> int:
         """Return the time, in monotonic nanoseconds, at which the bytes of the last `recvmsg` call
         arrived. `ancillary` is the control data of that call, with the kernel's time. Without the
         kernel's time, return the present time."""
@@ -176,35 +180,35 @@ class ReceiveClock:
         if came > now_ns:  # by a clock that was set ahead, or runs fast
             self.refresh()
             came = wall_ns - self.ahead_ns
-            known = came - now_ns <= _SET_NS
+            known = came - now_ns <= _CLOCK_SET_NS
             came = min(came, now_ns)
-        elif now_ns - came > LATE_NS + self.rest_ns and self._is_set(now_ns):
+        elif now_ns - came > LATE_READ_NS + self.rest_ns and self._was_clock_set(now_ns):
             known = not self.refresh()
         if not known:  # the kernel may have read the wall clock before it was set, or after
             self.unstamped += 1
             self.unstamped_read = True
             return now_ns
-        if now_ns - came > LATE_NS:
-            self.late += now_ns - came > LATE_NS + self.rest_ns
+        if now_ns - came > LATE_READ_NS:
+            self.late += now_ns - came > LATE_READ_NS + self.rest_ns
             self.latest_ns = max(self.latest_ns, now_ns - came)
         self.first_ns = self.first_ns or came
         return came
 
-    def _is_set(self, now_ns: int) -> bool:
+    def _was_clock_set(self, now_ns: int) -> bool:
         """Return whether the wall clock was set since `ahead_ns` was measured."""
-        return abs(time.time_ns() - now_ns - self.ahead_ns) > _SET_NS
+        return abs(time.time_ns() - now_ns - self.ahead_ns) > _CLOCK_SET_NS
 
     def refresh(self) -> bool:
         """Measure again how far the wall clock is ahead. Return whether it was set since the last
         time."""
         before_ns = self.ahead_ns
-        self._measure_ahead()
-        was_set = abs(self.ahead_ns - before_ns) > _SET_NS
+        self._measure_clock_difference()
+        was_set = abs(self.ahead_ns - before_ns) > _CLOCK_SET_NS
         if was_set:
             self._set_ns = time.monotonic_ns()
         return was_set
 
-    def _measure_ahead(self) -> None:
+    def _measure_clock_difference(self) -> None:
         """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic
         clock. Both clocks are read five times, and the fastest of the five readings is used,
         because this process may have been interrupted during a slower one."""
@@ -236,13 +240,13 @@ class Connection:
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self.sock.connect_ex(endpoint.address)
-            if code and code not in _IN_PROGRESS:
+            if code and code not in _CONNECT_PENDING_ERRORS:
                 raise OSError(code, os.strerror(code))
         except OSError:
             self.close()
             raise
 
-    def advance(self) -> bool:
+    def advance_handshake(self) -> bool:
         """Continue to open the connection, including the TLS handshake, after the socket became
         readable or writable. Return whether the connection is open. Raises OSError if it cannot be
         opened."""
@@ -283,8 +287,8 @@ class Connection:
             data, ancillary, _, _ = self._recvmsg(READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return None, 0
-        stamp = self._clock.stamp(ancillary) if data else time.monotonic_ns()
-        if len(data) >= _FULL_BYTES:
+        stamp = self._clock.receive_time_ns(ancillary) if data else time.monotonic_ns()
+        if len(data) >= _FULL_READ_BYTES:
             self._clock.cut_read = True
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
 
@@ -358,14 +362,14 @@ class _Tls:
         return b"".join(pieces) or None
 
 
-def failure_of(error: OSError, *, connecting: bool) -> tuple[str, str]:
+def failure_kind_and_detail(error: OSError, *, connecting: bool) -> tuple[str, str]:
     """Return (kind of failure, message) for an error of a connection. `connecting` says whether the
     client was still opening the connection."""
     detail = error.strerror or str(error)
     if isinstance(error, ConnectionRefusedError):
-        return records.REFUSED, detail
+        return records.CONNECT_REFUSED, detail
     if connecting:
-        return records.CONNECT, detail
+        return records.CONNECT_FAILED, detail
     if isinstance(error, ConnectionError):
-        return records.RESET, detail
-    return records.RESET, f"{type(error).__name__}: {detail}"
+        return records.CONNECTION_RESET, detail
+    return records.CONNECTION_RESET, f"{type(error).__name__}: {detail}"

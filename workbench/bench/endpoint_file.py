@@ -13,16 +13,18 @@ import json
 
 from workbench.model.errors import InputError
 
-NO_KEY = "EMPTY"  # what the file names for a server without a key
+PLACEHOLDER_KEY = "EMPTY"  # what the file names for a server without a key
 
 
-def entry_text(name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
+def entry_text(name: str, *, model: str, url: str, key: str = PLACEHOLDER_KEY) -> str:
     """Return one line of the dictionary ENDPOINTS: the server's name with its model, its URL and
     the environment variable of its API key."""
     return f"{_quote_name(name)}: {_entry_values(model, url, key)},"
 
 
-def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
+def add_endpoint_entry(
+    text: str, name: str, *, model: str, url: str, key: str = PLACEHOLDER_KEY
+) -> str:
     """Return the text of the endpoint file `text` with an entry for the server `name`, which
     replaces an older entry of that name. `url` ends with /v1, and an empty `text` gives a new file.
     Raises InputError if `text` is not an endpoint file."""

@@ -9,12 +9,20 @@ from typing import Any
 from workbench.model.bench import BenchSummary, GpuDuring
 from workbench.model.lazy_dataclass import dataclass
 
-_APART = 0.05  # counter and integrated power differ by more: one of the two is wrong
-FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_tok_per_joule")
+_ENERGY_DISAGREEMENT_SHARE = (
+    0.05  # counter and integrated power differ by more: one of the two is wrong
+)
+ENERGY_METRICS = (
+    "power_w",
+    "energy_j",
+    "tok_per_joule",
+    "energy_per_request_j",
+    "net_tok_per_joule",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdlePower:
     """The power of all GPUs of the server together, in watts, while no request was in flight. If
     `power_w` is None, `why` says why it is unknown."""
 
@@ -23,7 +31,7 @@ class Idle:
 
 
 def with_energy(
-    summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float
+    summary: BenchSummary, gpu: GpuDuring, idle: IdlePower, *, seconds: float
 ) -> BenchSummary:
     """Return the summary with power and energy added. `gpu` contains the GPU readings over the
     summary's steady window, which lasted `seconds`.
@@ -38,15 +46,15 @@ def with_energy(
         if summary.window_output_tokens is None
         else summary.window_output_tokens
     )
-    absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
-    energy, power = _rounded(gpu.energy_j), _rounded(gpu.power_w)
+    absent = {k: v for k, v in summary.absent.items() if k not in (*ENERGY_METRICS, "idle_power_w")}
+    energy, power = _round_if_known(gpu.energy_j), _round_if_known(gpu.power_w)
     if energy is None and power is not None:
         energy = round(power * seconds, 3)
     if power is None:
         absent["power_w"] = gpu.absent.get("power_w", "the driver reported no power during the run")
     if energy is None:
         why = gpu.absent.get("energy_j") or absent.get("power_w", "the driver reported no energy")
-        absent |= dict.fromkeys(FIGURES[1:], why)
+        absent |= dict.fromkeys(ENERGY_METRICS[1:], why)
     ratio = None
     if energy is not None:
         if energy <= 0:
@@ -55,8 +63,8 @@ def with_energy(
             why = absent.get("output_tokens", "no output tokens")
             ratio = round(tokens / energy, 6) if tokens else None
         if ratio is None:
-            absent |= dict.fromkeys(FIGURES[2:], why)
-    per_request = _per_request(summary, energy) if ratio is not None else None
+            absent |= dict.fromkeys(ENERGY_METRICS[2:], why)
+    per_request = _energy_per_request_j(summary, energy) if ratio is not None else None
     if ratio is not None and per_request is None:
         absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
     net, why_not = (
@@ -80,21 +88,21 @@ def with_energy(
     )
 
 
-def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
+def without_energy(summary: BenchSummary, why: str, idle: IdlePower | None = None) -> BenchSummary:
     """Return the summary with all power and energy metrics set to None and with `why` as the
     reason. Only the idle power is set if `idle` contains it."""
-    absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
+    absent = {**summary.absent, **dict.fromkeys(ENERGY_METRICS, why)}
     if idle is None or idle.power_w is None:
         absent["idle_power_w"] = idle.why if idle else why
-    none: dict[str, Any] = dict.fromkeys(FIGURES)
+    none: dict[str, Any] = dict.fromkeys(ENERGY_METRICS)
     return replace(summary, **none, idle_power_w=idle.power_w if idle else None, absent=absent)
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_if_known(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
+def _energy_per_request_j(summary: BenchSummary, energy: float | None) -> float | None:
     """Return the energy per successful request in joules, or None if the energy or the number of
     requests is unknown. A request that is only partly inside the steady window counts by the share
     of its time inside."""
@@ -103,7 +111,7 @@ def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
 
 
 def _net_tokens_per_joule(
-    tokens: float | None, energy: float | None, seconds: float, idle: Idle
+    tokens: float | None, energy: float | None, seconds: float, idle: IdlePower
 ) -> tuple[float | None, str]:
     if idle.power_w is None:
         return None, f"the idle power is unknown: {idle.why}"
@@ -115,7 +123,7 @@ def _net_tokens_per_joule(
 
 def _energy_notes(gpu: GpuDuring) -> tuple[str, ...]:
     counted, integrated = gpu.energy_counter_j, gpu.energy_integrated_j
-    if not counted or not integrated or abs(integrated / counted - 1) <= _APART:
+    if not counted or not integrated or abs(integrated / counted - 1) <= _ENERGY_DISAGREEMENT_SHARE:
         return ()
     return (
         f"energy: the driver's counter gives {counted:,.0f} J, its power readings "

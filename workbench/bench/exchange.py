@@ -8,7 +8,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workbench.bench import records
-from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decoder
+from workbench.bench.http1 import DecodeBody, HttpError, ResponseReader, body_decoder
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from workbench.bench.whole_answer import WholeAnswer
 
 Made = TypeVar("Made")
-_MAX_ERROR_BODY = 64 * 1024
-_MAX_ANSWER = 64 * 1024 * 1024
-_SHORT_CHUNKS = 16
+_MAX_ERROR_BODY_BYTES = 64 * 1024
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_CHUNKS_OF_SHORT_ANSWER = 16
 
 
 class _MadeWhenRead(Generic[Made]):
@@ -70,7 +70,7 @@ class Exchange:
     parsing = False  # bytes of the answer have been parsed
     _plain: bytearray | None = None  # body of an answer that is not an event stream
     # for a body that is compressed although that was not requested
-    _decode: Decode | None = None
+    _decode: DecodeBody | None = None
     between_events = True  # the bytes so far end with an event
     # in the chunks that `_text_chunk` matches
     _around_text: tuple[bytes, bytes, bytearray] | None = None
@@ -90,7 +90,7 @@ class Exchange:
     def status(self) -> int:
         return self.response.status
 
-    def take_whole(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
+    def take_whole_answer(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
         """Take the complete answer `data`, which differs from `whole` only in its id and its text."""
         self.whole, self._unparsed = whole, data
         self.last_byte_ns = max(stamp_ns, self.last_byte_ns)
@@ -113,7 +113,7 @@ class Exchange:
     def is_plain_and_complete(self) -> bool:
         """Whether the complete answer is not compressed and its bytes end where its head says."""
         response = self.response
-        return self._decode is None and not response.rest and not response.until_close
+        return self._decode is None and not response.rest and not response.ends_at_close
 
     def receive(self, data: bytes, stamp_ns: int) -> bool:
         """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes
@@ -138,7 +138,7 @@ class Exchange:
         self._stamp_text(stamp_ns)
         return True
 
-    def hold(self, since_ns: int, read_ns: int) -> None:
+    def note_held_read(self, since_ns: int, read_ns: int) -> None:
         """Note that a read at `read_ns` left bytes in the socket, of which the first may have come
         at `since_ns`. The server may have more that did not fit into the socket. So all later bytes
         of this answer may have come earlier than their times by as long as the socket was full."""
@@ -154,7 +154,7 @@ class Exchange:
             body = response.feed(data)
         else:
             body = b""
-            response.eof()
+            response.end_input()
         if not had_head and response.status:
             self._decode = body_decoder(response.headers.get("content-encoding", ""))
             if not self._is_event_stream():
@@ -162,7 +162,7 @@ class Exchange:
         if self._decode is not None:
             body = self._decode(body, response.complete)
         if self._plain is not None:
-            limit = _MAX_ANSWER if self._is_answer() else _MAX_ERROR_BODY
+            limit = _MAX_ANSWER_BYTES if self._is_answer() else _MAX_ERROR_BODY_BYTES
             self._plain += body[: limit - len(self._plain)]
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
@@ -170,7 +170,7 @@ class Exchange:
             if not self._sse.between_events:
                 self.reply.feed(self._sse.close(), stamp_ns)
         elif response.complete and self._is_answer():
-            self.reply.whole(bytes(self._plain or b""))
+            self.reply.read_whole_body(bytes(self._plain or b""))
         if not response.complete:
             self._expect_text()
         return response.complete
@@ -180,9 +180,9 @@ class Exchange:
         a chunk with nothing but one more piece of text. Set it to None if the next chunk may
         contain anything else."""
         self.between_events = self._sse.between_events
-        aligned = self.response.between_chunks and self.between_events and self._decode is None
+        aligned = self.response.is_between_chunks and self.between_events and self._decode is None
         aligned = aligned and not self.held_ns
-        around = self.reply.around_text if aligned else None
+        around = self.reply.bytes_around_text if aligned else None
         if around is None:
             self._text_chunk = None
         elif self._text_chunk is None or around != self._around_text:
@@ -200,13 +200,13 @@ class Exchange:
     def _is_answer(self) -> bool:
         return not self.stream and self.status == 200
 
-    def verdict(self, asked_tokens: int | None, *, may_be_empty: bool = False) -> None:
+    def judge_reply(self, asked_tokens: int | None, *, may_be_empty: bool = False) -> None:
         """Judge a complete answer: set `reply.error` to the kind of failure, or leave it None if
         the answer is correct. `asked_tokens` is the exact number of tokens that the answer must
-        have, or None if any number is correct. `may_be_empty` is as in `Reply.verdict`."""
-        self.reply.verdict(
+        have, or None if any number is correct. `may_be_empty` is as in `Reply.judge_answer`."""
+        self.reply.judge_answer(
             asked_tokens,
-            delimited=not (self.stream and self.response.until_close),
+            delimited=not (self.stream and self.response.ends_at_close),
             may_be_empty=may_be_empty,
         )
 
@@ -232,7 +232,7 @@ class Exchange:
         )
         return f"http {self.status}", said or "the answer contains no message"
 
-    def broken(self, error: HttpError) -> tuple[str, str]:
+    def failure_of_broken_connection(self, error: HttpError) -> tuple[str, str]:
         """Return (kind of failure, message) for an answer that was cut off or became invalid with
         `error`."""
         if self.reply.error is not None:
@@ -241,7 +241,9 @@ class Exchange:
             return self._status_error()
         if not error.truncated:
             return records.MALFORMED, str(error)
-        return (records.TRUNCATED if self.response.received else records.RESET), str(error)
+        return (records.TRUNCATED if self.response.received else records.CONNECTION_RESET), str(
+            error
+        )
 
     @property
     def ends_with_content(self) -> bool:
@@ -251,14 +253,14 @@ class Exchange:
     @property
     def is_short(self) -> bool:
         """Whether the answer has so few chunks that its record takes no more time than a few reads."""
-        return self.whole is not None or len(self.reply.stamps_ns) <= _SHORT_CHUNKS
+        return self.whole is not None or len(self.reply.stamps_ns) <= _MAX_CHUNKS_OF_SHORT_ANSWER
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the first content of the answer has arrived."""
         return bool(self.reply.stamps_ns or (self._is_answer() and self._plain))
 
-    def ended_by_limit(self, now_ns: int) -> None:
+    def end_by_time_limit(self, now_ns: int) -> None:
         """Record that a time limit ended the request at `now_ns`: its end becomes `now_ns`, and
         `silent_ns` the time since its last byte."""
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns

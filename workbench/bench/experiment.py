@@ -14,7 +14,7 @@ different pairs shared a server, these pairs would be alike and the interval too
 (docs/REFERENCE.md, "What an experiment can show").
 
 If the number of pairs is not fixed beforehand, the interval is wider. An experiment that ends once
-its interval is narrow enough uses the confidence level `UNTIL_LEVEL` instead of 95 %, because it
+its interval is narrow enough uses the confidence level `NOMINAL_LEVEL_UNTIL_SURE` instead of 95 %, because it
 would otherwise select intervals that are narrow by chance. Whenever a finished experiment is
 extended, the allowed chance of a false alarm is divided by four. Division by two would give up to 8
 % of false alarms if only experiments without a result are extended. Both values come from
@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.bench import twins
-from workbench.bench.compare import ARMS, compare
+from workbench.bench.compare import DIFFERENCES_OF_ARM_KIND, compare
 from workbench.bench.experiment_disturbances import (
     MeasuredRun,
     compiled_once_note,
@@ -38,13 +38,13 @@ from workbench.bench.experiment_disturbances import (
 )
 from workbench.bench.metric_changes import (
     BETTER,
-    LEVEL,
+    CONFIDENCE_LEVEL,
     WORSE,
     average,
     difference_of_means,
-    metric_called,
+    metric_with_name,
     variance,
-    without_verdicts,
+    withhold_verdicts,
 )
 from workbench.model.bench import (
     BenchResult,
@@ -73,23 +73,31 @@ from workbench.model.series_state import SeriesState
 from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import detectable_shift, t_quantile
 
-MEASURED = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
-_UNFINISHED = (RunState.PLANNED, RunState.STARTING, RunState.MEASURING)
+MEASURED_STATES = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
+_UNFINISHED_STATES = (RunState.PLANNED, RunState.STARTING, RunState.MEASURING)
 # nominal; the interval at the end then contains the truth in 94 to 96.5 %, whatever the width
-UNTIL_LEVEL = 0.965
-UNTIL_PAIRS = 5  # the spread of fewer pairs is too often too small by chance
-EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
-UNTIL_MOST = 16  # maximum number of pairs if the user gives none
-MOST_PAIRS = 64
-_LEAST_LEAD = 2  # pairs by which one order inside the pairs may always lead the other
-TRIES = 3  # attempts at a pair
+NOMINAL_LEVEL_UNTIL_SURE = 0.965
+MIN_PAIRS_UNTIL_SURE = 5  # the spread of fewer pairs is too often too small by chance
+EXTENSION_ALARM_DIVISOR = 4.0  # each extension divides the chance of a false alarm by this
+DEFAULT_MAX_PAIRS_UNTIL_SURE = 16  # maximum number of pairs if the user gives none
+MAX_PAIRS = 64
+_MAX_ORDER_LEAD_PAIRS = 2  # pairs by which one order inside the pairs may always lead the other
+MAX_TRIES_PER_PAIR = 3  # attempts at a pair
 # Runs of one arm must be alike, so the differences between the runs of a pair are those between the
 # arms.
-ARMS_OF_PAIRS = frozenset(kind for kinds in ARMS.values() for kind in kinds)
-_POWER_S = 2.0  # drivers report power as a mean over 1 s
-POWER = 0.8  # share of experiments that show "the smallest difference"
-_FASTER = {"output_tok_s", "request_s", "prompt_tok_s", "per_stream_tok_s", "whole_run_tok_s"}
-_THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
+DIFFERENCES_IN_PAIR = frozenset(
+    kind for kinds in DIFFERENCES_OF_ARM_KIND.values() for kind in kinds
+)
+_MIN_POWER_RUN_S = 2.0  # drivers report power as a mean over 1 s
+STATISTICAL_POWER = 0.8  # share of experiments that show "the smallest difference"
+_SPEED_METRICS = {
+    "output_tok_s",
+    "request_s",
+    "prompt_tok_s",
+    "per_stream_tok_s",
+    "whole_run_tok_s",
+}
+_EFFICIENCY_METRICS = {"tok_per_joule", "net_tok_per_joule"}
 
 
 # -- the design ------------------------------------------------------------------------------------
@@ -107,7 +115,7 @@ def restarts_servers(a: Arm, b: Arm, on_twins: bool = False) -> bool:
     return not same and any(arm.target is None or arm.target.plan is not None for arm in (a, b))
 
 
-def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
+def plan_of_arm(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
     """Return the launch plan of A or of B (`name`) as JSON. The plan is empty for a server that
     already runs."""
     target = arm_of(spec, name).target
@@ -123,26 +131,26 @@ def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
     """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an
     unknown metric, or an invalid number of pairs, interval width, longest duration or start
     temperature."""
-    metric_called(spec.metric)
-    if not 1 <= spec.pairs <= MOST_PAIRS:
+    metric_with_name(spec.metric)
+    if not 1 <= spec.pairs <= MAX_PAIRS:
         raise InputError(
             f"invalid number of pairs of an experiment: {spec.pairs}",
-            next_step=f"use 1 to {MOST_PAIRS} pairs; 3 can show a difference of 5 %, 5 a "
+            next_step=f"use 1 to {MAX_PAIRS} pairs; 3 can show a difference of 5 %, 5 a "
             "difference of 2 %",
         )
-    twins.check(spec)
+    twins.check_twins(spec)
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
             raise InputError(
                 f"invalid width of the interval for --until: ± {spec.until_pct:g} %",
                 next_step="use a width such as 2 (for ± 2 %)",
             )
-        if spec.pairs < UNTIL_PAIRS:
+        if spec.pairs < MIN_PAIRS_UNTIL_SURE:
             raise InputError(
                 "an experiment that ends once its interval is narrow enough needs at least "
-                f"{UNTIL_PAIRS} pairs",
-                next_step=f"set the highest number of pairs to {UNTIL_PAIRS} or more; {UNTIL_MOST} "
-                "is the default",
+                f"{MIN_PAIRS_UNTIL_SURE} pairs",
+                next_step=f"set the highest number of pairs to {MIN_PAIRS_UNTIL_SURE} or more; "
+                f"{DEFAULT_MAX_PAIRS_UNTIL_SURE} is the default",
             )
     for option in OPTIONS:
         value = getattr(spec, option.field)
@@ -169,9 +177,10 @@ def require_measurable(metric: str, shape: BenchSpec) -> None:
             f"workload has {shape.requests:,}"
         )
     elif (
-        metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S
+        metric_with_name(metric).unit in ("W", "J", "tok/J")
+        and (shape.seconds or _MIN_POWER_RUN_S) < _MIN_POWER_RUN_S
     ):
-        why = f"a run shorter than {_POWER_S:g} s has no power reading"
+        why = f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
     if why is not None:
         raise InputError(
             f"{metric} cannot be measured: {why}",
@@ -184,7 +193,7 @@ def order_of_pair(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
     if spec.order_seed is None:
         a_first = pair % 2 == 0
     elif spec.twins:
-        a_first = twins.a_first(spec, pair)
+        a_first = twins.is_a_first(spec, pair)
     else:
         a_first = _draw_pair_orders(spec.order_seed, pair + 1)[pair]
     return ("A", "B") if a_first else ("B", "A")
@@ -204,7 +213,7 @@ def _draw_pair_orders(seed: int, pairs: int) -> list[bool]:
     lead = 0  # pairs with A first, minus pairs with B first
     for pair in range(pairs):
         a_first = random.Random(f"{seed} {pair}").random() < 0.5
-        most = max(_LEAST_LEAD, math.isqrt(pair + 1))
+        most = max(_MAX_ORDER_LEAD_PAIRS, math.isqrt(pair + 1))
         if abs(lead + _order_sign(a_first)) > most:
             a_first = not a_first
         lead += _order_sign(a_first)
@@ -237,7 +246,7 @@ def next_run(experiment: Experiment) -> ExperimentRun:
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
     arm = next(name for name in order_of_pair(experiment.spec, pair) if name not in done)
     return ExperimentRun(
-        len(experiment.runs), pair, arm, host=twins.host_of(experiment.spec, pair, arm)
+        len(experiment.runs), pair, arm, host=twins.host_of_arm(experiment.spec, pair, arm)
     )
 
 
@@ -255,7 +264,7 @@ def arms_of_sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
     return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
 
-def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
+def put_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
     """Return the experiment with `run` added, or updated if it is already in the list. If the run
     failed, the other run of its pair is dropped too, because the whole pair is made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
@@ -288,7 +297,7 @@ def resume_experiment(experiment: Experiment) -> Experiment:
     pair = experiment.completed_pairs
 
     def now(run: ExperimentRun) -> ExperimentRun:
-        run = cut_off(run, INTERRUPTED)
+        run = mark_run_cut_off(run, INTERRUPTED)
         if run.pair == pair and run.state == RunState.DONE:
             return _drop_run(run, "the experiment was interrupted before the other run of its pair")
         return run
@@ -298,15 +307,17 @@ def resume_experiment(experiment: Experiment) -> Experiment:
     )
 
 
-def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
+def mark_run_cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
     """Return `run` as a failed run, with `why` as its error, if it is planned or in progress.
     Return any other run unchanged."""
-    return replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED else run
+    return (
+        replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED_STATES else run
+    )
 
 
 def why_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     """Return why a run has no value of `metric`, or None if it has one."""
-    value = metric_called(metric).value_in(summary)
+    value = metric_with_name(metric).value_in(summary)
     if value:
         return None
     if value == 0:
@@ -342,7 +353,11 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
     number of pairs or the width of the interval. An experiment never ends because of its verdict.
     """
     spec, done = experiment.spec, experiment.completed_pairs
-    if spec.until_pct is not None and done >= UNTIL_PAIRS and twins.is_balanced(spec, done):
+    if (
+        spec.until_pct is not None
+        and done >= MIN_PAIRS_UNTIL_SURE
+        and twins.is_balanced(spec, done)
+    ):
         width = _chosen_change(experiment)
         if (
             width is not None
@@ -357,7 +372,7 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
     return f"all {spec.pairs} pairs are done"
 
 
-def pairs_wanted(experiment: Experiment) -> int:
+def count_pairs_wanted(experiment: Experiment) -> int:
     """Return the number of pairs that the experiment will probably need. If the user asked for an
     interval of a certain width, the number is estimated from the spread of the pairs so far."""
     spec, done = experiment.spec, experiment.completed_pairs
@@ -365,7 +380,7 @@ def pairs_wanted(experiment: Experiment) -> int:
         return spec.pairs
     change = _chosen_change(experiment)
     ratios = _log_ratios(change) if change is not None else []
-    least = UNTIL_PAIRS + len(spec.twins) // 2
+    least = MIN_PAIRS_UNTIL_SURE + len(spec.twins) // 2
     lost = 2 if spec.twins else 1  # degrees of freedom that the estimates take
     if len(ratios) <= lost:
         return min(spec.pairs, least)
@@ -383,17 +398,19 @@ def pairs_wanted(experiment: Experiment) -> int:
     return spec.pairs
 
 
-def runs_left(experiment: Experiment) -> int:
+def count_runs_left(experiment: Experiment) -> int:
     pair = experiment.completed_pairs
     half = any(r.pair == pair and r.state == RunState.DONE for r in experiment.runs)
-    return max(0, 2 * (pairs_wanted(experiment) - pair) - half)
+    return max(0, 2 * (count_pairs_wanted(experiment) - pair) - half)
 
 
 def estimated_left_s(experiment: Experiment) -> float | None:
     """Return the estimated seconds until the experiment ends, from the durations of its runs so
     far. None before the first run has ended."""
-    took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED]
-    return runs_left(experiment) * average(took) if took else None
+    took = [
+        r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED_STATES
+    ]
+    return count_runs_left(experiment) * average(took) if took else None
 
 
 # -- the result ------------------------------------------------------------------------------------
@@ -402,8 +419,8 @@ def estimated_left_s(experiment: Experiment) -> float | None:
 def confidence_level(experiment: Experiment) -> float:
     """Return the confidence level with which the experiment's interval is computed, for example
     0.95."""
-    base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
-    return 1.0 - (1.0 - base) / EXTENDED**experiment.extensions
+    base = CONFIDENCE_LEVEL if experiment.spec.until_pct is None else NOMINAL_LEVEL_UNTIL_SURE
+    return 1.0 - (1.0 - base) / EXTENSION_ALARM_DIVISOR**experiment.extensions
 
 
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
@@ -447,7 +464,7 @@ def judge_experiment(
         paired=True,
         chosen=experiment.spec.metric,
         level=confidence_level(experiment),
-        arms=ARMS_OF_PAIRS,
+        arms=DIFFERENCES_IN_PAIR,
         swapped=kinds,
         quality=quality,
         own_quality=experiment.quality_id,
@@ -469,10 +486,10 @@ def judge_experiment(
     )
     if experiment.state != SeriesState.DONE:
         machine = (
-            without_verdicts([comparison.machine])[0] if comparison.machine is not None else None
+            withhold_verdicts([comparison.machine])[0] if comparison.machine is not None else None
         )
         comparison = replace(
-            comparison, metrics=without_verdicts(comparison.metrics), machine=machine
+            comparison, metrics=withhold_verdicts(comparison.metrics), machine=machine
         )
     return replace(
         experiment,
@@ -532,12 +549,14 @@ def _smallest_detectable_pct(
         return None
     known = [v for pair in change.pairs for v in pair if v]
     logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
-    resolution = metric_called(change.metric).smallest_relative_difference(min(known))
+    resolution = metric_with_name(change.metric).smallest_relative_difference(min(known))
     _, error = difference_of_means(logs[0], logs[1], True, resolution, kinds)
     if error is None:
         return None
     return 100 * math.expm1(
-        min(50.0, detectable_shift(error.df, round(1 - at_level, 9), POWER) * error.size)
+        min(
+            50.0, detectable_shift(error.df, round(1 - at_level, 9), STATISTICAL_POWER) * error.size
+        )
     )
 
 
@@ -609,7 +628,7 @@ def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str
         return f"no claim: B {_change_verb(change)} by {size} ({_change_text(change)}, {done} pairs), but {broken}"
     if comparison is not None and not comparison.like_for_like:
         said = f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
-        return with_quality(said, comparison)
+        return add_quality_to_claim(said, comparison)
     if change.verdict in (BETTER, WORSE):
         if experiment.spec.a == experiment.spec.b:
             return (
@@ -618,9 +637,9 @@ def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str
             )
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
         claim = f"B {_change_verb(change)} by {size} ({_change_text(change)}, {done} pairs)"
-        claim = with_quality(claim, comparison)
+        claim = add_quality_to_claim(claim, comparison)
         return "; ".join(filter(None, (claim, comparison.content if comparison else "")))
-    none = with_quality(f"no difference that {done} pairs can show: {seen}", comparison)
+    none = add_quality_to_claim(f"no difference that {done} pairs can show: {seen}", comparison)
     if experiment.smallest_pct is None:
         return f"{none}; the smallest difference that so few pairs could have shown is unknown"
     return (
@@ -630,7 +649,7 @@ def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str
     )
 
 
-def with_quality(claim: str, comparison: Comparison | None) -> str:
+def add_quality_to_claim(claim: str, comparison: Comparison | None) -> str:
     """Return a claim about speed together with what is known about the answers: "B is faster by
     31 % ± 2; quality not measured"."""
     if comparison is None or not comparison.quality:
@@ -639,7 +658,7 @@ def with_quality(claim: str, comparison: Comparison | None) -> str:
     return f"{claim}, but {comparison.quality}" if worse else f"{claim}; {comparison.quality}"
 
 
-_RATES = {
+_RATE_TITLES = {
     "output_tok_s": "output tok/s",
     "request_s": "requests/s",
     "goodput_request_s": "goodput requests/s",
@@ -648,15 +667,15 @@ _RATES = {
 
 
 def _change_text(change: MetricChange) -> str:
-    if change.metric in _RATES:
-        return _RATES[change.metric]
+    if change.metric in _RATE_TITLES:
+        return _RATE_TITLES[change.metric]
     return change.metric.replace("_ms.", " ").replace("_", " ")
 
 
 def _change_verb(change: MetricChange) -> str:
     up = (change.change_pct or 0) > 0
-    if change.metric in _FASTER:
+    if change.metric in _SPEED_METRICS:
         return "is faster" if up else "is slower"
-    if change.metric in _THRIFTY:
+    if change.metric in _EFFICIENCY_METRICS:
         return "gives more per joule" if up else "gives less per joule"
     return "is higher" if up else "is lower"

@@ -20,14 +20,14 @@ from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_cdf, t_quantile
 
-_FALSE_ALARMS = 0.01
-_LEAST = 0.003  # differences below 0.3 % do not matter
+_FALSE_ALARM_SHARE = 0.01
+_MIN_RELATIVE_DIFFERENCE = 0.003  # differences below 0.3 % do not matter
 # Number of runs of an arm -> share of the variance inside two groups, below which there are two
 # speeds: the 1 % quantile for runs of one speed, by simulation (correlated or not).
-_TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
+_TWO_GROUPS_VARIANCE_SHARES = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
 # Number of runs of an arm -> how many times the typical deviation from its arm's median a run may
 # be away: the 99 % quantile of the farthest run, by simulation (correlated or not).
-_FARTHEST = {3: 9.9, 4: 19.9, 5: 8.8, 6: 12.6, 8: 10.0, 12: 8.2, 16: 7.6, 24: 6.9}
+_OUTLIER_DEVIATIONS = {3: 9.9, 4: 19.9, 5: 8.8, 6: 12.6, 8: 10.0, 12: 8.2, 16: 7.6, 24: 6.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ def _report_outlying_pairs(
     if count < 4:
         return
     ratios = [b.log_of_metric - a.log_of_metric for a, b in pairs]
-    limit = t_quantile(1 - _FALSE_ALARMS / (2 * count), count - 2)
+    limit = t_quantile(1 - _FALSE_ALARM_SHARE / (2 * count), count - 2)
     for place, (ratio, pair) in enumerate(zip(ratios, pairs, strict=True)):
         rest = [*ratios[:place], *ratios[place + 1 :]]
         centre, size = fmean(rest), math.sqrt(_sum_of_squares(rest) / (count - 2))
         away = abs(ratio - centre)
-        if away < _LEAST or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
+        if away < _MIN_RELATIVE_DIFFERENCE or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
             continue
         deviations = [
             run.log_of_metric - median(r.log_of_metric for r in arm)
@@ -126,7 +126,7 @@ def _report_outlying_pairs(
 
 def _report_two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     count = min(map(len, arms))
-    known = [n for n in _TWO_GROUPS if n <= count]
+    known = [n for n in _TWO_GROUPS_VARIANCE_SHARES if n <= count]
     if not known:
         return []
     splits = [_split_by_speed(arm) for arm in arms]
@@ -135,7 +135,11 @@ def _report_two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
         _sum_of_squares([r.log_of_metric for r in group]) for split in splits for group in split
     )
     gaps = [_mean_log_metric(high) - _mean_log_metric(low) for low, high in splits]
-    if whole == 0 or inside / whole >= _TWO_GROUPS[max(known)] or max(gaps) < 2 * _LEAST:
+    if (
+        whole == 0
+        or inside / whole >= _TWO_GROUPS_VARIANCE_SHARES[max(known)]
+        or max(gaps) < 2 * _MIN_RELATIVE_DIFFERENCE
+    ):
         return []
     speeds = [
         f"{arm} {len(low)} runs near {four_digits(math.exp(_mean_log_metric(low)))}"
@@ -210,7 +214,10 @@ def _slope_of_steady_trend(arms: Sequence[Sequence[MeasuredRun]]) -> float:
     # independent runs.
     fewer = _effective_sample_fraction([y - slope * x for x, y in points])
     chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
-    if abs(slope) * _steps_between_ends(arms) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
+    if (
+        abs(slope) * _steps_between_ends(arms) < 2 * _MIN_RELATIVE_DIFFERENCE
+        or chance > _FALSE_ALARM_SHARE / 3
+    ):
         return 0.0
     return slope
 
@@ -239,13 +246,13 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
     ratios = [b.log_of_metric - a.log_of_metric for a, b in pairs]
-    found = twins.separate_machine_effect(ratios, [not _a_first(pair) for pair in pairs], 0.0)
+    found = twins.separate_machine_effect(ratios, [not _ran_a_first(pair) for pair in pairs], 0.0)
     if found is None or not found.error:
         return
     steps = fmean([abs(b.run.place - a.run.place) for a, b in pairs])
     effect = found.machine - slope * steps
-    limit = t_quantile(1 - _FALSE_ALARMS / 2, found.df) * found.error
-    if abs(effect) <= max(_LEAST, limit):
+    limit = t_quantile(1 - _FALSE_ALARM_SHARE / 2, found.df) * found.error
+    if abs(effect) <= max(_MIN_RELATIVE_DIFFERENCE, limit):
         return
     beside = "besides the trend, " if slope else ""
     yield (
@@ -257,7 +264,7 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
 def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     """Return how much an effect of the second run of a pair is part of the difference between A and
     B. That depends on how often A ran first."""
-    first, count = sum(map(_a_first, pairs)), len(pairs)
+    first, count = sum(map(_ran_a_first, pairs)), len(pairs)
     share = (2 * first - count) / count
     if first in (0, count):
         leader = "A" if first else "B"
@@ -273,7 +280,7 @@ def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     return f"A ran first in {first} of {count} pairs, so this widens the interval and {moved}"
 
 
-def _a_first(pair: Pair) -> bool:
+def _ran_a_first(pair: Pair) -> bool:
     return pair[0].run.place < pair[1].run.place
 
 
@@ -281,7 +288,7 @@ def _report_outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterat
     """Yield a sentence if all outlying runs belong to one arm. The mean of an arm that has outliers
     now and then is not known from few runs, and the interval does not show that."""
     count = min(map(len, arms), default=0)
-    known = [n for n in _FARTHEST if n <= count]
+    known = [n for n in _OUTLIER_DEVIATIONS if n <= count]
     if not known:
         return
     centres = [median(run.log_of_metric for run in arm) for arm in arms]
@@ -291,7 +298,7 @@ def _report_outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterat
     ]
     sizes = sorted(abs(each) for arm in away for each in arm)
     typical = median(sizes[2 * (count % 2) :])  # a middle run is its arm's median: it is 0 away
-    limit = max(4 * _LEAST, _FARTHEST[max(known)] * typical)
+    limit = max(4 * _MIN_RELATIVE_DIFFERENCE, _OUTLIER_DEVIATIONS[max(known)] * typical)
     outlying = [
         [
             f"{run.name} {_percent_of_log(each)}"
@@ -337,8 +344,8 @@ def _report_cold_start(
         size = math.sqrt(
             math.fsum(_sum_of_squares([r.log_of_metric for r in a]) for a in arms) / df
         )
-        limit = t_quantile(1 - _FALSE_ALARMS / 2, df) * size * math.sqrt(1 + 1 / len(arm))
-        if abs(away) > max(4 * _LEAST, limit):
+        limit = t_quantile(1 - _FALSE_ALARM_SHARE / 2, df) * size * math.sqrt(1 + 1 / len(arm))
+        if abs(away) > max(4 * _MIN_RELATIVE_DIFFERENCE, limit):
             yield (
                 f"the discarded first run is {_percent_of_log(away)} from the other runs of "
                 f"{first.run.arm}: a cold start"

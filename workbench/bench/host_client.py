@@ -21,16 +21,18 @@ from typing import Any
 
 from workbench.bench import worker
 from workbench.bench.client_process import WorkerOutput
-from workbench.bench.records import ORPHANED, TERMINATED, UNHEARD
+from workbench.bench.records import ENDED_BY_SIGNAL, OUTPUT_UNREAD, PARENT_ENDED
 
-RECEIVED_S = 30.0  # to wait for the line "received"
-_OLD_S = 86_400.0  # a result that nobody has fetched for so long is removed
+RECEIPT_TIMEOUT_S = 30.0  # to wait for the line "received"
+_OLD_RESULT_S = 86_400.0  # a result that nobody has fetched for so long is removed
 
 
 def main() -> None:
     path = _prepare_result_path(str(json.loads(sys.argv[1])["name"]))
     output = WorkerOutput(1)
-    output.line({"type": "client", "pid": os.getpid(), "unix_s": time.time(), "path": str(path)})
+    output.write_line(
+        {"type": "client", "pid": os.getpid(), "unix_s": time.time(), "path": str(path)}
+    )
 
     finished = False
 
@@ -41,7 +43,9 @@ def main() -> None:
             with suppress(OSError):  # a full disk: then the link has to hold
                 _write_message(path, message)
 
-    worker.carry_out(output, keep=keep, kept_after={TERMINATED, ORPHANED, UNHEARD})
+    worker.carry_out_request(
+        output, keep=keep, kept_after={ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD}
+    )
     if finished and _wait_for_receipt():
         with suppress(OSError):
             path.unlink()
@@ -57,7 +61,7 @@ def _prepare_result_path(name: str) -> Path:
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in folder.iterdir():
-            if old.stat().st_mtime < time.time() - _OLD_S:
+            if old.stat().st_mtime < time.time() - _OLD_RESULT_S:
                 old.unlink()
     return folder / name
 
@@ -74,8 +78,8 @@ def _write_message(path: Path, message: dict[str, Any]) -> None:
 
 
 def _wait_for_receipt() -> bool:
-    """Wait up to RECEIVED_S seconds for the line "received" on stdin. Return whether it came."""
-    said, until = b"", time.monotonic() + RECEIVED_S
+    """Wait up to RECEIPT_TIMEOUT_S seconds for the line "received" on stdin. Return whether it came."""
+    said, until = b"", time.monotonic() + RECEIPT_TIMEOUT_S
     while b"received" not in said:
         if not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:
             return False

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _MAX_HEAD_BYTES = 64 * 1024
-_NO_BODY = (204, 304)
+_STATUSES_WITHOUT_BODY = (204, 304)
 _ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-_HEX = b"0123456789abcdefABCDEF"
+_HEX_DIGITS = b"0123456789abcdefABCDEF"
 # of chunks below 4 KiB, by their digits: a lookup takes a third of the time
-_SIZES: dict[bytes, int] = {}
+_KNOWN_CHUNK_SIZES: dict[bytes, int] = {}
 _LAST_CHUNK = b"0\r\n\r\n"  # without a trailer
 # the newest head of a response, with its status, its headers, which nobody changes, and what they
 # say about the connection and the body: (kept alive, chunked, length or None)
-_HEADS: dict[bytes, tuple[int, dict[str, str], tuple[bool, bool, int | None]]] = {}
+_NEWEST_HEADS: dict[bytes, tuple[int, dict[str, str], tuple[bool, bool, int | None]]] = {}
 
 
 class HttpError(Exception):
@@ -30,24 +30,24 @@ class HttpError(Exception):
         self.truncated = truncated
 
 
-def chunk_size(digits: bytes) -> int:
+def parse_chunk_size(digits: bytes) -> int:
     """Return the size of a chunk from the hexadecimal `digits` in its first line. Return -1 if
     `digits` is not valid."""
-    size = _SIZES.get(digits)
+    size = _KNOWN_CHUNK_SIZES.get(digits)
     if size is None:
-        if not digits or digits.strip(_HEX) or len(digits) > 15:
+        if not digits or digits.strip(_HEX_DIGITS) or len(digits) > 15:
             return -1
         size = int(digits, 16)
         if len(digits) < 4:
-            _SIZES[digits] = size
+            _KNOWN_CHUNK_SIZES[digits] = size
     return size
 
 
 # (bytes of the body, whether they are the last) -> decoded bytes
-Decode = Callable[[bytes, bool], bytes]
+DecodeBody = Callable[[bytes, bool], bytes]
 
 
-def body_decoder(encoding: str) -> Decode | None:
+def body_decoder(encoding: str) -> DecodeBody | None:
     """Return a function that decodes a body with this Content-Encoding, or None if the body needs
     no decoding.
 
@@ -117,7 +117,7 @@ class ResponseReader:
         self.complete = self._left == 0
         return body
 
-    def eof(self) -> None:
+    def end_input(self) -> None:
         """Note that the server closed the connection. Raises HttpError if the response was not
         complete."""
         self.keep_alive = False
@@ -137,13 +137,13 @@ class ResponseReader:
         self.complete = True
 
     @property
-    def until_close(self) -> bool:
+    def ends_at_close(self) -> bool:
         """Whether the body ends when the server closes the connection. Such a body looks complete
         even if it was cut off."""
         return self._left is None
 
     @property
-    def between_chunks(self) -> bool:
+    def is_between_chunks(self) -> bool:
         """Whether the next byte begins a chunk, or the end of the body."""
         inside = self._left or self._in_chunk_end or self._in_trailer or self._framing
         return self._chunked and not inside and not self.complete
@@ -158,15 +158,17 @@ class ResponseReader:
                     raise HttpError(f"the server did not answer with HTTP/1.x: {self._head[:40]!r}")
                 return b""
             head, rest = self._head[:end], self._head[end + 4 :]
-            known = _HEADS.get(head)  # as of the answer before, if it came in the same second
+            known = _NEWEST_HEADS.get(
+                head
+            )  # as of the answer before, if it came in the same second
             if known is None:
                 status = self._parse_head(head)
                 if status < 200:  # 100 Continue and other interim responses
                     self._head = rest
                     continue
                 known = status, self.headers, self._framing_of(status, head)
-                _HEADS.clear()
-                _HEADS[head] = known
+                _NEWEST_HEADS.clear()
+                _NEWEST_HEADS[head] = known
             self._head = b""
             self.status, self.headers, (self.keep_alive, self._chunked, self._left) = known
             self.complete = self._left == 0 and not self._chunked
@@ -199,7 +201,7 @@ class ResponseReader:
             else "keep-alive" in connection
         )
         length = self.headers.get("content-length")
-        if status in _NO_BODY:
+        if status in _STATUSES_WITHOUT_BODY:
             return kept, False, 0
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
             return kept, True, 0
@@ -219,7 +221,7 @@ class ResponseReader:
         left = self._left or 0
         at = 0
         if not (left or self._in_chunk_end or self._in_trailer):
-            at = self._whole_chunks(data, out)
+            at = self._take_whole_chunks(data, out)
             if data[at:] == _LAST_CHUNK:
                 self.complete, at = True, size
         while at < size:
@@ -231,7 +233,7 @@ class ResponseReader:
                 if not left:
                     self._in_chunk_end = True
                 continue
-            end = self._framing_line(data, at)
+            end = self._parse_framing_line(data, at)
             if end < 0:
                 self._framing = data[at:]
                 break
@@ -244,7 +246,7 @@ class ResponseReader:
         return out[0] if len(out) == 1 else b"".join(out)
 
     @staticmethod
-    def _whole_chunks(data: bytes, out: list[bytes]) -> int:
+    def _take_whole_chunks(data: bytes, out: list[bytes]) -> int:
         """Append the content of all complete chunks at the start of `data` to `out`, and return the
         position after them.
 
@@ -253,7 +255,7 @@ class ResponseReader:
         """
         at = 0
         while (line_end := data.find(b"\r\n", at)) > at:
-            size = _SIZES.get(digits := data[at:line_end]) or chunk_size(digits)
+            size = _KNOWN_CHUNK_SIZES.get(digits := data[at:line_end]) or parse_chunk_size(digits)
             start = line_end + 2
             end = start + size
             if size <= 0 or data[end : end + 2] != b"\r\n":
@@ -263,7 +265,7 @@ class ResponseReader:
         return at
 
     @staticmethod
-    def _framing_line(data: bytes, at: int) -> int:
+    def _parse_framing_line(data: bytes, at: int) -> int:
         end = data.find(b"\r\n", at)
         if end < 0 and len(data) - at > _MAX_HEAD_BYTES:
             raise HttpError("a chunk-size line of the response is larger than 64 KiB")
@@ -284,7 +286,7 @@ class ResponseReader:
                 )
             self._in_chunk_end = False
             return 0
-        length = chunk_size(line.partition(b";")[0].strip())
+        length = parse_chunk_size(line.partition(b";")[0].strip())
         if length < 0:
             raise HttpError(f"invalid chunk size in the response: {line[:40]!r}")
         self._in_trailer = length == 0

@@ -8,7 +8,7 @@ blocks of rising lengths, and the longest time counts, so that a slow queue is n
 
 What is correlated is whether the requests keep the limit. A run in which all of them do shows nothing
 about that, so the correlation time of the latencies counts as well, unless they are far from the
-limit: by _FAR times as much as they differ between the tenths of the run.
+limit: by _FAR_FROM_LIMIT_DEVIATIONS times as much as they differ between the tenths of the run.
 """
 
 from __future__ import annotations
@@ -18,43 +18,48 @@ from collections.abc import Sequence
 
 from workbench.bench.steadiness import fmean, variance
 
-_BLOCKS = 10  # least number of blocks from which a variance is estimated
-_FAR = 2.5  # standard deviations of a block
-_LEAST_MS = 1e-3
-_FAILED_MS = 1e9  # stands for the latency of a request that failed
+_MIN_BLOCKS = 10  # least number of blocks from which a variance is estimated
+_FAR_FROM_LIMIT_DEVIATIONS = 2.5  # standard deviations of a block
+_MIN_LATENCY_MS = 1e-3
+_LATENCY_OF_FAILED_MS = 1e9  # stands for the latency of a request that failed
 
 
-def independent_requests(latencies_ms: Sequence[float], most_ms: float, percent: float) -> float:
+def count_independent_requests(
+    latencies_ms: Sequence[float], most_ms: float, percent: float
+) -> float:
     """Return how many independent requests these are worth, at least 1 and at most their number;
     0.0 for no requests. `latencies_ms` are in the order in which the requests were due, infinite if
     one failed. `percent` of them should be at most `most_ms`."""
     if not latencies_ms:
         return 0.0
-    logs = [math.log(min(max(each, _LEAST_MS), _FAILED_MS) / most_ms) for each in latencies_ms]
-    slower = _correlation_requests([float(each <= 0) for each in logs])
+    logs = [
+        math.log(min(max(each, _MIN_LATENCY_MS), _LATENCY_OF_FAILED_MS) / most_ms)
+        for each in latencies_ms
+    ]
+    slower = _requests_per_independent_one([float(each <= 0) for each in logs])
     if not _is_far_from_limit(logs, percent):
-        slower = max(slower, _correlation_requests(logs))
+        slower = max(slower, _requests_per_independent_one(logs))
     return max(1.0, len(logs) / slower)
 
 
 def _is_far_from_limit(logs: Sequence[float], percent: float) -> bool:
     """Return whether the latency at the wanted percentage is far from the limit. `logs` are the
     logarithms of latency / limit."""
-    size = len(logs) // _BLOCKS
+    size = len(logs) // _MIN_BLOCKS
     if not size:
         return False
     place = max(1, math.ceil(size * percent / 100 - 1e-9)) - 1
-    reached = [sorted(logs[n * size : (n + 1) * size])[place] for n in range(_BLOCKS)]
-    return abs(fmean(reached)) >= _FAR * math.sqrt(variance(reached))
+    reached = [sorted(logs[n * size : (n + 1) * size])[place] for n in range(_MIN_BLOCKS)]
+    return abs(fmean(reached)) >= _FAR_FROM_LIMIT_DEVIATIONS * math.sqrt(variance(reached))
 
 
-def _correlation_requests(values: Sequence[float]) -> float:
+def _requests_per_independent_one(values: Sequence[float]) -> float:
     """Return the correlation time of the values, in requests; 1 if they are independent."""
     mean = fmean(values)
     of_one = sum((value - mean) ** 2 for value in values) / len(values)
     longest = 1.0
     size, means = 1, list(values)
-    while of_one > 0 and len(means) >= _BLOCKS:
+    while of_one > 0 and len(means) >= _MIN_BLOCKS:
         longest = max(longest, size * variance(means) / of_one)
         means = [(a + b) / 2 for a, b in zip(means[::2], means[1::2], strict=False)]
         size *= 2

@@ -2,7 +2,7 @@
 
 The text stays in the form in which it arrives, as a JSON text between its quotes, because decoding
 each piece would cost more than receiving it. `TextChunk` and `Reply` append the pieces, and a sweep
-of the client calls `trim` ten times a second, so a long reply never needs much memory.
+of the client calls `drop_middle` ten times a second, so a long reply never needs much memory.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class KeptText:
         self._first = self._last = ""
         self._characters = 0
 
-    def add(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Append a piece of text that has been decoded."""
         if '"' in text or "\\" in text:
             self.raw += json.dumps(text)[1:-1].encode()
         else:
             self.raw += text.encode("utf-8", "surrogatepass")
 
-    def trim(self) -> None:
+    def drop_middle(self) -> None:
         """Drop the middle of the text if it is long."""
         if len(self.raw) > _TRIM_BYTES:
             self._decode()
 
-    def parts(self) -> tuple[str, str, int]:
+    def beginning_end_and_length(self) -> tuple[str, str, int]:
         """Return (first part, last part, number of characters) of the text. The last part is "" if
         the first part is the whole text."""
         self._decode()

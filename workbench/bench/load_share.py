@@ -63,7 +63,7 @@ class Share:
         return None if times is None else islice(times, self.first, None, self.of)
 
 
-WHOLE = Share()
+WHOLE_LOAD = Share()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,18 +27,20 @@ from workbench.model.student_t import t_cdf, t_quantile
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
 HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"
 WITHHELD = "withheld"
-LEVEL = 0.95
-_COMPARED = {
+CONFIDENCE_LEVEL = 0.95
+_COMPARED_METRICS = {
     name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None
 }
-_LATENCIES = tuple(metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED)
-_PARTS = ("mean", *COMPARED_PARTS)
+_COMPARED_LATENCIES = tuple(
+    metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED_METRICS
+)
+_LATENCY_STATISTICS = ("mean", *COMPARED_PARTS)
 
 _RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
 # drivers report whole watts or few digits; kernel timestamps have jitter
-_RESOLUTION = {"W": 0.5, "ms": 0.01}
+_RESOLUTION_BY_UNIT = {"W": 0.5, "ms": 0.01}
 
-Pick = Callable[[BenchSummary], float | None]
+PickMetric = Callable[[BenchSummary], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class ResultMetric:
         """Return the smallest relative difference from `value` that one run can measure, for
         example 0.0005 (0.05 %). A smaller difference means nothing, even if several runs happen to
         agree more closely."""
-        return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
+        return max(_RESOLUTION_SHARE, _RESOLUTION_BY_UNIT.get(self.unit, 0.0) / value)
 
     def value_in(self, summary: BenchSummary) -> float | None:
         """Return this metric's value in `summary`, or None if it was not measured."""
@@ -77,15 +79,17 @@ def withheld_reason(metric: str, runs: Iterable[BenchResult]) -> str:
     return next(filter(None, (run.summary.withheld_reason(name) for run in runs)), "")
 
 
-def metric_called(name: str) -> ResultMetric:
+def metric_with_name(name: str) -> ResultMetric:
     """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError,
     which lists the valid names."""
     base, _, part = name.partition(".")
-    parts = _PARTS if base in _LATENCIES else ("",)
-    if base in _COMPARED and part in parts:
-        return ResultMetric(name, _COMPARED[base].unit, bool(_COMPARED[base].higher_is_better))
-    known = [f"{each}.p50" if each in _LATENCIES else each for each in _COMPARED]
-    *others, last = (f".{each}" for each in _PARTS if each != "p50")
+    parts = _LATENCY_STATISTICS if base in _COMPARED_LATENCIES else ("",)
+    if base in _COMPARED_METRICS and part in parts:
+        return ResultMetric(
+            name, _COMPARED_METRICS[base].unit, bool(_COMPARED_METRICS[base].higher_is_better)
+        )
+    known = [f"{each}.p50" if each in _COMPARED_LATENCIES else each for each in _COMPARED_METRICS]
+    *others, last = (f".{each}" for each in _LATENCY_STATISTICS if each != "p50")
     raise InputError(
         f"no metric is called {name!r}",
         next_step=f"use one of {', '.join(known)}; {', '.join(others)} and {last} are possible in "
@@ -101,7 +105,7 @@ def shown_metrics(
     """
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
-    for latency in _LATENCIES:
+    for latency in _COMPARED_LATENCIES:
         found = [getattr(run.summary, latency) for run in runs]
         counts = [one.count for one in found if one is not None]
         if METRICS[latency].optional and not counts:
@@ -113,7 +117,7 @@ def shown_metrics(
         names += measured
     names += ["per_stream_tok_s", "request_s", "power_w"]
     return tuple(
-        metric_called(name) for name in dict.fromkeys([*([chosen] if chosen else []), *names])
+        metric_with_name(name) for name in dict.fromkeys([*([chosen] if chosen else []), *names])
     )
 
 
@@ -123,7 +127,7 @@ def metric_changes(
     *,
     paired: bool = False,
     chosen: str | None = None,
-    level: float = LEVEL,
+    level: float = CONFIDENCE_LEVEL,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
     """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is
@@ -281,7 +285,7 @@ def _turn_verdict_into_hint(change: MetricChange, stands: bool) -> MetricChange:
     )
 
 
-def without_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[MetricChange, ...]:
+def withhold_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[MetricChange, ...]:
     """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
     Used if the runs are not comparable or not complete. `of` is the latency that is not comparable,
     such as "itl_ms"; "" means all metrics."""

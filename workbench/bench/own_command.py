@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench import own_command_watcher
-from workbench.bench.endpoint_file import with_endpoint
+from workbench.bench.endpoint_file import add_endpoint_entry
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.bench import BenchSummary, EngineDuring
@@ -33,14 +33,14 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv, mask_text
 from workbench.model.untrusted_text import clean_text
 
-ENDPOINTS = "{endpoints}"
-KEPT_LINES = 20
-_WHAT = "benchmark command"
-_LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
-_SHOWN_CHARACTERS = 500
-_TERM_WAIT_S = 5.0  # from TERM to KILL
+ENDPOINTS_PLACEHOLDER = "{endpoints}"
+MAX_KEPT_LINES = 20
+_COMMAND_TITLE = "benchmark command"
+_MAX_LINE_BYTES = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
+_MAX_SHOWN_CHARACTERS = 500
+_KILL_AFTER_TERM_S = 5.0  # from TERM to KILL
 _END_WAIT_S = 5.0
-_LAST_LINES_S = 0.5  # to read the last lines, if children of the command keep its output open
+_LAST_LINES_WAIT_S = 0.5  # to read the last lines, if children of the command keep its output open
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,18 @@ def fill_in_server(argv: Sequence[str], base_url: str, model: str) -> Iterator[t
     {endpoints} is replaced by the path of a temporary endpoint file, which is deleted when the
     context manager ends."""
     words = tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
-    if not any(ENDPOINTS in word for word in words):
+    if not any(ENDPOINTS_PLACEHOLDER in word for word in words):
         yield words
         return
     with tempfile.TemporaryDirectory(prefix="workbench-") as directory:
         path = Path(directory, "endpoints.py")
         path.write_text(
-            with_endpoint("", model, model=model, url=base_url, key="OPENAI_API_KEY"), "utf-8"
+            add_endpoint_entry("", model, model=model, url=base_url, key="OPENAI_API_KEY"), "utf-8"
         )
-        yield tuple(word.replace(ENDPOINTS, str(path)) for word in words)
+        yield tuple(word.replace(ENDPOINTS_PLACEHOLDER, str(path)) for word in words)
 
 
-def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
+def command_environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
     """Return the environment variables with the server's address, model and API key, under the
     names that OpenAI clients read."""
     return {
@@ -88,14 +88,14 @@ def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
     }
 
 
-async def run(
+async def run_command(
     argv: Sequence[str],
     env: Mapping[str, str],
     *,
     on_line: Callable[[str, float], None] | None = None,
     cancel: asyncio.Event | None = None,
     deadline_s: float | None = None,
-    what: str = _WHAT,
+    what: str = _COMMAND_TITLE,
 ) -> CommandOutcome:
     """Run `argv` to its end in a session of its own. `on_line(line, seconds since the start)`
     receives each line of its stdout and stderr. `what` names the command in messages.
@@ -109,11 +109,11 @@ async def run(
     shown = shlex.join(mask_argv(argv, secrets))
     tie, output, t0_unix = await _start_watcher(argv, env, shown, what)
     began = time.monotonic()
-    kept: deque[str] = deque(maxlen=KEPT_LINES)
+    kept: deque[str] = deque(maxlen=MAX_KEPT_LINES)
 
     def hear(line: bytes) -> None:
         text = clean_text(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[
-            :_SHOWN_CHARACTERS
+            :_MAX_SHOWN_CHARACTERS
         ]
         if text:
             kept.append(text)
@@ -155,7 +155,7 @@ async def _start_watcher(
     try:
         watcher = (sys.executable, "-I", "-S", own_command_watcher.__file__)
         tie = await start_process(
-            (*watcher, str(write_end), str(_TERM_WAIT_S), *argv),
+            (*watcher, str(write_end), str(_KILL_AFTER_TERM_S), *argv),
             stdin=PIPE,
             stderr=DEVNULL,
             pass_fds=(write_end,),
@@ -203,7 +203,7 @@ async def _wait_for_end(
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
     )
-    reading = asyncio.ensure_future(_read(reader, hear))
+    reading = asyncio.ensure_future(_read_lines(reader, hear))
     try:
         ended = await _tie_message(tie)
         if "exit" not in ended:
@@ -211,7 +211,7 @@ async def _wait_for_end(
                 f"the process that watches the {what} was killed, so the command was ended too",
                 next_step="run it again",
             )
-        await asyncio.wait([reading], timeout=_LAST_LINES_S)
+        await asyncio.wait([reading], timeout=_LAST_LINES_WAIT_S)
         return ended["exit"], ended["seconds"]
     finally:
         reading.cancel()
@@ -222,7 +222,7 @@ async def _end_command(tie: LocalProcess) -> None:
     assert tie.stdin is not None
     tie.stdin.close()
     try:
-        await asyncio.wait_for(tie.wait(), 2 * _TERM_WAIT_S + _END_WAIT_S)
+        await asyncio.wait_for(tie.wait(), 2 * _KILL_AFTER_TERM_S + _END_WAIT_S)
     except TimeoutError:
         tie.kill()  # the kernel then kills the command
         await tie.wait()
@@ -231,27 +231,29 @@ async def _end_command(tie: LocalProcess) -> None:
         tie.close_pipes()
 
 
-async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
+async def _read_lines(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
     """Call `hear` with each line of `stream`. A carriage return ends a line too, because progress
     bars use it."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
-            hear(line[:_LONGEST_LINE])
-        rest = rest[-_LONGEST_LINE:]
+            hear(line[:_MAX_LINE_BYTES])
+        rest = rest[-_MAX_LINE_BYTES:]
     hear(rest)
 
 
 def command_summary(done: CommandOutcome) -> BenchSummary:
     """Return the summary of the command's run: its duration, exit code and output. The numbers of
-    requests are 0 and all other metrics None; `with_counts` adds the numbers of requests and
+    requests are 0 and all other metrics None; `add_engine_counts` adds the numbers of requests and
     tokens."""
     why = "the load was a command of the user, which reports latencies itself"
     absent = dict.fromkeys(
         ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why
     )
-    refused = (f"the benchmark command {_end_text(done.exit_code)}",) if done.exit_code else ()
+    refused = (
+        (f"the benchmark command {_exit_code_text(done.exit_code)}",) if done.exit_code else ()
+    )
     return BenchSummary(
         requests_ok=0,
         requests_failed=0,
@@ -279,7 +281,7 @@ def command_summary(done: CommandOutcome) -> BenchSummary:
     )
 
 
-def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
+def add_engine_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
     """Return the summary with the numbers of requests and tokens that the engine counted while the
     command ran. They include the requests of all clients of the engine. `requests_ok` is 0 if the
     engine does not count requests; `absent` then has the reason under "request_s"."""
@@ -319,5 +321,5 @@ def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
     )
 
 
-def _end_text(code: int) -> str:
+def _exit_code_text(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

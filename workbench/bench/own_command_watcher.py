@@ -24,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # Linux
 
 
@@ -61,7 +61,7 @@ def main() -> int:
         _write_message({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
         while wanted and os.read(0, 4096):
             pass
-    _end_all(child.pid, float(sys.argv[2]))
+    _end_all_descendants(child.pid, float(sys.argv[2]))
     return 0
 
 
@@ -94,7 +94,7 @@ def _exit_code(pid: int) -> int:
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
-def _end_all(leader: int, wait_s: float) -> None:
+def _end_all_descendants(leader: int, wait_s: float) -> None:
     """End the command's process group and all other descendants: SIGTERM, then after `wait_s`
     seconds SIGKILL. SIGKILL is repeated, because a process may have forked meanwhile."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -108,7 +108,7 @@ def _end_all(leader: int, wait_s: float) -> None:
             if time.monotonic() > until:
                 break
             first = False
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _send_signal(pid: int, start: bytes, number: int) -> None:

@@ -35,22 +35,22 @@ FRAME = struct.Struct("=dIIB")
 CLIENT_SENT, SERVER_SENT, ENDED, REFUSED, UNTOLD, TOTALS_WANTED, DRAINING = range(7)
 ANY_NUMBER = -1  # of frames
 _ROOM_BYTES = 1 << 16
-_MOST_WAITING = 256 << 20  # bytes that wait for the reader of the frames
+_MAX_PIPELINED_REQUESTS = 256 << 20  # bytes that wait for the reader of the frames
 _CONNECT_MS = 10_000
-_ACCEPT_AGAIN_S = 1.0
+_ACCEPT_RETRY_S = 1.0
 _OPEN, _OPENING = (0, errno.EISCONN), (errno.EINPROGRESS, errno.EALREADY)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _RESET = struct.pack("ii", 1, 0)
 
 
-class _End:
+class _ConnectionEnd:
     """One end of a joined connection: that of the client or that of the server."""
 
     __slots__ = ("far", "joined", "kind", "read_all", "shut", "socket", "waiting", "watched")
 
-    far: _End
+    far: _ConnectionEnd
 
-    def __init__(self, joined: _Joined, kind: int) -> None:
+    def __init__(self, joined: _JoinedConnections, kind: int) -> None:
         self.joined, self.kind = joined, kind
         self.socket: socket.socket | None = None
         self.watched = 0  # the events that the loop waits for
@@ -58,7 +58,7 @@ class _End:
         self.read_all = self.shut = False
 
 
-class _Joined:
+class _JoinedConnections:
     """A client's connection and the one to the server."""
 
     __slots__ = ("client", "closes", "number", "places", "server", "told", "untold")
@@ -66,7 +66,10 @@ class _Joined:
     def __init__(self, number: int, places: Sequence[Place]) -> None:
         self.number = number
         self.places = list(places)  # of the server, that were not tried yet
-        self.client, self.server = _End(self, CLIENT_SENT), _End(self, SERVER_SENT)
+        self.client, self.server = (
+            _ConnectionEnd(self, CLIENT_SENT),
+            _ConnectionEnd(self, SERVER_SENT),
+        )
         self.client.far, self.server.far = self.server, self.client
         self.told = 0  # frames
         self.untold = False  # nothing is told of it any more
@@ -85,7 +88,7 @@ class PassThrough:
         self._ready = select.epoll()
         self._acts: dict[int, Callable[[int], None]] = {}  # by file number, what its events do
         self._room = memoryview(bytearray(_ROOM_BYTES))
-        self._joined: dict[int, _Joined] = {}
+        self._joined: dict[int, _JoinedConnections] = {}
         self._number = 0
         self._rests = False  # there are no more files for clients
         self._unsent = bytearray()  # frames
@@ -102,7 +105,7 @@ class PassThrough:
         """Pass bytes on until there is neither a listener nor a connection."""
         acts = self._acts
         while self._listener is not None or self._joined:
-            for number, events in self._ready.poll(_ACCEPT_AGAIN_S if self._rests else None):
+            for number, events in self._ready.poll(_ACCEPT_RETRY_S if self._rests else None):
                 act = acts.get(number)
                 if act is not None:  # an event before it may have closed this one
                     act(events)
@@ -128,7 +131,7 @@ class PassThrough:
             self._rests = True
             return
         self._number += 1
-        joined = _Joined(self._number, self._places)
+        joined = _JoinedConnections(self._number, self._places)
         self._joined[joined.number] = joined
         self._take_socket(joined.client, client)
         self._connect(joined)
@@ -138,7 +141,7 @@ class PassThrough:
         if self._listener is not None:
             self._ready.register(self._listener, _IN)
 
-    def _connect(self, joined: _Joined) -> None:
+    def _connect(self, joined: _JoinedConnections) -> None:
         """Join a client with the first address of the server that accepts. On loopback the kernel
         connects at once, so the request is passed on without another turn of the loop."""
         while joined.places:
@@ -155,7 +158,7 @@ class PassThrough:
         self._tell(joined, REFUSED)
         self._reset(joined)
 
-    def _try_place(self, server: _End, family: int, place: Address) -> int:
+    def _try_place(self, server: _ConnectionEnd, family: int, place: Address) -> int:
         """Begin to connect the end of the server, or look how far that is. Return the error number."""
         opening = server.socket
         if opening is None:
@@ -173,13 +176,13 @@ class PassThrough:
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         return code
 
-    def _take_socket(self, end: _End, sock: socket.socket) -> None:
+    def _take_socket(self, end: _ConnectionEnd, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.socket = sock
         self._acts[sock.fileno()] = partial(self._act, end)
 
-    def _act(self, end: _End, events: int) -> None:
+    def _act(self, end: _ConnectionEnd, events: int) -> None:
         joined = end.joined
         if joined.places:
             self._connect(joined)
@@ -189,7 +192,7 @@ class PassThrough:
         if events & ~_OUT and end.watched & _IN:
             self._receive(end)
 
-    def _watch(self, end: _End, events: int) -> None:
+    def _watch(self, end: _ConnectionEnd, events: int) -> None:
         """Wait for other events of an end than before."""
         before, end.watched = end.watched, events
         if events == before or end.socket is None:
@@ -201,7 +204,7 @@ class PassThrough:
         else:  # even without events, the loop would be told of an error, again and again
             self._ready.unregister(end.socket)
 
-    def _watch_both(self, joined: _Joined) -> None:
+    def _watch_both(self, joined: _JoinedConnections) -> None:
         """Wait for what both ends can do now. Bytes are read when those before them are sent."""
         for end in (joined.client, joined.server):
             reads = not (end.read_all or end.far.waiting or joined.closes)
@@ -209,7 +212,7 @@ class PassThrough:
 
     # ---- bytes
 
-    def _receive(self, near: _End) -> None:
+    def _receive(self, near: _ConnectionEnd) -> None:
         assert near.socket is not None
         try:
             size = near.socket.recv_into(self._room)
@@ -234,7 +237,7 @@ class PassThrough:
         self._watch_both(near.joined)
 
     @staticmethod
-    def _send(end: _End, data: memoryview | bytes) -> int:
+    def _send(end: _ConnectionEnd, data: memoryview | bytes) -> int:
         """Return how many bytes the socket took, -1 if it has failed."""
         assert end.socket is not None
         try:
@@ -244,7 +247,7 @@ class PassThrough:
         except OSError:
             return -1
 
-    def _send_waiting(self, end: _End) -> None:
+    def _send_waiting(self, end: _ConnectionEnd) -> None:
         sent = self._send(end, end.waiting)
         if sent < 0:
             self._reset(end.joined)
@@ -255,7 +258,7 @@ class PassThrough:
 
     # ---- the end of a connection
 
-    def _settle(self, joined: _Joined) -> None:
+    def _settle(self, joined: _JoinedConnections) -> None:
         """Pass on the ends of what was sent, after the bytes before them."""
         ends = joined.client, joined.server
         for end in ends:
@@ -270,7 +273,7 @@ class PassThrough:
         else:
             self._watch_both(joined)
 
-    def _reset(self, joined: _Joined) -> None:
+    def _reset(self, joined: _JoinedConnections) -> None:
         """Cut both connections with a TCP reset. A normal end would look like the end of a complete
         but short answer."""
         for end in (joined.client, joined.server):
@@ -279,7 +282,7 @@ class PassThrough:
                     end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._close(joined)
 
-    def _close(self, joined: _Joined) -> None:
+    def _close(self, joined: _JoinedConnections) -> None:
         if self._joined.pop(joined.number, None) is None:
             return
         self._close_end(joined.client)
@@ -287,7 +290,7 @@ class PassThrough:
         if joined.told:
             self._send_frame(ENDED, joined.number)
 
-    def _close_end(self, end: _End) -> None:
+    def _close_end(self, end: _ConnectionEnd) -> None:
         sock, end.socket, end.watched, end.waiting = end.socket, None, 0, b""
         if sock is not None:
             del self._acts[sock.fileno()]
@@ -295,11 +298,11 @@ class PassThrough:
 
     # ---- frames
 
-    def _tell(self, joined: _Joined, kind: int, data: memoryview | bytes = b"") -> None:
+    def _tell(self, joined: _JoinedConnections, kind: int, data: memoryview | bytes = b"") -> None:
         """Tell what happened on a connection."""
         if joined.untold:
             return
-        if len(self._unsent) + len(data) > _MOST_WAITING:
+        if len(self._unsent) + len(data) > _MAX_PIPELINED_REQUESTS:
             joined.untold, kind, data = True, UNTOLD, b""
         joined.told += 1
         self._send_frame(kind, joined.number, data)

@@ -185,7 +185,7 @@ class _Connection:
         path = target.partition("?")[0]
         framed = ResponseReader()
         framed.feed(b"HTTP/1.1 200 OK\r\n" + fields + _HEAD_END)
-        if framed.until_close:  # without a length: no body
+        if framed.ends_at_close:  # without a length: no body
             framed = ResponseReader()
             framed.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         wanted = method == "POST" and path in self._traffic.paths
@@ -228,7 +228,7 @@ class _Connection:
         if self.asked:
             whole = False
             with contextlib.suppress(HttpError):
-                self._answer.eof()
+                self._answer.end_input()
                 whole = True
             self._end_exchange(at_s, whole=whole)
         while self.asked:

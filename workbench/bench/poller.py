@@ -6,8 +6,10 @@ from __future__ import annotations
 import select
 from typing import Protocol
 
-MOST_READY = 1023  # of one poll: `select.epoll` returns no more, and the others in the next poll
-IN, OUT, GONE = select.POLLIN, select.POLLOUT, select.POLLERR | select.POLLHUP
+MAX_READY_EVENTS = (
+    1023  # of one poll: `select.epoll` returns no more, and the others in the next poll
+)
+READABLE, WRITABLE, HUNG_UP = select.POLLIN, select.POLLOUT, select.POLLERR | select.POLLHUP
 
 
 class Poller(Protocol):

@@ -75,7 +75,7 @@ _PROFILES = (
         {"concurrency": 1, "requests": 10, "input_tokens": 32, "max_tokens": 500, "warmup": 0},
     ),
 )
-NAMES = tuple(profile.name for profile in _PROFILES)
+PROFILE_NAMES = tuple(profile.name for profile in _PROFILES)
 
 
 def get_profile(name: str) -> BenchProfile:
@@ -83,7 +83,8 @@ def get_profile(name: str) -> BenchProfile:
     found = next((p for p in _PROFILES if p.name == name), None)
     if found is None:
         raise InputError(
-            f"there is no benchmark profile {name!r}", next_step=f"use one of {', '.join(NAMES)}"
+            f"there is no benchmark profile {name!r}",
+            next_step=f"use one of {', '.join(PROFILE_NAMES)}",
         )
     return found
 

@@ -14,14 +14,14 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 
-MOST_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
-_EXPECTED = (
+MAX_FILE_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
+_EXPECTED_FORM = (
     'write one JSON object per line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or '
     '{"conversations": […]}, each'
     ' with an optional "max_tokens"; or one JSON array of such objects, as ShareGPT is distributed'
 )
 _BOM = b"\xef\xbb\xbf"
-_SPEAKERS = {
+_ROLE_OF_SPEAKER = {
     "human": "user",
     "user": "user",
     "gpt": "assistant",
@@ -53,9 +53,9 @@ def read_prompts(path: str | Path) -> Prompts:
             raise InputError(
                 f"{path} is not a regular file", next_step="check the file given by --prompts"
             )
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError(
-                f"{path} is larger than {MOST_BYTES >> 20} MiB",
+                f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB",
                 next_step="use a smaller file, with only some of the prompts",
             )
         data = path.read_bytes()
@@ -68,22 +68,22 @@ def read_prompts(path: str | Path) -> Prompts:
     for place, line in _numbered_json_values(path, data):
         try:
             prompt = _parse_prompt(line)
-            found.append(json.dumps(_with_length(prompt, line), ensure_ascii=False))
+            found.append(json.dumps(_check_requested_length(prompt, line), ensure_ascii=False))
             found[-1].encode()
         except UnicodeEncodeError:
             raise InputError(
                 f"{place}: the prompt contains half of a character (a lone surrogate)",
-                next_step=_EXPECTED,
+                next_step=_EXPECTED_FORM,
             ) from None
         except ValueError as error:
-            raise InputError(f"{place}: {error}", next_step=_EXPECTED) from None
+            raise InputError(f"{place}: {error}", next_step=_EXPECTED_FORM) from None
     if not found:
-        raise InputError(f"{path} contains no prompt", next_step=_EXPECTED)
+        raise InputError(f"{path} contains no prompt", next_step=_EXPECTED_FORM)
     digest = hashlib.sha256(data).hexdigest()[:12]
     return Prompts(tuple(found), f"{path.name} ({count_of(len(found), 'prompt')}, sha256 {digest})")
 
 
-def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
+def _check_requested_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
     length = line.get("max_tokens") if isinstance(line, dict) else None
     if length is None:
         return prompt
@@ -115,7 +115,7 @@ def _numbered_json_values(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
                 RecursionError,
             ) as error:  # ValueError also for bytes that are not UTF-8
                 raise InputError(
-                    f"{path}:{number}: {_json_error_text(error)}", next_step=_EXPECTED
+                    f"{path}:{number}: {_json_error_text(error)}", next_step=_EXPECTED_FORM
                 ) from None
 
 
@@ -124,7 +124,8 @@ def _is_answer_alone(one: Any) -> bool:
     if not isinstance(turns, list):
         return False
     return not any(
-        isinstance(turn, dict) and _SPEAKERS.get(str(turn.get("from"))) == "user" for turn in turns
+        isinstance(turn, dict) and _ROLE_OF_SPEAKER.get(str(turn.get("from"))) == "user"
+        for turn in turns
     )
 
 
@@ -148,7 +149,7 @@ def _parse_prompt(line: Any) -> str | list[dict[str, Any]]:
         return _messages_to_last_question(line["messages"])
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
-        return _messages_to_last_question([message_of(turn) for turn in turns])
+        return _messages_to_last_question([chat_message_of_turn(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
     raise ValueError(
         f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}"
@@ -161,19 +162,19 @@ def _require_text(text: str) -> str:
     return text
 
 
-def message_of(turn: Any) -> dict[str, Any]:
+def chat_message_of_turn(turn: Any) -> dict[str, Any]:
     """Return the message of an entry of a ShareGPT conversation. Raises ValueError for an invalid
     one."""
     speaker = turn.get("from") if isinstance(turn, dict) else None
     if (
         not isinstance(speaker, str)
-        or speaker not in _SPEAKERS
+        or speaker not in _ROLE_OF_SPEAKER
         or not isinstance(turn.get("value"), str)
     ):
         raise ValueError(
             'each entry of "conversations" needs "from" (human, gpt, system) and "value"'
         )
-    return {"role": _SPEAKERS[speaker], "content": turn["value"]}
+    return {"role": _ROLE_OF_SPEAKER[speaker], "content": turn["value"]}
 
 
 def _messages_to_last_question(messages: list[Any]) -> list[dict[str, Any]]:

@@ -11,21 +11,21 @@ from statistics import fmean
 from typing import Any
 
 from workbench.bench.trace_load import BLOCK_TOKENS
-from workbench.bench.trace_text import BETWEEN, PassageTokens, TraceText, block_text
-from workbench.bench.workload import Workload, request_mark, ring
+from workbench.bench.trace_text import PASSAGE_SEPARATOR, PassageTokens, TraceText, block_text
+from workbench.bench.workload import Workload, real_text_ring, request_mark
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 from workbench.quality.texts import shipped_contents
 
-Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
-_PROMPTS = 6  # prompts counted at each length, since not all words are one token
-_TEXT_PROMPTS = 89  # of real text, whose languages differ more
-_AT_ONCE = 16  # counts that are waited for together
-_FEW_PASSAGES, _MANY_PASSAGES = 6, 9  # of prompts that show what joins passages
+CountTokens = Callable[[Mapping[str, Any]], Awaitable[int | None]]
+_PROMPTS_PER_LENGTH = 6  # prompts counted at each length, since not all words are one token
+_TEXT_PROMPTS_PER_LENGTH = 89  # of real text, whose languages differ more
+_COUNTS_AT_ONCE = 16  # counts that are waited for together
+_FEWER_PASSAGES, _MANY_PASSAGES = 6, 9  # of prompts that show what joins passages
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class PromptLength:
     """The size of a synthetic prompt: a prompt of `words` words has `tokens` tokens, including the
     chat template."""
 
@@ -41,7 +41,7 @@ class TraceLengths:
     tokens: PassageTokens
 
 
-async def measure_prompt_length(spec: BenchSpec, count: Count) -> Length | None:
+async def measure_prompt_length(spec: BenchSpec, count: CountTokens) -> PromptLength | None:
     """Return the number of words with which a prompt has `spec.input_tokens` tokens, and the token
     count of such a prompt. None if the server does not count tokens.
 
@@ -62,10 +62,10 @@ async def measure_prompt_length(spec: BenchSpec, count: Count) -> Length | None:
     if tokens is not None and round(tokens) != wanted:
         words = max(1, words + round((wanted - tokens) / per_word))
         tokens = await _ask_server_for_tokens(spec, count, words)
-    return None if tokens is None else Length(words, round(tokens))
+    return None if tokens is None else PromptLength(words, round(tokens))
 
 
-async def measure_passages(spec: BenchSpec, count: Count) -> TraceLengths | None:
+async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths | None:
     """Return the tokens of the parts of which the prompts of a trace consist, or None if the server
     does not count tokens.
 
@@ -73,19 +73,22 @@ async def measure_passages(spec: BenchSpec, count: Count) -> TraceLengths | None
     what joins passages, and those of two blocks what begins a further block.
     """
     texts = shipped_contents()
-    text = TraceText(ring(texts))
+    text = TraceText(real_text_ring(texts))
     workload = Workload(replace(spec, texts=texts))
 
     async def counted(prompts: Sequence[Mapping[str, Any]]) -> list[int] | None:
         tokens: list[int] = []
-        for begin in range(0, len(prompts), _AT_ONCE):
-            found = await asyncio.gather(*map(count, prompts[begin : begin + _AT_ONCE]))
+        for begin in range(0, len(prompts), _COUNTS_AT_ONCE):
+            found = await asyncio.gather(*map(count, prompts[begin : begin + _COUNTS_AT_ONCE]))
             tokens += [one for one in found if one is not None]
         return tokens if len(tokens) == len(prompts) else None
 
     one_word = await count({"prompt": "one"})
     alone = await counted(
-        [{"prompt": text.text(number) + BETWEEN} for number in range(text.passages)]
+        [
+            {"prompt": text.passage_text(number) + PASSAGE_SEPARATOR}
+            for number in range(text.passages)
+        ]
     )
     if one_word is None or alone is None:
         return None
@@ -94,13 +97,15 @@ async def measure_passages(spec: BenchSpec, count: Count) -> TraceLengths | None
 
     def prompt(*blocks: Sequence[int]) -> Mapping[str, Any]:
         texts = [
-            block_text(request_mark("0", f"b/{place}"), [text.text(number) for number in block])
+            block_text(
+                request_mark("0", f"b/{place}"), [text.passage_text(number) for number in block]
+            )
             for place, block in enumerate(blocks)
         ]
-        return workload.fields_of(BETWEEN.join(texts))
+        return workload.request_fields_of(PASSAGE_SEPARATOR.join(texts))
 
-    step = text.passages // _FEW_PASSAGES
-    few = [step * number for number in range(_FEW_PASSAGES)]
+    step = text.passages // _FEWER_PASSAGES
+    few = [step * number for number in range(_FEWER_PASSAGES)]
     runs = [[(one + other) % text.passages for other in range(_MANY_PASSAGES)] for one in few]
     short = await counted([prompt([one]) for one in few])
     long = await counted([prompt(run) for run in runs])
@@ -116,19 +121,21 @@ async def measure_passages(spec: BenchSpec, count: Count) -> TraceLengths | None
     begin = beyond(short, [[one] for one in few])
     between = (beyond(long, runs) - begin) / (_MANY_PASSAGES - 1)
     block = beyond(double, [[one, one + 1] for one in few]) - begin
-    text = TraceText(ring(texts), PassageTokens(begin, between, block, tuple(passages)).numbers)
+    text = TraceText(
+        real_text_ring(texts), PassageTokens(begin, between, block, tuple(passages)).as_numbers
+    )
     return TraceLengths(round(BLOCK_TOKENS * text.pieces_per_token), text.tokens)
 
 
-async def _ask_server_for_tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
+async def _ask_server_for_tokens(spec: BenchSpec, count: CountTokens, words: int) -> float | None:
     texts = shipped_contents() if spec.has_real_text else ()
-    prompts = _PROMPTS
+    prompts = _PROMPTS_PER_LENGTH
     if spec.has_real_text and not spec.shared_prefix:
-        prompts = max(1, min(spec.requests, _TEXT_PROMPTS))
+        prompts = max(1, min(spec.requests, _TEXT_PROMPTS_PER_LENGTH))
     workload = Workload(replace(spec, prompt_words=words, salt="0", texts=texts))
     counted: list[int | None] = []
-    for begin in range(0, prompts, _PROMPTS):
-        indices = range(begin, min(begin + _PROMPTS, prompts))
+    for begin in range(0, prompts, _PROMPTS_PER_LENGTH):
+        indices = range(begin, min(begin + _PROMPTS_PER_LENGTH, prompts))
         fields = [workload.prompt_fields(index, warmup=False) for index in indices]
         counted += await asyncio.gather(*map(count, fields))
     known = [n for n in counted if n is not None]

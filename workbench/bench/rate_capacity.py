@@ -3,7 +3,7 @@ a rate prove, which rate comes next, and the answer, which is always a bracket. 
 pure.
 
 A rate is far noisier than a number of users, because near saturation a queue needs minutes to grow
-or to empty. So only a run over the whole horizon, with at least LEAST_REQUESTS requests, can show
+or to empty. So only a run over the whole horizon, with at least MIN_REQUESTS_TO_HOLD requests, can show
 that a rate *holds*: the exact bound of Clopper and Pearson over the independent requests that the
 run is worth (independent_requests.py) shows for each limit that the wanted share is kept, and the
 server kept up. A rate *fails* if the same bound shows for one limit that the share is not kept.
@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from workbench.bench.user_capacity import (
-    Judged,
+    JudgedLevel,
     Verdict,
     clopper_pearson_lower,
     nearest_limit_text,
@@ -25,18 +25,21 @@ from workbench.model.counts import four_digits
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained, share_text
 
-LEAST_REQUESTS = 1000  # of a run that shows that a rate holds
+MIN_REQUESTS_TO_HOLD = 1000  # of a run that shows that a rate holds
 HORIZON_S = 600.0
 FIRST_RATE = 2.0  # requests/s
 MOST_RATE = 2000.0
-LOOK_S = 60.0
-TYPICAL_LOOKS, TYPICAL_RUNS = 6, 4  # of a search, in tests/benchmarks/bench_rate_capacity.py
-_LOOK_REQUESTS = 100
-_LOOK_SHARE = 0.2  # of the horizon
-_ERROR = 0.005  # one-sided, of one verdict: a search has a few of them
-_NEAR = 1.15  # factor between two looks at which runs over the horizon begin
-_STEP = 1.1  # least factor between two rates that are measured over the horizon
-_MOST_RUNS = 6  # over the horizon, of a search
+SHORT_RUN_S = 60.0
+TYPICAL_SHORT_RUNS, TYPICAL_FULL_RUNS = (
+    6,
+    4,
+)  # of a search, in tests/benchmarks/bench_rate_capacity.py
+_SHORT_RUN_REQUESTS = 100
+_SHORT_RUN_SHARE = 0.2  # of the horizon
+_ERROR_PROBABILITY = 0.005  # one-sided, of one verdict: a search has a few of them
+_FULL_RUNS_BELOW_FACTOR = 1.15  # factor between two looks at which runs over the horizon begin
+_MIN_RATE_FACTOR = 1.1  # least factor between two rates that are measured over the horizon
+_MAX_FULL_RUNS = 6  # over the horizon, of a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,16 @@ class RateRun:
 
 def lowest_measurable_rate(horizon_s: float) -> float:
     """Return the lowest rate whose horizon has enough requests to be judged."""
-    return _round_rate(LEAST_REQUESTS / horizon_s, up=True)
+    return _round_rate(MIN_REQUESTS_TO_HOLD / horizon_s, up=True)
 
 
 def short_run_s(rate: float, horizon_s: float) -> float:
     """Return how long a look at a rate is: at most a part of the horizon."""
-    wanted_s = max(LOOK_S, _LOOK_REQUESTS / rate)
-    return min(wanted_s, max(_LOOK_SHARE * horizon_s, _LOOK_REQUESTS / rate), horizon_s)
+    wanted_s = max(SHORT_RUN_S, _SHORT_RUN_REQUESTS / rate)
+    return min(wanted_s, max(_SHORT_RUN_SHARE * horizon_s, _SHORT_RUN_REQUESTS / rate), horizon_s)
 
 
-def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> Judged | None:
+def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> JudgedLevel | None:
     """Return the verdict on a rate from its last run, None before its first one. The `ratio` of the
     verdict is that of the latency reached to its limit, infinite if too many requests failed."""
     if not runs:
@@ -72,13 +75,13 @@ def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> Judged | Non
         range(len(limits)), key=lambda place: (margins[place], -_share_over_limit(run, place))
     )
     lowest = _lowest_likely_share(run, binding)
-    return Judged(
+    return JudgedLevel(
         _verdict_on_run(run, limits), binding, _share_over_limit(run, binding), 100 * lowest
     )
 
 
 def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
-    error = _ERROR / len(limits)
+    error = _ERROR_PROBABILITY / len(limits)
     for place, limit in enumerate(limits):
         worth = _independent_requests_of(run, place)
         missed = (1 - _attained_share(run, place)) * worth
@@ -101,7 +104,7 @@ def _independent_requests_of(run: RateRun, place: int) -> float:
 
 def _lowest_likely_share(run: RateRun, place: int) -> float:
     worth = _independent_requests_of(run, place)
-    return clopper_pearson_lower(_attained_share(run, place) * worth, worth, _ERROR)
+    return clopper_pearson_lower(_attained_share(run, place) * worth, worth, _ERROR_PROBABILITY)
 
 
 def _share_over_limit(run: RateRun, place: int) -> float:
@@ -159,7 +162,11 @@ class RateSearch:
                 if missed > self.lowest_rate
                 else None
             )
-        return _round_rate(math.sqrt(kept * missed)) if missed > _NEAR * kept else None
+        return (
+            _round_rate(math.sqrt(kept * missed))
+            if missed > _FULL_RUNS_BELOW_FACTOR * kept
+            else None
+        )
 
     def _keeps_limits(self, rate: float) -> bool:
         """Return whether the last run at a rate kept all limits, as far as it can tell."""
@@ -171,14 +178,14 @@ class RateSearch:
 
     def _next_full_run_rate(self, whole: Sequence[float]) -> float | None:
         """Return the next rate to measure over the horizon. None if the bracket is narrow, if no
-        other rate can be measured, or after _MOST_RUNS."""
+        other rate can be measured, or after _MAX_FULL_RUNS."""
         if not whole:
             kept = [rate for rate in self.levels if self._keeps_limits(rate)]
             return max(kept, default=self.lowest_rate)
-        if len(whole) >= _MOST_RUNS:
+        if len(whole) >= _MAX_FULL_RUNS:
             return None
-        holds, fails = self.holds, self.fails
-        step = _STEP ** len(whole)  # longer, the longer nothing is found
+        holds, fails = self.highest_rate_that_holds, self.lowest_rate_that_fails
+        step = _MIN_RATE_FACTOR ** len(whole)  # longer, the longer nothing is found
         if holds is None:
             lower = _round_rate(max(min(whole) / step, self.lowest_rate))
             return lower if lower < min(whole) else None
@@ -187,15 +194,15 @@ class RateSearch:
             return higher if higher > max(whole) else None
         opened = [rate for rate in whole if holds < rate < fails]
         for low, high in ((holds, min(opened, default=fails)), (max(opened, default=holds), fails)):
-            if high > _STEP * _STEP * low:
+            if high > _MIN_RATE_FACTOR * _MIN_RATE_FACTOR * low:
                 return _round_rate(math.sqrt(low * high))
         return None
 
     @property
-    def holds(self) -> float | None:
+    def highest_rate_that_holds(self) -> float | None:
         """The highest rate that holds; None if none does. A rate above one that fails does not
         count."""
-        fails = self.fails
+        fails = self.lowest_rate_that_fails
         found = [
             rate
             for rate in self.levels
@@ -204,13 +211,13 @@ class RateSearch:
         return max(found, default=None)
 
     @property
-    def fails(self) -> float | None:
+    def lowest_rate_that_fails(self) -> float | None:
         """The lowest rate that fails; None if none does."""
         return min(
             (rate for rate in self.levels if self._has_verdict(rate, Verdict.FAILS)), default=None
         )
 
-    def verdict_at(self, rate: float) -> Judged | None:
+    def verdict_at(self, rate: float) -> JudgedLevel | None:
         """Return the verdict on a rate, or None if it was not measured."""
         return judge_rate(self.levels.get(rate, ()), self.limits)
 
@@ -226,7 +233,7 @@ def rate_text(rate: float) -> str:
 def answer_sentence(search: RateSearch, *, ended: bool) -> str:
     """Return the answer: which rate holds over the horizon, which fails, what is open between them,
     and which limit binds. `ended` says whether the search came to its end."""
-    holds, fails = search.holds, search.fails
+    holds, fails = search.highest_rate_that_holds, search.lowest_rate_that_fails
     over = f"over {search.horizon_s / 60:g} min"
     if holds is None and fails is None:
         return f"no rate was decided {over}"
@@ -237,12 +244,12 @@ def answer_sentence(search: RateSearch, *, ended: bool) -> str:
         assert lowest is not None
         sentences[0] += f" (attainment >= {share_text(lowest.attainment_pct)})"
     return "; ".join(
-        [*sentences, *_missing_sentences(search, ended=ended), *_binding_limit_sentences(search)]
+        [*sentences, *_open_rates_sentences(search, ended=ended), *_binding_limit_sentences(search)]
     )
 
 
-def _missing_sentences(search: RateSearch, *, ended: bool) -> list[str]:
-    holds, fails = search.holds, search.fails
+def _open_rates_sentences(search: RateSearch, *, ended: bool) -> list[str]:
+    holds, fails = search.highest_rate_that_holds, search.lowest_rate_that_fails
     if fails is None:
         if ended and holds == search.most:
             return ["higher rates were not asked for"]
@@ -257,12 +264,16 @@ def _missing_sentences(search: RateSearch, *, ended: bool) -> list[str]:
 
 
 def _binding_limit_sentences(search: RateSearch) -> list[str]:
-    at = search.fails if search.fails is not None else search.holds
+    at = (
+        search.lowest_rate_that_fails
+        if search.lowest_rate_that_fails is not None
+        else search.highest_rate_that_holds
+    )
     judged = None if at is None else search.verdict_at(at)
     if at is None or judged is None:
         return []
     limit = search.limits[judged.binding]
-    if search.fails is None and math.isfinite(judged.ratio):
+    if search.lowest_rate_that_fails is None and math.isfinite(judged.ratio):
         return [nearest_limit_text(limit, judged.ratio * limit.most_ms)]
     if not math.isfinite(judged.ratio):
         return [f"{limit} binds: too many requests failed at {rate_text(at)}"]

@@ -15,16 +15,16 @@ from itertools import chain
 from workbench.bench.connection import ReceiveClock
 from workbench.bench.exchange import Exchange
 
-_MOST_NS = 2_500_000
-_LEAST_NS = 50_000  # a shorter rest saves nothing
-_LEAST_GATHERED = 2  # chunks that arrive in a rest: fewer are not worth its wake-up
-_SHARE_OF_GAP = 1 / 4
-_SHARE_OF_REQUEST = 1 / 500
-_KEPT_SWEEPS = 10  # one second
-_LEAST_GAPS = 16
-_PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that counts
+_MAX_PAUSE_NS = 2_500_000
+_MIN_PAUSE_NS = 50_000  # a shorter rest saves nothing
+_MIN_CHUNKS_PER_PAUSE = 2  # chunks that arrive in a rest: fewer are not worth its wake-up
+_MAX_SHARE_OF_GAP = 1 / 4
+_MAX_SHARE_OF_REQUEST = 1 / 500
+_KEPT_MERGE_COUNTS = 10  # one second
+_MIN_GAPS = 16
+_SHORTER_GAPS_SHARE = 0.01  # the share of gaps that may be shorter than the gap that counts
 _MERGED_SHARE = 0.002  # of reads: a percentile that is reported changes by less than its limit
-_LONGER_NS = 25_000  # a sweep by which the longest rest grows again
+_PAUSE_GROWTH_NS = 25_000  # a sweep by which the longest rest grows again
 
 
 class ReadPause:
@@ -44,12 +44,12 @@ class ReadPause:
 
     def __init__(self, tokens_per_request: int, clock: ReceiveClock) -> None:
         self.ns = 0
-        self._share = min(_SHARE_OF_GAP, _SHARE_OF_REQUEST * tokens_per_request)
+        self._share = min(_MAX_SHARE_OF_GAP, _MAX_SHARE_OF_REQUEST * tokens_per_request)
         self._clock, self._unstamped = clock, 0
-        self._most_ns, self._reads, self._merged = _MOST_NS, 0, 0
-        self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_SWEEPS)
+        self._most_ns, self._reads, self._merged = _MAX_PAUSE_NS, 0, 0
+        self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_MERGE_COUNTS)
 
-    def adapt(self, running: Collection[Exchange], merged: int = 0) -> None:
+    def adapt_pause(self, running: Collection[Exchange], merged: int = 0) -> None:
         """Compute the pause again from the newest times between two chunks of the requests in
         flight. `merged` is how many reads of the run returned chunks whose times are not known.
         Call this ten times a second."""
@@ -57,12 +57,12 @@ class ReadPause:
         self._sweeps.append([gap for one in running for gap in _newest_chunk_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))
-        if unstamped or len(gaps) < _LEAST_GAPS:
+        if unstamped or len(gaps) < _MIN_GAPS:
             self.ns = 0
             return
-        rest = min(self._most_ns, int(gaps[int(_PART_BELOW * len(gaps))] * self._share))
+        rest = min(self._most_ns, int(gaps[int(_SHORTER_GAPS_SHARE * len(gaps))] * self._share))
         gathered = len(running) * rest / max(1, gaps[len(gaps) // 2])
-        self.ns = 0 if rest < _LEAST_NS or gathered < _LEAST_GATHERED else rest
+        self.ns = 0 if rest < _MIN_PAUSE_NS or gathered < _MIN_CHUNKS_PER_PAUSE else rest
 
     def _adapt_limit(self, merged: int) -> None:
         """Halve the longest pause if too many reads since the last call returned several chunks with
@@ -72,7 +72,7 @@ class ReadPause:
         if fresh > _MERGED_SHARE * reads:
             self._most_ns //= 2
         else:
-            self._most_ns = min(_MOST_NS, self._most_ns + _LONGER_NS)
+            self._most_ns = min(_MAX_PAUSE_NS, self._most_ns + _PAUSE_GROWTH_NS)
 
 
 def _newest_chunk_gaps(exchange: Exchange) -> list[int]:

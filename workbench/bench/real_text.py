@@ -10,7 +10,7 @@ from itertools import pairwise
 
 # A piece is at least one token in nearly all vocabularies: a word with the space before it, up to
 # three digits, two characters of a script without spaces, a run of spaces, or a mark.
-_PIECE = re.compile(
+_PIECE_PATTERN = re.compile(
     r" ?[A-Za-z\u00c0-\u024f\u0370-\u052f]+"
     r"| ?[\u0590-\u06ff]{1,4}"
     r"|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{1,2}"
@@ -19,10 +19,10 @@ _PIECE = re.compile(
     r"|[^\w\s]{1,2}"
     r"|."
 )
-_BETWEEN = "\n\n"
-_SENTENCE = re.compile(r"\n+\s*|(?<=[.!?]) +(?=[A-Z])|(?<=[\u3002\uff01\uff1f])")
-_LEAST_PIECES, _MOST_PIECES = 32, 64  # of a passage
-_GOLDEN = 0.6180339887498949  # successive multiples of it cover a range evenly
+_PASSAGE_SEPARATOR = "\n\n"
+_SENTENCE_BEGIN = re.compile(r"\n+\s*|(?<=[.!?]) +(?=[A-Z])|(?<=[\u3002\uff01\uff1f])")
+_MIN_PASSAGE_PIECES, _MAX_PASSAGE_PIECES = 32, 64  # of a passage
+_GOLDEN_RATIO = 0.6180339887498949  # successive multiples of it cover a range evenly
 
 
 class RealText:
@@ -30,11 +30,11 @@ class RealText:
     line or a sentence, and goes on from the last text to the first."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        whole = "".join(text.strip() + _BETWEEN for text in texts)
+        whole = "".join(text.strip() + _PASSAGE_SEPARATOR for text in texts)
         self._whole = whole
-        self._ends = [piece.end() for piece in _PIECE.finditer(whole)]
+        self._ends = [piece.end() for piece in _PIECE_PATTERN.finditer(whole)]
         begins = [0, *self._ends[:-1]]
-        after = sorted({0, *(found.end() for found in _SENTENCE.finditer(whole))})
+        after = sorted({0, *(found.end() for found in _SENTENCE_BEGIN.finditer(whole))})
         places = (bisect_left(begins, place) for place in after)
         self._starts = sorted({place for place in places if place < len(begins)})
         self._begins = begins
@@ -44,9 +44,9 @@ class RealText:
         where an excerpt may begin, or goes on from a very long one."""
         borders = [self._starts[0]]
         for start in (*self._starts[1:], len(self._ends)):
-            while start - borders[-1] > _MOST_PIECES:
-                borders.append(borders[-1] + _LEAST_PIECES)
-            if start - borders[-1] >= _LEAST_PIECES or start == len(self._ends):
+            while start - borders[-1] > _MAX_PASSAGE_PIECES:
+                borders.append(borders[-1] + _MIN_PASSAGE_PIECES)
+            if start - borders[-1] >= _MIN_PASSAGE_PIECES or start == len(self._ends):
                 borders.append(start)
         return [(begin, end - begin) for begin, end in pairwise(borders)]
 
@@ -57,7 +57,7 @@ class RealText:
     def first_piece_of(self, offset: float, index: int) -> int:
         """Return the number of the first piece of excerpt `index`. The excerpts of any successive
         indices are spread evenly over all texts. `offset`, from 0 to 1, shifts all of them."""
-        share = (offset + _GOLDEN * index) % 1.0
+        share = (offset + _GOLDEN_RATIO * index) % 1.0
         return self._starts[bisect_right(self._starts, int(share * len(self._ends))) - 1]
 
     def excerpt(self, start: int, pieces: int) -> str:

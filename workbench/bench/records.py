@@ -13,26 +13,36 @@ from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.lazy_dataclass import dataclass
 
 # Kinds of failure; an HTTP status gives "http 503" and the like.
-REFUSED = "connect refused"
-CONNECT = "connect failed"
-RESET = "reset"
+CONNECT_REFUSED = "connect refused"
+CONNECT_FAILED = "connect failed"
+CONNECTION_RESET = "reset"
 TIMEOUT = "timeout"
 STALL = "stall"
 DEADLINE = "deadline"
 STREAM_ERROR = "error in stream"
 MALFORMED = "malformed"
 TRUNCATED = "truncated"
-SHORT = "short"
-LONG = "long"
+SHORT_ANSWER = "short"
+LONG_ANSWER = "long"
 NO_CONTENT = "no content"
 # Kinds of a server that was ended, or of a gateway whose server was.
-AWAY = frozenset((REFUSED, CONNECT, RESET, TRUNCATED, "http 502", "http 503", "http 504"))
-SILENT = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
+SERVER_ENDED_KINDS = frozenset(
+    (
+        CONNECT_REFUSED,
+        CONNECT_FAILED,
+        CONNECTION_RESET,
+        TRUNCATED,
+        "http 502",
+        "http 503",
+        "http 504",
+    )
+)
+SILENT_SERVER_KINDS = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
 
 # Why a client ended before its run did.
-TERMINATED = "ended by a signal"
-ORPHANED = "the parent process has ended"
-UNHEARD = "nobody reads the output of the worker"
+ENDED_BY_SIGNAL = "ended by a signal"
+PARENT_ENDED = "the parent process has ended"
+OUTPUT_UNREAD = "nobody reads the output of the worker"
 
 
 @dataclass(slots=True)  # not frozen, which takes three times as long to make: a run has thousands
@@ -80,22 +90,24 @@ class RequestRecord:
         keeps thousands of records small."""
         # asdict would copy each gap, in 5 us
         values = _values_of(self)
-        return dict(compress(zip(_NAMES, values, strict=True), map(ne, values, _DEFAULTS)))
+        return dict(
+            compress(zip(_FIELD_NAMES, values, strict=True), map(ne, values, _FIELD_DEFAULTS))
+        )
 
     def json_text(self) -> str:
         """Return `as_json` as a JSON text without spaces. Records without gaps that differ only in
         their index and their times have the same form, which is made once."""
         if self.gaps_us or self.error or self.unsure or self.due_s is not None:
-            return _to_json(self.as_json())
+            return _encode_json(self.as_json())
         free = [self.index, self.start_s, self.end_us]
         if self.ttft_us is not None:
             free.append(self.ttft_us)
-        rest = len(free), _rest_of(self)
-        form = _FORMS.get(rest)
+        rest = len(free), _values_of_constant_fields(self)
+        form = _JSON_TEMPLATES.get(rest)
         if form is None:
-            if len(_FORMS) >= _MOST_FORMS:
-                _FORMS.clear()
-            form = _FORMS[rest] = _json_template_of(self)
+            if len(_JSON_TEMPLATES) >= _MAX_JSON_TEMPLATES:
+                _JSON_TEMPLATES.clear()
+            form = _JSON_TEMPLATES[rest] = _json_template_of(self)
         return form % tuple(free)
 
     @classmethod
@@ -107,21 +119,27 @@ class RequestRecord:
         return cls(**{**data, "gaps_us": tuple(data.get("gaps_us", ())), "unsure": unsure})
 
 
-_NAMES = tuple(each.name for each in fields(RequestRecord))
-_DEFAULTS = tuple(each.default for each in fields(RequestRecord))
-_values_of = attrgetter(*_NAMES)
-_to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one each time
-_FREE = {"index": "%d", "start_s": "%r", "end_us": "%d", "ttft_us": "%d"}
-_rest_of = attrgetter(*(name for name in _NAMES if name not in _FREE))
-_FORMS: dict[tuple[int, tuple[Any, ...]], str] = {}  # of records, by all that is not free in them
-_MOST_FORMS = 64
+_FIELD_NAMES = tuple(each.name for each in fields(RequestRecord))
+_FIELD_DEFAULTS = tuple(each.default for each in fields(RequestRecord))
+_values_of = attrgetter(*_FIELD_NAMES)
+_encode_json = json.JSONEncoder(
+    separators=(",", ":")
+).encode  # `json.dumps` would make one each time
+_PLACEHOLDERS_OF_VARYING_FIELDS = {"index": "%d", "start_s": "%r", "end_us": "%d", "ttft_us": "%d"}
+_values_of_constant_fields = attrgetter(
+    *(name for name in _FIELD_NAMES if name not in _PLACEHOLDERS_OF_VARYING_FIELDS)
+)
+_JSON_TEMPLATES: dict[
+    tuple[int, tuple[Any, ...]], str
+] = {}  # of records, by all that is not free in them
+_MAX_JSON_TEMPLATES = 64
 
 
 def _json_template_of(record: RequestRecord) -> str:
     """Return the JSON text of a record, with places for `%` in place of its free values."""
     said = record.as_json()
-    fixed = {name: _to_json(value).replace("%", "%%") for name, value in said.items()}
-    free = {name: place for name, place in _FREE.items() if name in said}
+    fixed = {name: _encode_json(value).replace("%", "%%") for name, value in said.items()}
+    free = {name: place for name, place in _PLACEHOLDERS_OF_VARYING_FIELDS.items() if name in said}
     return "{" + ",".join(f'"{name}":{text}' for name, text in (fixed | free).items()) + "}"
 
 

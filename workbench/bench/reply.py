@@ -17,22 +17,24 @@ from workbench.bench.kept_text import KeptText
 from workbench.model.untrusted_text import clean_text
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
-_EMBEDDED = "embedding"  # an embedding has no finish reason of its own
-_TOKENS_WITH_TEXT = 4  # fewer may be an end mark or half a character, and have no text
-_GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
-JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
-PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
-_NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
-_TEXT = re.compile(JSON_TEXT)
-_decode = json.JSONDecoder().raw_decode
+_EMBEDDING_FINISH_REASON = "embedding"  # an embedding has no finish reason of its own
+_MIN_TOKENS_WITH_TEXT = 4  # fewer may be an end mark or half a character, and have no text
+_ENGINE_ABORT_REASONS = ("abort", "error")  # the engine ended the request, not the model
+JSON_TEXT_PATTERN = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
+PLAIN_TEXT_BYTES = bytes(
+    c for c in range(0x20, 0x7F) if c not in b'"\\'
+)  # needs no escape in a JSON text
+_UNMATCHED_PREFIX = b"\r"  # a prefix that no event has: the decoder removes each CR
+_JSON_TEXT = re.compile(JSON_TEXT_PATTERN)
+_decode_json = json.JSONDecoder().raw_decode
 # What newest events without text say, by their bytes without the id: (usage, finish reason, model).
 # Two answers differ only in their text, unless their lengths do.
-_KNOWN: dict[bytes, tuple[dict[str, Any] | None, str | None, str | None]] = {}
-_MOST_KNOWN = 64
-_MOST_KNOWN_BYTES = 4096
-ID = b'"id":"'
+_KNOWN_EVENTS: dict[bytes, tuple[dict[str, Any] | None, str | None, str | None]] = {}
+_MAX_KNOWN_EVENTS = 64
+_MAX_KNOWN_EVENT_BYTES = 4096
+ID_FIELD = b'"id":"'
 _CONTENT_FIELD = re.compile(
-    rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + JSON_TEXT + rb')"'
+    rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + JSON_TEXT_PATTERN + rb')"'
 )
 
 
@@ -54,7 +56,7 @@ class Reply:
         self._id = b""  # the field with the id that its events have, if it is known
         self._has_content = False
         self._kept = self.text.raw  # where the text of the next event of the same form goes
-        self._prefix = _NOTHING  # of an event that contains only text
+        self._prefix = _UNMATCHED_PREFIX  # of an event that contains only text
         self._suffix = b""
 
     def feed(self, events: list[tuple[bytes, bytes]], stamp_ns: int) -> None:
@@ -79,18 +81,20 @@ class Reply:
             self.after_content = len(stamps) > had
 
     @property
-    def around_text(self) -> tuple[bytes, bytes, bytearray] | None:
+    def bytes_around_text(self) -> tuple[bytes, bytes, bytearray] | None:
         """The bytes before and after the text in the newest event that contained text, and where
         the text of the next such event must be appended. None if the next event may have other
         bytes around its text."""
-        return None if self._prefix is _NOTHING else (self._prefix, self._suffix, self._kept)
+        return (
+            None if self._prefix is _UNMATCHED_PREFIX else (self._prefix, self._suffix, self._kept)
+        )
 
-    def trim(self) -> None:
+    def trim_kept_text(self) -> None:
         """Drop the middle of a long text. Call this several times a second."""
-        self.text.trim()
-        self.reasoning.trim()
+        self.text.drop_middle()
+        self.reasoning.drop_middle()
 
-    def whole(self, body: bytes) -> None:
+    def read_whole_body(self, body: bytes) -> None:
         """Parse the body of a reply that is not streamed, which is one JSON object."""
         if body.strip():
             self._parse(b"", body, 0)
@@ -99,7 +103,7 @@ class Reply:
         del self.stamps_ns[:]  # there are no chunks
         self.first_tokens = None
 
-    def verdict(
+    def judge_answer(
         self, asked_tokens: int | None, *, delimited: bool = True, may_be_empty: bool = False
     ) -> None:
         """Set `error` if the reply is incomplete or has the wrong length. Call this method once,
@@ -122,13 +126,15 @@ class Reply:
             self._fail(records.TRUNCATED, said)
         elif not (delimited or self.done):
             self._fail(records.TRUNCATED, "the server closed the connection before [DONE]")
-        elif self.finish_reason in _GIVEN_UP:
+        elif self.finish_reason in _ENGINE_ABORT_REASONS:
             self._fail(
                 records.STREAM_ERROR,
                 f"the engine ended the reply with finish reason {self.finish_reason}",
             )
         tokens = self.output_tokens
-        without_text = tokens is not None and tokens >= _TOKENS_WITH_TEXT and not self._has_content
+        without_text = (
+            tokens is not None and tokens >= _MIN_TOKENS_WITH_TEXT and not self._has_content
+        )
         if without_text and not may_be_empty:
             self._fail(records.NO_CONTENT, f"no content, although usage says {tokens} tokens")
         if (
@@ -137,7 +143,7 @@ class Reply:
             and tokens is not None
             and tokens != asked_tokens
         ):
-            kind = records.SHORT if tokens < asked_tokens else records.LONG
+            kind = records.SHORT_ANSWER if tokens < asked_tokens else records.LONG_ANSWER
             self._fail(
                 kind,
                 f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason "
@@ -146,21 +152,21 @@ class Reply:
 
     @property
     def prompt_tokens(self) -> int | None:
-        return _count(self.usage, "prompt_tokens")
+        return _token_count_in(self.usage, "prompt_tokens")
 
     @property
     def output_tokens(self) -> int | None:
-        return _count(self.usage, "completion_tokens")
+        return _token_count_in(self.usage, "completion_tokens")
 
     @property
     def cached_tokens(self) -> int | None:
         details = (self.usage or {}).get("prompt_tokens_details")
-        return _count(details if isinstance(details, dict) else None, "cached_tokens")
+        return _token_count_in(details if isinstance(details, dict) else None, "cached_tokens")
 
     def _fail(self, kind: str, detail: str) -> None:
         if self.error is None:
             self.error, self.detail = kind, detail
-            self._prefix = _NOTHING
+            self._prefix = _UNMATCHED_PREFIX
 
     def _parse(self, name: bytes, data: bytes, stamp_ns: int) -> None:
         if not data.startswith(b"{"):
@@ -169,8 +175,8 @@ class Reply:
             if stripped in (b"[DONE]", b""):
                 return
         key = b"" if name else self._without_id(data)
-        if key in _KNOWN:
-            self._note(*_KNOWN[key])
+        if key in _KNOWN_EVENTS:
+            self._note_usage(*_KNOWN_EVENTS[key])
             return
         chunk = _json_of(data)
         if name == b"error" or (
@@ -196,13 +202,13 @@ class Reply:
     def _without_id(self, data: bytes) -> bytes:
         """Return an event without the id of this reply, which all its events have; b"" if it is too
         large to be kept."""
-        if len(data) > _MOST_KNOWN_BYTES:
+        if len(data) > _MAX_KNOWN_EVENT_BYTES:
             return b""
         if not self._id:
-            self._id = id_of(data)
-        return data.replace(self._id, ID, 1) if self._id else data
+            self._id = event_id(data)
+        return data.replace(self._id, ID_FIELD, 1) if self._id else data
 
-    def _note(
+    def _note_usage(
         self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
     ) -> None:
         """Note what an event says beside its text."""
@@ -217,23 +223,23 @@ class Reply:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
             content = content or _has_content(delta) or bool(choice.get("text"))
-            self._keep(delta, choice)
+            self._keep_text(delta, choice)
             finish_reason = choice.get("finish_reason") or finish_reason
         if any(entry.get("embedding") for entry in chunk.get("data") or ()):
-            finish_reason = _EMBEDDED
+            finish_reason = _EMBEDDING_FINISH_REASON
         said = None if usage is None else dict(usage.items()), finish_reason, chunk.get("model")
-        self._note(*said)
+        self._note_usage(*said)
         if not content:
-            _remember(key, said)
+            _remember_event(key, said)
             return
         self._has_content = True
         if not self.stamps_ns:
-            self.first_tokens = _count(usage, "completion_tokens")
+            self.first_tokens = _token_count_in(usage, "completion_tokens")
         self.stamps_ns.append(stamp_ns)
         if usage is None and self.finish_reason is None:
-            self._learn(data)
+            self._learn_text_prefix(data)
 
-    def _learn(self, data: bytes) -> None:
+    def _learn_text_prefix(self, data: bytes) -> None:
         fields = list(_CONTENT_FIELD.finditer(data))
         if len(fields) == 1:
             start, end = fields[0].span(1)
@@ -241,40 +247,40 @@ class Reply:
             of_reasoning = fields[0][0].startswith(b'"reasoning')
             self._kept = (self.reasoning if of_reasoning else self.text).raw
 
-    def _keep(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
+    def _keep_text(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
         """Keep the text of an event that was parsed as JSON."""
         text = delta.get("content") or delta.get("text") or delta.get("refusal")
         text = text or choice.get("text")
         if isinstance(text, str):
-            self.text.add(text)
+            self.text.add_text(text)
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(reasoning, str):
-            self.reasoning.add(reasoning)
+            self.reasoning.add_text(reasoning)
 
 
-def id_of(data: bytes) -> bytes:
+def event_id(data: bytes) -> bytes:
     """Return the field with the id of an event, from its name to the end of its value; b"" if it
     has none, or one with other than plain characters."""
-    at = data.find(ID)
-    end = data.find(b'"', at + len(ID))
-    if at < 0 or end < 0 or data[at + len(ID) : end].translate(None, PLAIN):
+    at = data.find(ID_FIELD)
+    end = data.find(b'"', at + len(ID_FIELD))
+    if at < 0 or end < 0 or data[at + len(ID_FIELD) : end].translate(None, PLAIN_TEXT_BYTES):
         return b""
     return data[at : end + 1]
 
 
-def _remember(key: bytes, said: tuple[dict[str, Any] | None, str | None, str | None]) -> None:
+def _remember_event(key: bytes, said: tuple[dict[str, Any] | None, str | None, str | None]) -> None:
     """Keep what an event without text says for events that differ from it only in the id."""
     if key:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = said
+        if len(_KNOWN_EVENTS) >= _MAX_KNOWN_EVENTS:
+            _KNOWN_EVENTS.clear()
+        _KNOWN_EVENTS[key] = said
 
 
 def _json_of(data: bytes) -> Any:
     """Return the value of a JSON text, or None if it is not valid."""
     try:
         text = data.decode()
-        value, end = _decode(text)
+        value, end = _decode_json(text)
         if end == len(text):
             return value
     except (ValueError, RecursionError):
@@ -288,9 +294,9 @@ def _json_of(data: bytes) -> Any:
 def is_json_text(text: bytes) -> bool:
     """Return whether `text` is a non-empty ASCII text that is valid between the quotes of a JSON
     string."""
-    if text and not text.translate(None, PLAIN):
+    if text and not text.translate(None, PLAIN_TEXT_BYTES):
         return True
-    return text.isascii() and _TEXT.fullmatch(text) is not None
+    return text.isascii() and _JSON_TEXT.fullmatch(text) is not None
 
 
 def _has_content(delta: dict[str, Any]) -> bool:
@@ -299,7 +305,7 @@ def _has_content(delta: dict[str, Any]) -> bool:
     )
 
 
-def _count(usage: dict[str, Any] | None, key: str) -> int | None:
+def _token_count_in(usage: dict[str, Any] | None, key: str) -> int | None:
     value = (usage or {}).get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 

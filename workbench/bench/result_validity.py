@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from workbench.bench import steadiness
-from workbench.bench.records import SHORT, RequestRecord, sum_or_none
-from workbench.bench.steady_window import STEADY, Window, mean_in_flight
+from workbench.bench.records import SHORT_ANSWER, RequestRecord, sum_or_none
+from workbench.bench.steady_window import STEADY_WINDOW, Window, mean_in_flight
 from workbench.bench.trace_load import trace_load
 from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
@@ -15,12 +15,12 @@ from workbench.model.counts import count_of
 from workbench.model.distribution import quantile
 from workbench.model.lazy_dataclass import dataclass
 
-NOT_OFFERED = "requests started at"  # begins a reason
-LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
-CACHED_SHARE = 0.01
-_LATE_MS = 10.0  # a start that is further behind its schedule is late
+RATE_NOT_OFFERED_PREFIX = "requests started at"  # begins a reason
+MIN_LOAD_SHARE = 0.97  # share of the requested streams or rate that must be reached
+MAX_CACHED_SHARE = 0.01
+_LATE_START_MS = 10.0  # a start that is further behind its schedule is late
 _SHORT_REQUEST_MS = 10.0  # between two requests, a stream needs about 0.2 ms: 3 % of 7 ms
-_ODD_READS = 0.01  # share of unusual reads above which the result gets a note
+_ODD_READS_SHARE = 0.01  # share of unusual reads above which the result gets a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,22 @@ def reasons_for_invalid_result(
     """Return the reasons why a result is invalid: its metrics are not the metrics of the server
     under the requested load. Empty if the result is valid."""
     good = [r for r in counted if r.ok]
-    failures = _too_many_failures(counted)
+    failures = _reason_of_failures(counted)
     partial = (
         f"partial result: {facts.partial} after {len(counted)} of {spec.requests} requests"
         if facts.partial
         else None
     )
     # failed streams are idle too
-    idle = None if failures or partial else _too_many_idle_streams(spec, counted, window)
+    idle = None if failures or partial else _reason_of_idle_streams(spec, counted, window)
     reasons = (
         partial,
         failures,
         idle,
-        _busy_client(good, facts),
-        _cached_prompts(spec, good, facts),
-        _rate_not_offered(spec, counted),
-        _rate_not_sent(spec, counted, facts),
+        _reason_of_busy_client(good, facts),
+        _reason_of_cached_prompts(spec, good, facts),
+        _reason_of_rate_not_offered(spec, counted),
+        _reason_of_rate_not_sent(spec, counted, facts),
         None if spec.trace_name else steadiness.why_overloaded(spec, counted),
     )
     return tuple(r for r in reasons if r)
@@ -89,7 +89,7 @@ def reliability_marks(
     return tuple(r for r in reasons if r)
 
 
-def _too_many_failures(counted: Sequence[RequestRecord]) -> str | None:
+def _reason_of_failures(counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if more than 1 % of the requests failed, because the
     other requests then ran under a smaller load. Otherwise None."""
     kinds = Counter(r.error for r in counted if r.error)
@@ -104,7 +104,7 @@ def _too_many_failures(counted: Sequence[RequestRecord]) -> str | None:
     )
 
 
-def _too_many_idle_streams(
+def _reason_of_idle_streams(
     spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
 ) -> str | None:
     """Return a reason to reject the result if fewer streams than requested were in flight on
@@ -116,14 +116,14 @@ def _too_many_idle_streams(
     mean = mean_in_flight(window, counted)
     if (
         spec.has_pauses
-        or window.name != STEADY
+        or window.name != STEADY_WINDOW
         or mean is None
-        or mean >= LEAST_LOAD * spec.concurrency
+        or mean >= MIN_LOAD_SHARE * spec.concurrency
     ):
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
-        f" ({_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are"
+        f" ({_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * MIN_LOAD_SHARE:.0f} % are"
         f" needed): {_why_idle(counted, window)}"
     )
 
@@ -137,7 +137,7 @@ def _why_idle(counted: Sequence[RequestRecord], window: Window) -> str:
             f"answers of {request_ms:.1f} ms are too short, since a stream needs some time between"
             " two requests; use more --max-tokens"
         )
-    if window.seconds < steadiness.LEAST_S:
+    if window.seconds < steadiness.MIN_WINDOW_S:
         return f"the run of {window.seconds:.2f} s is too short; use more --requests"
     return "the client, or the time to connect, limited the load"
 
@@ -148,7 +148,7 @@ def _percent_rounded_down(percent: float) -> str:
     return f"{int(10 * percent) / 10:g}"
 
 
-def _busy_client(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
+def _reason_of_busy_client(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     if not good or facts.client_cpu_pct is None or facts.client_cpu_pct <= BUSY_CLIENT_PCT:
         return None
     return (
@@ -158,7 +158,7 @@ def _busy_client(good: Sequence[RequestRecord], facts: ClientFacts) -> str | Non
     )
 
 
-def _cached_prompts(
+def _reason_of_cached_prompts(
     spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts
 ) -> str | None:
     """Return a reason to reject the result if more than 1 % of the prompt tokens came from the
@@ -177,7 +177,7 @@ def _cached_prompts(
         for r in good
         if r.cached_tokens is not None and r.prompt_tokens is not None
     )
-    if own <= CACHED_SHARE * prompt:
+    if own <= MAX_CACHED_SHARE * prompt:
         return None
     return (
         f"{100 * own / prompt:.0f} % of the prompt tokens came from the prefix cache and were "
@@ -185,7 +185,7 @@ def _cached_prompts(
     )
 
 
-def _rate_not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
+def _reason_of_rate_not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if the client started requests later than the requested
     rate demands, and never caught up. Otherwise return None. The measured rate is then not the
     requested one."""
@@ -196,25 +196,25 @@ def _rate_not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str 
     behind_s = starts[-1][1] - starts[-1][0]
     if due_span_s <= 0:  # all are due at once
         return None
-    if behind_s <= max(_LATE_MS / 1000, due_span_s * (1 / LEAST_LOAD - 1)):
+    if behind_s <= max(_LATE_START_MS / 1000, due_span_s * (1 / MIN_LOAD_SHARE - 1)):
         return None
     reached = (len(starts) - 1) / (due_span_s + behind_s)
     scheduled = (len(starts) - 1) / due_span_s
     return (
-        f"{NOT_OFFERED} {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
+        f"{RATE_NOT_OFFERED_PREFIX} {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
         "the last one was"
         f" {behind_s:.1f} s late, since {_streams_text(spec)} busy"
     )
 
 
-def _rate_not_sent(
+def _reason_of_rate_not_sent(
     spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts
 ) -> str | None:
     """Return a reason to reject the result if, at a requested rate, more than 3 % of the due
     requests were never sent. Otherwise return None. Those requests would have waited longest, so
     the latencies of the sent requests alone look too good."""
     due = len(counted) + facts.unsent
-    if facts.unsent <= (1 - LEAST_LOAD) * due:
+    if facts.unsent <= (1 - MIN_LOAD_SHARE) * due:
         return None
     return f"{facts.unsent} of {due} due requests were never sent, since {_streams_text(spec)} busy"
 
@@ -225,7 +225,7 @@ def _streams_text(spec: BenchSpec) -> str:
     )
 
 
-def notes_of(
+def result_notes(
     spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window
 ) -> tuple[str, ...]:
     """Return the notes on a result, one sentence each: failures, lengths, prompts, schedule,
@@ -245,19 +245,19 @@ def notes_of(
     notes += [f"{n} x {kind}: {detail}" for (kind, detail), n in failures.most_common(3)]
     if spec.endpoint == "chat" and any("chat template" in (detail or "") for _, detail in failures):
         notes.append("the model has no chat template: measure it with --endpoint completions")
-    short = sum(r.error == SHORT for r in counted)
+    short = sum(r.error == SHORT_ANSWER for r in counted)
     if short:
         notes.append(
             f"{short} replies ended before the requested length: the server does not "
             "follow ignore_eos"
         )
     if not spec.extra_body.get("ignore_eos", spec.ignore_eos):
-        notes += _natural_lengths(good)
-    notes += _odd_replies(spec, counted, good)
+        notes += _natural_length_notes(good)
+    notes += _odd_reply_notes(spec, counted, good)
     notes += _first_chunk_notes(good, facts)
     notes += _prompt_notes(spec, good, facts)
     notes += _schedule_notes(spec, counted, facts)
-    if facts.unstamped_reads > _ODD_READS * facts.reads:
+    if facts.unstamped_reads > _ODD_READS_SHARE * facts.reads:
         notes.append(
             f"the client timed {facts.unstamped_reads} of {facts.reads} reads itself, because the "
             "kernel gave no time"
@@ -265,7 +265,7 @@ def notes_of(
     return tuple(notes)
 
 
-def _natural_lengths(good: Sequence[RequestRecord]) -> list[str]:
+def _natural_length_notes(good: Sequence[RequestRecord]) -> list[str]:
     """Return a note on the lengths of answers that the model may end: how many it did end, and how
     many the token limit ended."""
     lengths = [r.output_tokens for r in good if r.output_tokens is not None]
@@ -280,7 +280,7 @@ def _natural_lengths(good: Sequence[RequestRecord]) -> list[str]:
     return [f"natural lengths: the token limit ended {cut} of {len(good)} answers; {size}"]
 
 
-def _odd_replies(
+def _odd_reply_notes(
     spec: BenchSpec, counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
 ) -> list[str]:
     """Return notes on successful replies that lacked [DONE] or token usage, or were compressed."""
@@ -372,10 +372,10 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         notes = [f"{length} ({spec.input_tokens} requested, {how})"]
     if (
         cached
-        and cached > CACHED_SHARE * prompt
+        and cached > MAX_CACHED_SHARE * prompt
         and not spec.shared_prefix
         and not spec.trace_name
-        and not _cached_prompts(spec, good, facts)
+        and not _reason_of_cached_prompts(spec, good, facts)
     ):
         why = (
             "they share only the chat template"
@@ -392,7 +392,7 @@ def _schedule_notes(
     spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts
 ) -> list[str]:
     waits_ms = [1000 * (r.start_s - r.due_s) for r in counted if r.due_s is not None]
-    late = sum(wait > _LATE_MS for wait in waits_ms)
+    late = sum(wait > _LATE_START_MS for wait in waits_ms)
     if not late:
         return []
     why = (
@@ -401,7 +401,7 @@ def _schedule_notes(
         else "connecting took time"
     )
     return [
-        f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_MS:.0f} ms "
+        f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_START_MS:.0f} ms "
         "late"
         f" (worst {max(waits_ms):.0f} ms): {why}"
     ]

@@ -23,7 +23,7 @@ from workbench.quality.texts import shipped_contents
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
 
-_PARTIAL_WAIT_S = 5.0  # for the summary of a cancelled run
+_PARTIAL_RESULT_WAIT_S = 5.0  # for the summary of a cancelled run
 
 
 class BenchCancelled(BenchError):
@@ -37,7 +37,7 @@ class BenchCancelled(BenchError):
 async def started_worker(
     host: Host | None = None, keep: Path | None = None
 ) -> AsyncIterator[Worker]:
-    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`.
+    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run_load`.
     The worker is a process on `host`, or on this machine if `host` is None. The worker is ended
     when the context manager ends. Raises NoClientThere if `host` cannot run the load client."""
     worker = await (HostWorker.start(host) if host is not None else LocalWorker.start(keep))
@@ -47,7 +47,7 @@ async def started_worker(
         await asyncio.shield(worker.end())
 
 
-async def run(
+async def run_load(
     spec: BenchSpec,
     *,
     on_progress: Callable[[BenchProgress], None] | None = None,
@@ -80,7 +80,7 @@ async def run(
         )
         if not reading.done():
             await worker.stop()
-            await asyncio.wait([reading], timeout=_PARTIAL_WAIT_S)
+            await asyncio.wait([reading], timeout=_PARTIAL_RESULT_WAIT_S)
             if reading.done() and (partial := reading.result()) is not None:
                 return partial
             raise BenchCancelled(
@@ -118,7 +118,7 @@ async def _send_spec_and_read_messages(
     await worker.send(json.dumps(asked).encode() + b"\n")
     samples: list[dict[str, Any]] = []
     async for line in worker.lines():
-        message = _message(line)
+        message = _parse_message(line)
         kind = message.pop("type", None)
         if kind == "progress" and on_progress is not None:
             on_progress(BenchProgress(**message))
@@ -136,7 +136,7 @@ async def _send_spec_and_read_messages(
     return None
 
 
-def _message(line: bytes) -> dict[str, Any]:
+def _parse_message(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line)
     except ValueError:

@@ -14,19 +14,19 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.time_limits import RUN_S
+from workbench.bench.time_limits import RUN_TIMEOUT_S
 from workbench.bench.trace_load import TraceLoad, trace_load
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.think_time import parse_think_time
 
-NEVER = 1 << 62  # a time in nanoseconds
+NEVER_NS = 1 << 62  # a time in nanoseconds
 STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
-_AGREE = 0.03
-_MOST_WINDOWS = 8
-_OPEN_WINDOW = 16  # requests; the number in flight is not known beforehand
+_AGREEMENT_SHARE = 0.03
+_MAX_WARMUP_WINDOWS = 8
+_OPEN_LOOP_WINDOW_REQUESTS = 16  # requests; the number in flight is not known beforehand
 # share of the expected run by which staggered starts may reduce a whole-run rate
-_RAMP_SHARE = 0.02
+_MAX_RAMP_SHARE = 0.02
 
 
 def arrival_times(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
@@ -83,7 +83,7 @@ class RequestPhase:
     step: int = 1
     order: Sequence[int] | None = None
 
-    def take(self) -> tuple[int, int]:
+    def take_request(self) -> tuple[int, int]:
         """Return (index, due time) of the next request, and count it as started. The due time is in
         monotonic nanoseconds; 0 means at once."""
         index = self.next if self.order is None else self.order[self.next]
@@ -92,11 +92,11 @@ class RequestPhase:
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
-    def give_up(self, now_ns: int) -> int:
+    def give_up_unstarted(self, now_ns: int) -> int:
         """End this phase of the run (warm-up or measured part) now. Return how many of its
         remaining requests were due by `now_ns`, or 0 if requests have no due times."""
         overdue = 0
-        while self.times is not None and self.left and self.take()[1] <= now_ns:
+        while self.times is not None and self.left and self.take_request()[1] <= now_ns:
             overdue += 1
         self.left = 0
         return overdue
@@ -113,22 +113,22 @@ class LaterTurns:
         self._speed = speed
         self._waiting: list[tuple[int, int, int]] = []  # (due time, order, index): a heap
         self._put = 0
-        # when the next request is due in monotonic nanoseconds: 0 for at once, NEVER if none waits
-        self.due_ns = NEVER
+        # when the next request is due in monotonic nanoseconds: 0 for at once, NEVER_NS if none waits
+        self.due_ns = NEVER_NS
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
-    def exist(self) -> bool:
+    def has_turns(self) -> bool:
         """Whether some requests of the trace begin after another one."""
         return bool(self._next)
 
-    def after(self, index: int) -> int | None:
+    def turn_after(self, index: int) -> int | None:
         """Return the request that begins after request `index`, None if there is none."""
         return self._next.get(index)
 
-    def put(self, index: int, now_ns: int) -> None:
+    def put_turn(self, index: int, now_ns: int) -> None:
         """Queue request `index`, whose predecessor ended at `now_ns` (monotonic nanoseconds)."""
         pause_s = self._pauses_s.get(index)
         due_ns = 0 if pause_s is None else now_ns + int(pause_s / self._speed * 1e9)
@@ -136,22 +136,22 @@ class LaterTurns:
         heappush(self._waiting, (due_ns, self._put, index))
         self.due_ns = self._waiting[0][0]
 
-    def take(self) -> tuple[int, int]:
+    def take_turn(self) -> tuple[int, int]:
         """Return (index, due time) of the next request, which no longer waits."""
         due_ns, _, index = heappop(self._waiting)
-        self.due_ns = self._waiting[0][0] if self._waiting else NEVER
+        self.due_ns = self._waiting[0][0] if self._waiting else NEVER_NS
         return index, due_ns
 
-    def drop(self, due_by_ns: int) -> int:
+    def drop_due_turns(self, due_by_ns: int) -> int:
         """Forget all requests. Return how many were due by `due_by_ns`."""
         overdue = sum(0 < due_ns <= due_by_ns for due_ns, _, _ in self._waiting)
         self._waiting.clear()
-        self.due_ns = NEVER
+        self.due_ns = NEVER_NS
         self._next = {}
         return overdue
 
 
-def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
+def stagger_duration_s(spec: BenchSpec, duration_s: float | None) -> float:
     """Return the number of seconds over which the first requests of the streams are spread.
     `duration_s` is the expected duration of a request, or None if unknown.
 
@@ -168,7 +168,7 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
         rounds = min(rounds, spec.seconds / duration_s)
     if spec.think_time:
         duration_s += parse_think_time(spec.think_time).mean_s
-    return duration_s if rounds >= STEADY_ROUNDS else duration_s * _RAMP_SHARE * rounds
+    return duration_s if rounds >= STEADY_ROUNDS else duration_s * _MAX_RAMP_SHARE * rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +223,18 @@ class Warmup:
 
     def __init__(self, spec: BenchSpec) -> None:
         self.until_steady = spec.until_steady
-        self.window = max(2, spec.concurrency) if not spec.has_schedule else _OPEN_WINDOW
+        self.window = (
+            max(2, spec.concurrency) if not spec.has_schedule else _OPEN_LOOP_WINDOW_REQUESTS
+        )
         self.limit = (
-            max(spec.warmup, _MOST_WINDOWS * self.window) if spec.until_steady else spec.warmup
+            max(spec.warmup, _MAX_WARMUP_WINDOWS * self.window)
+            if spec.until_steady
+            else spec.warmup
         )
         # 0: no limit
-        self.limit_ns = int((spec.deadline_s or RUN_S) * 1e9 / 4) if spec.until_steady else 0
+        self.limit_ns = (
+            int((spec.deadline_s or RUN_TIMEOUT_S) * 1e9 / 4) if spec.until_steady else 0
+        )
         self.steady = False
         self.first = 0  # first request with the measured prompt length
         self._least = spec.warmup
@@ -236,7 +242,7 @@ class Warmup:
         self._per_token: list[tuple[int, int]] = []
         self._apart: float | None = None
 
-    def prompts_resized(self, next_index: int) -> None:
+    def note_resized_prompts(self, next_index: int) -> None:
         """Note that prompts have the requested length from request `next_index` on. The test for a
         steady server ignores earlier requests."""
         self.first = next_index
@@ -254,7 +260,7 @@ class Warmup:
                     self._mean_time_per_token_us(-self.window, None),
                 )
                 self._apart = abs(last / before - 1) if before > 0 else math.inf
-                self.steady = self._apart <= _AGREE
+                self.steady = self._apart <= _AGREEMENT_SHARE
         return self.steady and self._seen >= self._least
 
     def _mean_time_per_token_us(self, begin: int, end: int | None) -> float:

@@ -23,23 +23,23 @@ from itertools import chain
 from typing import Any
 
 from workbench.bench.client import Client
-from workbench.bench.client_process import WorkerOutput, drive, wake_on_signals
+from workbench.bench.client_process import WorkerOutput, run_client, wake_on_signals
 from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
 from workbench.bench.load_share import Share, WarmedUp
 from workbench.bench.own_command_watcher import die_with_parent
-from workbench.bench.poller import GONE, IN, open_poller
-from workbench.bench.records import TERMINATED, RequestRecord
+from workbench.bench.poller import HUNG_UP, READABLE, open_poller
+from workbench.bench.records import ENDED_BY_SIGNAL, RequestRecord
 from workbench.model.bench import BenchSpec
 
-_PROGRESS_S = 0.2
-_START_AFTER_NS = 20_000_000  # all processes have read the agreed begin by then
+_PROGRESS_INTERVAL_S = 0.2
+_START_DELAY_NS = 20_000_000  # all processes have read the agreed begin by then
 _PHASES = ("connecting", "warming up", "measuring", "done")
-_LARGEST = ("elapsed_s",)
-_SMALLEST = ("silent_s",)
+_LARGEST_VALUE_FIELDS = ("elapsed_s",)
+_SMALLEST_VALUE_FIELDS = ("silent_s",)
 
 
-class _Process:
+class _ClientProcess:
     """One client process of a run, as its parent process sees it: its process id, the pipes to it,
     and the messages that it has sent."""
 
@@ -52,11 +52,11 @@ class _Process:
         self.status: int | None = None  # None until `wait`, so the process id is still its own
         self.rest = b""
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send_message(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # it has ended, which the end of its output tells
             os.write(self.control, json.dumps(message).encode() + b"\n")
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.status is None:
             os.kill(self.pid, number)
 
@@ -79,19 +79,19 @@ class SharedRun:
         key: str | None,
         count: int,
         output: WorkerOutput,
-        kept_after: Collection[str] = (TERMINATED,),
+        kept_after: Collection[str] = (ENDED_BY_SIGNAL,),
     ) -> None:
         self._spec, self._output, self._kept_after = spec, output, kept_after
         self._records: list[bytes] = []
         self._stopped: str | None = None
         self._ending_warmup = False
         self._shown_s = 0.0
-        began_ns = time.monotonic_ns() + _START_AFTER_NS
-        self._processes: list[_Process] = []
+        began_ns = time.monotonic_ns() + _START_DELAY_NS
+        self._processes: list[_ClientProcess] = []
         for first in range(count):
             others = [fd for one in self._processes for fd in (one.output, one.control)]
             self._processes.append(
-                _fork(spec, endpoint, key, Share(first, count), began_ns, others)
+                _fork_client(spec, endpoint, key, Share(first, count), began_ns, others)
             )
         self._poller = open_poller()
         self._watched: dict[int, Callable[[int], None]] = {}
@@ -112,12 +112,12 @@ class SharedRun:
         if self._stopped is None:
             self._stopped = reason
             for process in self._processes:
-                process.signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
 
     def run(self) -> dict[str, Any]:
-        self._output.attach(self)
+        self._output.attach_to_loop(self)
         for number, process in enumerate(self._processes, start=1):
-            self.watch(process.output, IN, self._reader_of(process, number))
+            self.watch(process.output, READABLE, self._reader_of(process, number))
         failure: str | None = None
         living = dict.fromkeys(process.output for process in self._processes)
         try:
@@ -130,7 +130,7 @@ class SharedRun:
                         failure = failure or self._failure_of_process(fd)
         finally:
             for process in self._processes:
-                process.signal(signal.SIGKILL)
+                process.send_signal(signal.SIGKILL)
                 process.wait()
         return (
             {"type": "error", "error": failure, "next_step": "run the benchmark again"}
@@ -167,9 +167,9 @@ class SharedRun:
 
     # -- what the processes write
 
-    def _reader_of(self, process: _Process, number: int) -> Callable[[int], None]:
+    def _reader_of(self, process: _ClientProcess, number: int) -> Callable[[int], None]:
         def read(events: int) -> None:
-            data = os.read(process.output, 1 << 20) if events & (IN | GONE) else b""
+            data = os.read(process.output, 1 << 20) if events & (READABLE | HUNG_UP) else b""
             if not data:
                 self.unwatch(process.output)
                 return
@@ -179,10 +179,10 @@ class SharedRun:
 
         return read
 
-    def _take_line(self, process: _Process, line: bytes) -> None:
+    def _take_line(self, process: _ClientProcess, line: bytes) -> None:
         if line.startswith(b'{"type":"requests"'):  # most bytes; parsed when the run is over
             self._records.append(line)
-            self._output.raw_line(line)
+            self._output.write_raw_line(line)
             return
         message = json.loads(line)
         kind = message.pop("type")
@@ -207,7 +207,7 @@ class SharedRun:
             self._ending_warmup = True
             if self._spec.until_steady:
                 for process in self._processes:
-                    process.tell({"type": "end of warm-up"})
+                    process.send_message({"type": "end of warm-up"})
 
     def _start_load_in_all_processes(self) -> None:
         warmed = [process.warmed for process in self._processes if process.warmed]
@@ -216,14 +216,14 @@ class SharedRun:
         agreed = WarmedUp(
             tuple(chain.from_iterable(one.prompt_tokens for one in warmed)),
             tuple(chain.from_iterable(one.durations_s for one in warmed)),
-            time.monotonic_ns() + _START_AFTER_NS,
+            time.monotonic_ns() + _START_DELAY_NS,
         )
         for process in self._processes:
-            process.tell({"type": "begin", **asdict(agreed)})
+            process.send_message({"type": "begin", **asdict(agreed)})
 
     def _show_progress(self) -> None:
         each = [process.progress for process in self._processes]
-        if not all(each) or time.monotonic() - self._shown_s < _PROGRESS_S:
+        if not all(each) or time.monotonic() - self._shown_s < _PROGRESS_INTERVAL_S:
             return
         self._shown_s = time.monotonic()
         merged: dict[str, Any] = {
@@ -232,26 +232,26 @@ class SharedRun:
         }
         for name in each[0].keys() - merged.keys():
             values = [one[name] for one in each]
-            if name in _LARGEST:
+            if name in _LARGEST_VALUE_FIELDS:
                 merged[name] = max(values)
-            elif name in _SMALLEST:
+            elif name in _SMALLEST_VALUE_FIELDS:
                 merged[name] = min(values)
             else:
                 merged[name] = sum(values)
-        self._output.line({"type": "progress", **merged})
+        self._output.write_line({"type": "progress", **merged})
 
 
 # -- one process -----------------------------------------------------------------------------------
 
 
-def _fork(
+def _fork_client(
     spec: BenchSpec,
     endpoint: Endpoint,
     key: str | None,
     share: Share,
     began_ns: int,
     close: list[int],
-) -> _Process:
+) -> _ClientProcess:
     """Fork the process that sends one share of the load. `close` are file descriptors of the
     parent's pipes to earlier processes; the new process closes them, because an inherited copy
     would keep those pipes open."""
@@ -261,7 +261,7 @@ def _fork(
     if pid:
         os.close(output_write)
         os.close(control_read)
-        return _Process(pid, output_read, control_write)
+        return _ClientProcess(pid, output_read, control_write)
     status = 1
     try:
         die_with_parent()  # a process that is stopped does not see that its pipe is closed
@@ -283,12 +283,12 @@ def _send_share(
 ) -> None:
     wake = wake_on_signals()
     output = WorkerOutput(1)
-    client = Client(spec, endpoint, key, output.record, share=share, began_ns=began_ns)
+    client = Client(spec, endpoint, key, output.write_record, share=share, began_ns=began_ns)
     control = _Control(client, output, wake)
-    client.agree, client.on_steady = control.agree, control.steady
-    client.watch(0, IN, lambda _: control.read())
-    drive(client, output, wake)
-    output.line({"type": "report", **asdict(client.report())})
+    client.agree, client.on_steady = control.agree_on_warmup, control.report_steady
+    client.watch(0, READABLE, lambda _: control.read_agreement())
+    run_client(client, output, wake)
+    output.write_line({"type": "report", **asdict(client.report())})
     output.finish(wait_s=60.0)
 
 
@@ -302,25 +302,25 @@ class _Control:
         self._agreed: WarmedUp | None = None
         self._rest = b""
 
-    def steady(self) -> None:
+    def report_steady(self) -> None:
         if not self._said_steady:
             self._said_steady = True
-            self._output.line({"type": "steady"})
+            self._output.write_line({"type": "steady"})
 
-    def agree(self, warmed: WarmedUp) -> WarmedUp:
+    def agree_on_warmup(self, warmed: WarmedUp) -> WarmedUp:
         """Send what this process has measured in its warm-up to the worker, and wait for the reply.
         Return the combined values of all processes."""
-        self._output.line({"type": "warmed up", **asdict(warmed)})
+        self._output.write_line({"type": "warmed up", **asdict(warmed)})
         while self._agreed is None and not self._client.stopped:
             self._output.flush()
             ready, _, _ = select.select([0, self._wake], [], [], 0.1)
             if self._wake in ready:
-                self._client.stop(TERMINATED)
+                self._client.stop(ENDED_BY_SIGNAL)
             elif ready:
-                self.read()
+                self.read_agreement()
         return self._agreed or warmed
 
-    def read(self) -> None:
+    def read_agreement(self) -> None:
         data = os.read(0, 1 << 20)
         if not data:
             self._client.stop("the worker process has ended")

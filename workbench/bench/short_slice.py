@@ -8,7 +8,7 @@ import struct
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of the system call
 # size, policy, flags, nice, priority, runtime in ns, deadline, period, least and highest utilization
-_ATTRIBUTES = struct.Struct("=IIQiIQQQII")
+_SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 
 
 def ask_for_short_slice(slice_ns: int = 100_000) -> None:
@@ -22,5 +22,7 @@ def ask_for_short_slice(slice_ns: int = 100_000) -> None:
     if call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    asked = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_ns, 0, 0, 0, 0)
+    asked = _SCHED_ATTRIBUTES.pack(
+        _SCHED_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_ns, 0, 0, 0, 0
+    )
     ctypes.CDLL(None).syscall(call, 0, asked, 0)

@@ -6,16 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from workbench.bench.independent_requests import independent_requests
+from workbench.bench.independent_requests import count_independent_requests
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
-from workbench.bench.steady_window import Window, requests_in, tokens_in
-from workbench.bench.time_doubt import early_us
+from workbench.bench.steady_window import Window, count_requests_in, count_tokens_in
+from workbench.bench.time_doubt import early_us_by_chunk
 from workbench.model.slo import LATENCIES, OF_AN_SLO, Limit, LimitAttained, parse_slo
 
-_ROUNDING = 1e-9  # 95 % of 100 requests are 95 requests, not 96
-_NOTED = 0.1  # points by which the attainment may be wrong without a note
-_OPEN_POINTS = 0.5  # of which late reads may leave open whether a limit was kept
+_ROUNDING_ERROR = 1e-9  # 95 % of 100 requests are 95 requests, not 96
+_NOTED_DOUBT_POINTS = 0.1  # points by which the attainment may be wrong without a note
+_MAX_OPEN_POINTS = 0.5  # of which late reads may leave open whether a limit was kept
 
 
 def slo_metric_values(
@@ -38,7 +38,7 @@ def slo_metric_values(
         return {}
     limits = parse_slo(slo)
     unsure = [limit for limit in limits if LATENCIES[limit.latency] in withheld]
-    unknown = {limit for limit in unsure if not _is_known(limit, counted, first_tokens)}
+    unknown = {limit for limit in unsure if not _is_limit_decided(limit, counted, first_tokens)}
     attained = tuple(
         _attainment_of_limit(limit, () if limit in unknown else counted, first_tokens)
         for limit in limits
@@ -46,19 +46,21 @@ def slo_metric_values(
     if unknown or not counted:
         return {"slo": attained}
     good = _requests_keeping(counted, limits, first_tokens)
-    tokens = tokens_in(window, good)
+    tokens = count_tokens_in(window, good)
     rates: dict[str, object] = {"slo_pct": _percent_of_counted(good, counted)}
     if window.seconds > 0:
-        rates["goodput_request_s"] = round(requests_in(window, good) / window.seconds, 4)
+        rates["goodput_request_s"] = round(count_requests_in(window, good) / window.seconds, 4)
         if tokens is not None:
             rates["goodput_tok_s"] = round(tokens / window.seconds, 4)
     return {"slo": attained, **rates}
 
 
-def _is_known(limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None) -> bool:
+def _is_limit_decided(
+    limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
+) -> bool:
     """Return whether late reads leave open for only a few requests whether they kept a limit."""
     least_pct, most_pct = attainment_range(counted, [limit], first_tokens)
-    return most_pct - least_pct <= _OPEN_POINTS
+    return most_pct - least_pct <= _MAX_OPEN_POINTS
 
 
 def attainment_doubt(
@@ -75,7 +77,7 @@ def attainment_doubt(
     if not isinstance(metrics.get("slo_pct"), float):
         return ()
     least_pct, most_pct = attainment_range(counted, parse_slo(slo), first_tokens)
-    if most_pct - least_pct <= _NOTED:
+    if most_pct - least_pct <= _NOTED_DOUBT_POINTS:
         return ()
     return (
         f"between {least_pct:.1f} and {most_pct:.1f} % of the requests kept the SLO: the load client"
@@ -136,7 +138,9 @@ def _independent_requests_of(
     due = sorted((r for r in counted if r.due_s is not None), key=lambda r: r.due_s or 0.0)
     latencies_ms = _latencies_ms(limit, due, first_tokens)
     return (
-        round(independent_requests(latencies_ms, limit.most_ms, limit.percent), 1) if due else None
+        round(count_independent_requests(latencies_ms, limit.most_ms, limit.percent), 1)
+        if due
+        else None
     )
 
 
@@ -158,7 +162,7 @@ def _latency_at_percent(
     latencies = sorted(_latencies_ms(limit, counted, first_tokens))
     if not latencies:
         return None
-    needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING)
+    needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING_ERROR)
     reached_ms = latencies[max(needed, 1) - 1]
     return round(reached_ms, 4) if math.isfinite(reached_ms) else None
 
@@ -191,7 +195,7 @@ def _range_ms(
     said_ms = _latency_ms(record, latency, first_tokens)
     if not record.unsure and not record.send_us:
         return said_ms, said_ms
-    early = early_us(record)
+    early = early_us_by_chunk(record)
     first_us, last_us = early.get(0, 0), early.get(len(record.gaps_us), 0)
     if latency == "tpot":
         shortest_ms = tpot_ms(record, first_tokens, -last_us) or 0.0

@@ -58,7 +58,7 @@ class SseDecoder:
             if block.startswith(b"data: ") and b"\n" not in block:
                 events.append((b"", block[6:]))
             else:
-                events += _event(block)
+                events += _parse_event(block)
         return events
 
     @property
@@ -70,7 +70,7 @@ class SseDecoder:
         """Return the events in the rest of the stream. Call this only after the complete body has
         been fed."""
         tail, self._tail = self._tail, b""
-        return _event(tail)
+        return _parse_event(tail)
 
     def _with_lf(self, data: bytes) -> bytes:
         """Return `data` with each CR LF and CR replaced by LF. If a CR ends `data` and the next
@@ -81,7 +81,7 @@ class SseDecoder:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _event(block: bytes) -> list[tuple[bytes, bytes]]:
+def _parse_event(block: bytes) -> list[tuple[bytes, bytes]]:
     name, data, errors = b"", [], []
     for line in block.split(b"\n"):
         if line.startswith(b":"):

@@ -8,21 +8,21 @@ from itertools import pairwise
 from math import sqrt
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.steady_window import STEADY, Window, end_s
+from workbench.bench.steady_window import STEADY_WINDOW, Window, record_end_s
 from workbench.model.bench import BenchSpec
 
 # in a shorter measurement, a single pause of server or client decides
-LEAST_REQUESTS, LEAST_S = 4, 1.0
-NOT_KEPT_UP = "the server did not keep up"  # begins the reason
-_HALF = 8  # least number of requests in a half
-_APART = 0.10  # relative difference that the halves may have
-_SURE = 4.0  # standard errors; a smaller difference may be chance
+MIN_REQUESTS, MIN_WINDOW_S = 4, 1.0
+NOT_KEPT_UP_PREFIX = "the server did not keep up"  # begins the reason
+_MIN_REQUESTS_IN_HALF = 8  # least number of requests in a half
+_MAX_HALVES_DIFFERENCE = 0.10  # relative difference that the halves may have
+_SURE_STANDARD_ERRORS = 4.0  # standard errors; a smaller difference may be chance
 # of a run, to see how much its rate varies: each at least so many requests
-_LEAST_PARTS, _MOST_PARTS, _LEAST_IN_PART = 4, 8, 2
-_KEEPING_UP = 0.97  # share of the due rate that must be completed
-_LONGER = 1.2  # if a queue grows, later requests wait longer by this factor,
+_MIN_PARTS, _MAX_PARTS, _MIN_REQUESTS_IN_PART = 4, 8, 2
+_MIN_COMPLETED_SHARE = 0.97  # share of the due rate that must be completed
+_QUEUE_WAIT_FACTOR = 1.2  # if a queue grows, later requests wait longer by this factor,
 # and by this share of the schedule's length, more than in a queue that comes and goes
-_GROWTH = 0.03
+_QUEUE_GROWTH_SHARE = 0.03
 
 
 def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
@@ -30,7 +30,7 @@ def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | N
     has no schedule."""
     if not spec.has_schedule:
         return None
-    return why_not_kept_up([(r.due_s, end_s(r)) for r in counted if r.due_s is not None])
+    return why_not_kept_up([(r.due_s, record_end_s(r)) for r in counted if r.due_s is not None])
 
 
 def why_not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
@@ -41,7 +41,7 @@ def why_not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
     more than chance) and each request waited longer than in the first half. All latencies then grow
     for as long as the run lasts.
     """
-    if len(due) < 2 * _HALF:
+    if len(due) < 2 * _MIN_REQUESTS_IN_HALF:
         return None
     begin, end = min(d for d, _ in due), max(d for d, _ in due)
     middle = (begin + end) / 2
@@ -49,13 +49,19 @@ def why_not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
     came = sum(d > middle for d, _ in due)
     done = sum(middle < e <= end for _, e in due)
     waiting = sum(d <= middle < e for d, e in due)
-    if seconds <= 0 or done >= _KEEPING_UP * came or came - done <= 3 * sqrt(2 * max(1, waiting)):
+    if (
+        seconds <= 0
+        or done >= _MIN_COMPLETED_SHARE * came
+        or came - done <= 3 * sqrt(2 * max(1, waiting))
+    ):
         return None
     early, late = [e - d for d, e in due if d <= middle], [e - d for d, e in due if d > middle]
-    if fmean(late) < max(_LONGER * fmean(early), fmean(early) + _GROWTH * (end - begin)):
+    if fmean(late) < max(
+        _QUEUE_WAIT_FACTOR * fmean(early), fmean(early) + _QUEUE_GROWTH_SHARE * (end - begin)
+    ):
         return None
     return (
-        f"{NOT_KEPT_UP}: {came / seconds:.1f} requests/s were due and "
+        f"{NOT_KEPT_UP_PREFIX}: {came / seconds:.1f} requests/s were due and "
         f"{done / seconds:.1f}/s completed in"
         f" the second half of the schedule; the end-to-end time was {1000 * fmean(early):,.0f} ms "
         "in the first half and"
@@ -67,11 +73,11 @@ def why_too_short(counted: Sequence[RequestRecord], window: Window) -> str | Non
     """Return why the measurement is too short to trust, for the user; None if it is long enough, or
     if no request succeeded."""
     good = sum(r.ok for r in counted)
-    if not good or (good >= LEAST_REQUESTS and window.seconds >= LEAST_S):
+    if not good or (good >= MIN_REQUESTS and window.seconds >= MIN_WINDOW_S):
         return None
     requests = "one request" if good == 1 else f"{good} requests"
-    missing = [f"{LEAST_REQUESTS} requests"] if good < LEAST_REQUESTS else []
-    missing += [f"{LEAST_S:g} s"] if window.seconds < LEAST_S else []
+    missing = [f"{MIN_REQUESTS} requests"] if good < MIN_REQUESTS else []
+    missing += [f"{MIN_WINDOW_S:g} s"] if window.seconds < MIN_WINDOW_S else []
     return (
         f"the measurement is short: {requests} in {window.seconds:.3g} s; use at least "
         f"{' and '.join(missing)}"
@@ -84,19 +90,22 @@ def why_halves_differ(
     """Return why the result is less reliable than it seems, if the time per token differs between
     the two halves of the steady window. Otherwise return None. At a fixed number of streams, that
     time is the inverse of the throughput (Little's law)."""
-    if window.name != STEADY:
+    if window.name != STEADY_WINDOW:
         return None
     inside = [
         r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us
     ]
     inside.sort(key=lambda r: r.start_s)
     half = len(inside) // 2
-    if half < _HALF:
+    if half < _MIN_REQUESTS_IN_HALF:
         return None
     first, second = (_values_of(part, _per_token_ms) for part in (inside[:half], inside[-half:]))
     apart = fmean(second) / fmean(first) - 1
     error = sqrt((variance(first) + variance(second)) / half)
-    if abs(apart) <= _APART or abs(fmean(second) - fmean(first)) <= _SURE * error:
+    if (
+        abs(apart) <= _MAX_HALVES_DIFFERENCE
+        or abs(fmean(second) - fmean(first)) <= _SURE_STANDARD_ERRORS * error
+    ):
         return None
     advice = "use more --warmup" if spec.until_steady else "use --until-steady or more --warmup"
     return (
@@ -117,14 +126,14 @@ def rate_error_pct(
 
     At a fixed number of streams, the rate is the inverse of a request's time per token (Little's law).
     """
-    if window.name != STEADY or spec.has_pauses:
+    if window.name != STEADY_WINDOW or spec.has_pauses:
         return None
     inside = sorted(
         (r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s),
         key=lambda r: r.start_s,
     )
-    parts = min(_MOST_PARTS, len(inside) // max(spec.concurrency, _LEAST_IN_PART))
-    if parts < _LEAST_PARTS:
+    parts = min(_MAX_PARTS, len(inside) // max(spec.concurrency, _MIN_REQUESTS_IN_PART))
+    if parts < _MIN_PARTS:
         return None
     edges = [len(inside) * number // parts for number in range(parts + 1)]
     means = [fmean(_values_of(inside[first:end], _per_token_ms)) for first, end in pairwise(edges)]

@@ -17,20 +17,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from workbench.bench.records import SILENT, RequestRecord
+from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord
 from workbench.bench.schedule import STEADY_ROUNDS
 from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 
-STEADY, WHOLE = "steady", "whole run"
-_OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of a mean request
+STEADY_WINDOW, WHOLE_RUN = "steady", "whole run"
+_MIN_OPEN_LOOP_DURATIONS = (
+    2.0  # least length of an open loop's window, in durations of a mean request
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a run, in seconds after the run began. `name` is STEADY for the steady window (all
-    streams are busy) or WHOLE for the whole run. If there is no steady window, `why` gives the
+    """A part of a run, in seconds after the run began. `name` is STEADY_WINDOW for the steady window (all
+    streams are busy) or WHOLE_RUN for the whole run. If there is no steady window, `why` gives the
     reason."""
 
     name: str
@@ -43,7 +45,7 @@ class Window:
         return self.end_s - self.begin_s
 
 
-def end_s(record: RequestRecord) -> float:
+def record_end_s(record: RequestRecord) -> float:
     return record.start_s + record.end_us / 1e6
 
 
@@ -60,17 +62,19 @@ def window_of(
     stalled. With a single stream, the whole run is steady, because it has no ramp and no tail.
     """
     if not counted:
-        return Window(WHOLE, 0.0, 0.0, "no request was made")
-    whole = (min(r.start_s for r in counted), max(end_s(r) for r in counted))
+        return Window(WHOLE_RUN, 0.0, 0.0, "no request was made")
+    whole = (min(r.start_s for r in counted), max(record_end_s(r) for r in counted))
     good = [r for r in counted if r.ok]
     if not good:
-        return Window(WHOLE, *whole, "no request succeeded")
-    stalled = sum(r.error in SILENT for r in counted)
+        return Window(WHOLE_RUN, *whole, "no request succeeded")
+    stalled = sum(r.error in SILENT_SERVER_KINDS for r in counted)
     if stalled:
-        return Window(WHOLE, *whole, f"the server let {stalled} of {len(counted)} streams stall")
+        return Window(
+            WHOLE_RUN, *whole, f"the server let {stalled} of {len(counted)} streams stall"
+        )
     if not spec.has_schedule and spec.concurrency == 1:
-        return Window(STEADY, *whole)
-    begin = max(ramp_end_s, min(end_s(r) for r in good))
+        return Window(STEADY_WINDOW, *whole)
+    begin = max(ramp_end_s, min(record_end_s(r) for r in good))
     if spec.trace and trace_load(spec.trace).has_turns:
         # from then on, no conversation or session begins when another one ends
         first_turns = {*trace_load(spec.trace).first_turns}
@@ -100,7 +104,7 @@ def _steady_window_between(
             else (f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)")
         )
     else:
-        least_s = _OPEN_DURATIONS * sum(r.end_us for r in good) / len(good) / 1e6
+        least_s = _MIN_OPEN_LOOP_DURATIONS * sum(r.end_us for r in good) / len(good) / 1e6
         short = (
             ""
             if end - begin >= least_s
@@ -108,10 +112,10 @@ def _steady_window_between(
         )
     if not short and end <= begin:
         short = "the first stream had ended before the last one started"
-    return Window(WHOLE, *whole, short) if short else Window(STEADY, begin, end)
+    return Window(WHOLE_RUN, *whole, short) if short else Window(STEADY_WINDOW, begin, end)
 
 
-def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
+def count_tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
     """Return the estimated number of output tokens that arrived inside the window; it can be a
     fraction. `good` are the successful requests. None if the server did not report the token count
     of one of these requests."""
@@ -120,7 +124,7 @@ def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
     return sum(_tokens_inside(r, window) for r in good)
 
 
-def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
+def count_requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
     """Return the number of requests inside the window. A request that is only partly inside counts
     as that part of its duration, so the number can be a fraction."""
     return sum(_share_inside(r, window) for r in good)
@@ -136,14 +140,14 @@ def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | 
 
 
 def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> float:
-    begin, end = record.start_s, end_s(record) - silent_us / 1e6
+    begin, end = record.start_s, record_end_s(record) - silent_us / 1e6
     if window.begin_s <= begin <= end <= window.end_s:  # nearly all: `min` and `max` take long
         return end - begin
     return max(0.0, min(end, window.end_s) - max(begin, window.begin_s))
 
 
 def _share_inside(record: RequestRecord, window: Window) -> float:
-    if window.begin_s <= record.start_s and end_s(record) <= window.end_s:
+    if window.begin_s <= record.start_s and record_end_s(record) <= window.end_s:
         return 1.0
     if record.end_us <= 0:
         return float(window.begin_s <= record.start_s <= window.end_s)
@@ -152,9 +156,9 @@ def _share_inside(record: RequestRecord, window: Window) -> float:
 
 def _tokens_inside(record: RequestRecord, window: Window) -> float:
     tokens = record.output_tokens or 0
-    if record.start_s >= window.begin_s and end_s(record) <= window.end_s:
+    if record.start_s >= window.begin_s and record_end_s(record) <= window.end_s:
         return tokens
-    if end_s(record) <= window.begin_s or record.start_s >= window.end_s:
+    if record_end_s(record) <= window.begin_s or record.start_s >= window.end_s:
         return 0.0
     if record.ttft_us is None:
         return tokens * _share_inside(record, window)

@@ -11,19 +11,25 @@ from workbench.bench.records import RequestRecord, sum_or_none
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import (
     ClientFacts,
-    notes_of,
     reasons_for_invalid_result,
     reliability_marks,
+    result_notes,
 )
 from workbench.bench.slo_attainment import absent_slo_reasons, attainment_doubt, slo_metric_values
 from workbench.bench.steadiness import rate_error_pct
-from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
+from workbench.bench.steady_window import (
+    Window,
+    count_requests_in,
+    count_tokens_in,
+    mean_in_flight,
+    window_of,
+)
 from workbench.model.bench import WITHHELD, BenchSpec, BenchSummary
 from workbench.model.distribution import distribution_of
 
-_NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"
-_FROM_CHUNKS = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
-_FROM_USAGE = (
+_NO_TELEMETRY_REASON = "no telemetry of the server's GPUs was merged into this result"
+_METRICS_FROM_CHUNKS = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
+_METRICS_FROM_USAGE = (
     "prompt_tokens",
     "output_tokens",
     "cached_tokens",
@@ -35,8 +41,11 @@ _FROM_USAGE = (
     "per_stream_tok_s",
 )
 
-_OPTIONAL = ("queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms")  # with a rate only
-_OF_OUTPUT = {*_FROM_CHUNKS, *_FROM_USAGE} - {"prompt_tokens", "cached_tokens"}
+_METRICS_OF_RATE = ("queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms")  # with a rate only
+_METRICS_OF_OUTPUT = {*_METRICS_FROM_CHUNKS, *_METRICS_FROM_USAGE} - {
+    "prompt_tokens",
+    "cached_tokens",
+}
 
 
 def summarize(
@@ -61,7 +70,7 @@ def summarize(
         (r.start_s for r in counted), default=0.0
     )
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _metrics_in_window(good, window)
-    metrics |= _from_schedule(good)
+    metrics |= _latencies_from_schedule(good)
     metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
     doubts = _latency_doubts(good, facts)
     withheld = {
@@ -84,7 +93,7 @@ def summarize(
         | withheld
         | absent_slo_reasons(spec.slo, slo),
         notes=(
-            *notes_of(spec, counted, facts, window),
+            *result_notes(spec, counted, facts, window),
             *_doubt_notes(doubts),
             *attainment_doubt(spec.slo, slo, counted, facts.first_tokens),
         ),
@@ -129,7 +138,7 @@ def _run_metrics(
 
 
 def _metrics_in_window(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
-    tokens, requests = tokens_in(window, good), requests_in(window, good)
+    tokens, requests = count_tokens_in(window, good), count_requests_in(window, good)
     seconds = window.seconds
     return {
         "output_tok_s": round(tokens / seconds, 4) if tokens and seconds > 0 else None,
@@ -142,7 +151,7 @@ def _metrics_in_window(good: Sequence[RequestRecord], window: Window) -> dict[st
 def _prompt_tok_per_s(good: Sequence[RequestRecord], window: Window) -> float | None:
     """Return the prompt tokens per second of the requests in the window, or None without token
     usage. For a request that is partly in the window, only that part of its tokens counts."""
-    tokens, requests = sum_or_none([r.prompt_tokens for r in good]), requests_in(window, good)
+    tokens, requests = sum_or_none([r.prompt_tokens for r in good]), count_requests_in(window, good)
     return (
         round(tokens / len(good) * requests / window.seconds, 4)
         if tokens and window.seconds > 0
@@ -150,7 +159,7 @@ def _prompt_tok_per_s(good: Sequence[RequestRecord], window: Window) -> float | 
     )
 
 
-def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
+def _latencies_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
     """Return {metric name: distribution} for the metrics that begin at a request's scheduled time.
     All of them are None without a request rate, because requests then have no scheduled times."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
@@ -195,7 +204,7 @@ def _doubt_notes(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> tuple[st
         f"the {names[0].removesuffix('_ms').upper()} is known within {doubt.widest_ms:.1f} ms: the"
         " load client got several chunks with one time"
         for names, doubt in doubts.items()
-        if doubt.too_wide is None and doubt.widest_ms > time_doubt.LIMIT_MS
+        if doubt.too_wide is None and doubt.widest_ms > time_doubt.MAX_DOUBT_MS
     )
 
 
@@ -221,9 +230,9 @@ def _absent_metric_reasons(
     spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]
 ) -> dict[str, str]:
     """Return {metric name: reason} for each metric that is None."""
-    reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
+    reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY_REASON)
     for name, value in metrics.items():
-        if value is None and name not in _OPTIONAL:
+        if value is None and name not in _METRICS_OF_RATE:
             reasons[name] = _why_metric_is_absent(spec, name, good)
     return reasons
 
@@ -233,16 +242,16 @@ def _why_metric_is_absent(spec: BenchSpec, name: str, good: list[RequestRecord])
         return "no request succeeded"
     if name == "rate_error_pct":
         return "the steady window is too short, or the load sets the rate"
-    if spec.endpoint == "embeddings" and name in _OF_OUTPUT:
+    if spec.endpoint == "embeddings" and name in _METRICS_OF_OUTPUT:
         return "an embedding has no output tokens"
     if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):
         return "the server's usage does not contain the number of cached prompt tokens"
     without = sum(
         (r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good
     )
-    if without and name in _FROM_USAGE:
+    if without and name in _METRICS_FROM_USAGE:
         return f"{without} of {len(good)} replies had no token usage"
-    if name in _FROM_CHUNKS and not spec.stream:
+    if name in _METRICS_FROM_CHUNKS and not spec.stream:
         return "the replies were not streamed"
     if name in ("ttft_ms", "tokens_per_chunk"):
         return "no reply had content"

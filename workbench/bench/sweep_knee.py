@@ -15,17 +15,17 @@ from workbench.model.counts import four_digits
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import SweepPoint
 
-NEEDED = 3  # measured values: two give a line, not a bend
+MIN_MEASURED_POINTS = 3  # measured values: two give a line, not a bend
 # of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
-SETTING_LOSS = 0.05
-FLAT_LOSS = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
+MAX_SETTING_LOSS_SHARE = 0.05
+FLAT_CURVE_SHARE = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
 NO_EFFECT = "no effect"  # value of SweepPoint.in_force
-UNBOUND = (
+NOTHING_LIMITED_TEXT = (
     "no knee: no value limited anything (the driver reported no power cap, and the GPUs drew less "
     "than each value"
     " allows), so the differences between the values are noise"
 )
-CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with it
+MAX_CONCURRENCY_LOSS_SHARE = 0.10  # throughput grows by doublings there, and latency with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
     """
     known = [(i, p) for i, p in _measured_points(points) if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
-        return Knee(None, UNBOUND)
+        return Knee(None, NOTHING_LIMITED_TEXT)
     found = _knee_of_curve(known)
     idle = [p.label for _, p in _measured_points(points) if p.in_force == NO_EFFECT]
     if not idle:
@@ -57,20 +57,22 @@ def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
     )
 
 
-def _knee_of_curve(known: Sequence[Placed]) -> Knee:
-    if len(known) < NEEDED:
+def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
+    if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
     best = max(known, key=lambda p: _speed_of(p[1]))
-    fast = [p for p in known if _speed_of(p[1]) >= (1 - SETTING_LOSS) * _speed_of(best[1])]
+    fast = [
+        p for p in known if _speed_of(p[1]) >= (1 - MAX_SETTING_LOSS_SHARE) * _speed_of(best[1])
+    ]
     if any(p.tok_per_joule is None for _, p in known):
         return Knee(
             None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known, best)
         )
     last = max(known, key=lambda p: p[1].x or 0.0)
-    if all(_speed_of(p) >= (1 - FLAT_LOSS) * _speed_of(best[1]) for _, p in known):
+    if all(_speed_of(p) >= (1 - FLAT_CURVE_SHARE) * _speed_of(best[1]) for _, p in known):
         first = min(known, key=lambda p: p[1].x or 0.0)
         text = (
-            f"no knee: tok/s is flat within {_percent_text(FLAT_LOSS)} from {first[1].label} to "
+            f"no knee: tok/s is flat within {_percent_text(FLAT_CURVE_SHARE)} from {first[1].label} to "
             f"{last[1].label}"
         )
         return Knee(
@@ -85,7 +87,7 @@ def _knee_of_curve(known: Sequence[Placed]) -> Knee:
     index, knee = max(fast, key=lambda p: (_tok_per_joule(p[1]), _speed_of(p[1]), -(p[1].x or 0.0)))
     text = (
         f"{knee.label}: the most tok/J ({_tok_per_joule(knee):.3g}) of the values that lose at most "
-        f"{_percent_text(SETTING_LOSS)} of"
+        f"{_percent_text(MAX_SETTING_LOSS_SHARE)} of"
         f" the best tok/s ({four_digits(_speed_of(best[1]))} at {best[1].label}; here "
         f"{four_digits(_speed_of(knee))},"
         f" {_change_text(knee, best[1])})"
@@ -104,10 +106,12 @@ def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     Latency here is the time per token of one stream, concurrency / throughput (Little's law).
     """
     known = [(i, p) for i, p in _measured_points(points) if p.x]
-    if len(known) < NEEDED:
+    if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
     best = max(known, key=lambda p: _speed_of(p[1]))
-    kept = [p for p in known if _speed_of(p[1]) >= (1 - CONCURRENCY_LOSS) * _speed_of(best[1])]
+    kept = [
+        p for p in known if _speed_of(p[1]) >= (1 - MAX_CONCURRENCY_LOSS_SHARE) * _speed_of(best[1])
+    ]
     last = max(known, key=lambda p: p[1].x or 0.0)
     if kept == [last]:
         before = max((p for p in known if p != last), key=lambda p: p[1].x or 0.0)
@@ -124,17 +128,17 @@ def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     text = (
         f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of "
         "the levels that keep "
-        f"{_percent_text(1 - CONCURRENCY_LOSS)} of the best throughput ({four_digits(_speed_of(best[1]))} "
+        f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({four_digits(_speed_of(best[1]))} "
         f"tok/s at {best[1].label};"
         f" here {four_digits(_speed_of(knee))}, {_percent_text(share)})"
     )
     return Knee(index, text)
 
 
-Placed = tuple[int, SweepPoint]
+PlacedPoint = tuple[int, SweepPoint]
 
 
-def _measured_points(points: Sequence[SweepPoint]) -> list[Placed]:
+def _measured_points(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
     return [
         (i, p)
         for i, p in enumerate(points)
@@ -158,32 +162,35 @@ def _percent_text(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _too_few_points_text(known: Sequence[Placed]) -> str:
+def _too_few_points_text(known: Sequence[PlacedPoint]) -> str:
     return (
-        f"no knee: that needs {NEEDED} measured values, and there "
+        f"no knee: that needs {MIN_MEASURED_POINTS} measured values, and there "
         f"{'is' if len(known) == 1 else 'are'} {len(known)}"
     )
 
 
-def _flat_curve_text(known: Sequence[Placed], best: Placed) -> str:
-    flat = [p for p in known if _speed_of(p[1]) >= (1 - FLAT_LOSS) * _speed_of(best[1])]
+def _flat_curve_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str:
+    flat = [p for p in known if _speed_of(p[1]) >= (1 - FLAT_CURVE_SHARE) * _speed_of(best[1])]
     lowest = min(flat, key=lambda p: p[1].x or 0.0)[1]
     if lowest.x == max(p.x or 0.0 for _, p in known):
         return f"tok/s over watts does not flatten up to {lowest.label}"
     watts = f" ({lowest.power_w:.0f} W drawn)" if lowest.power_w is not None else ""
     return (
         f"tok/s over watts flattens at {lowest.label}{watts}: higher values gain at most "
-        f"{_percent_text(FLAT_LOSS)}"
+        f"{_percent_text(FLAT_CURVE_SHARE)}"
     )
 
 
-def _most_efficient_text(known: Sequence[Placed], best: Placed) -> str:
+def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str:
     with_thrift = [p for p in known if p[1].tok_per_joule is not None]
     if not with_thrift:
         return "tok/J is not known at any value"
     most = max(with_thrift, key=lambda p: _tok_per_joule(p[1]))[1]
-    if all(_tok_per_joule(p) >= (1 - SETTING_LOSS) * _tok_per_joule(most) for _, p in with_thrift):
-        return f"tok/J is within {_percent_text(SETTING_LOSS)} at all values"
+    if all(
+        _tok_per_joule(p) >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule(most)
+        for _, p in with_thrift
+    ):
+        return f"tok/J is within {_percent_text(MAX_SETTING_LOSS_SHARE)} at all values"
     return (
         f"the most tok/J of all values: {most.label} ({_tok_per_joule(most):.3g}), "
         f"{_change_text(most, best[1])} tok/s"

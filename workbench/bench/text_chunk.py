@@ -8,8 +8,8 @@ time of the three parsers (http1.py, sse.py, reply.py), which parse all other ch
 
 from __future__ import annotations
 
-from workbench.bench.http1 import chunk_size
-from workbench.bench.reply import PLAIN, is_json_text
+from workbench.bench.http1 import parse_chunk_size
+from workbench.bench.reply import PLAIN_TEXT_BYTES, is_json_text
 
 
 class TextChunk:
@@ -31,7 +31,7 @@ class TextChunk:
         # the head has the size of the chunk, so the size is right
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
-            if text and not text.translate(None, PLAIN):
+            if text and not text.translate(None, PLAIN_TEXT_BYTES):
                 kept = self._kept
                 kept += text
                 return True
@@ -61,7 +61,7 @@ class TextChunk:
             head = data[: line_end + len(self._lead)]
             if (
                 not head.endswith(self._lead)
-                or chunk_size(data[:line_end]) != len(data) - line_end - 4
+                or parse_chunk_size(data[:line_end]) != len(data) - line_end - 4
             ):
                 return b""
             self._heads[len(data)] = head

@@ -29,9 +29,9 @@ from workbench.model.distribution import (
 )
 from workbench.model.lazy_dataclass import dataclass
 
-LIMIT_MS = 0.5
-LIMIT_SHARE = 0.01  # of the latency, if that is more
-_PARTS = ("mean", *PERCENTILES)
+MAX_DOUBT_MS = 0.5
+MAX_DOUBT_SHARE = 0.01  # of the latency, if that is more
+_LATENCY_STATISTICS = ("mean", *PERCENTILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ def itl_doubt(good: Sequence[RequestRecord]) -> Doubt:
     for gap in [gap for gap in low if gap < 0]:
         low[0] += low.pop(gap)
     return _doubt_between(
-        distribution_of_counts(low, 1000), distribution_of_counts(high, 1000), _PARTS[1:]
+        distribution_of_counts(low, 1000),
+        distribution_of_counts(high, 1000),
+        _LATENCY_STATISTICS[1:],
     )
 
 
@@ -101,10 +103,10 @@ def _known_values(values: Iterable[float | None]) -> Iterable[float]:
 
 def _early_us_of(record: RequestRecord, number: int) -> int:
     """Return the microseconds by which chunk `number` may have come earlier."""
-    return early_us(record).get(number, 0) if record.unsure else 0
+    return early_us_by_chunk(record).get(number, 0) if record.unsure else 0
 
 
-def early_us(record: RequestRecord) -> dict[int, int]:
+def early_us_by_chunk(record: RequestRecord) -> dict[int, int]:
     """Return {number of a chunk: microseconds by which it may have come earlier}."""
     return {
         number: early
@@ -114,7 +116,7 @@ def early_us(record: RequestRecord) -> dict[int, int]:
 
 
 def _doubt_between(
-    low: Distribution | None, high: Distribution | None, parts: Sequence[str] = _PARTS
+    low: Distribution | None, high: Distribution | None, parts: Sequence[str] = _LATENCY_STATISTICS
 ) -> Doubt:
     """Return the doubt about a latency whose statistics lie between those of `low` and `high`."""
     widest, too_wide = 0.0, None
@@ -123,6 +125,6 @@ def _doubt_between(
         if least is None or most is None:
             continue
         widest = max(widest, most - least)
-        if too_wide is None and most - least > max(LIMIT_MS, LIMIT_SHARE * least):
+        if too_wide is None and most - least > max(MAX_DOUBT_MS, MAX_DOUBT_SHARE * least):
             too_wide = f"{part} is between {least:,.1f} and {most:,.1f} ms"
     return Doubt(widest, too_wide)

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from workbench.bench.exchange import Exchange
     from workbench.model.bench import BenchSpec
 
-FIRST_TOKEN_S = 120.0
-STALL_S = 60.0
-RUN_S = 1800.0
-LONGEST_RUN_S = 4 * 3600.0
+FIRST_TOKEN_TIMEOUT_S = 120.0
+STALL_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 1800.0
+MAX_RUN_TIMEOUT_S = 4 * 3600.0
 _PREFILL_TOK_S = 50.0  # reached by the slowest machines in use
 # most prompts that are processed before the first of them has its first token
 _PREFILLED_TOGETHER = 16
 # mean gaps of the same reply: a server of 1 token/s may pause longer than one of 100
-_STALL_GAPS = 100
-_SLACK = 1.5  # factor on the expected time of a run
-_ENDLESS = 8  # chunks of a reply, as a multiple of the requested length,
-ENDLESS_FROM = 1000  # and this many more
+_STALL_MEAN_GAPS = 100
+_RUN_TIME_SLACK_FACTOR = 1.5  # factor on the expected time of a run
+_ENDLESS_REPLY_FACTOR = 8  # chunks of a reply, as a multiple of the requested length,
+ENDLESS_REPLY_CHUNKS = 1000  # and this many more
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -50,7 +50,7 @@ def _think_time_s(spec: BenchSpec) -> float:
     return parse_think_time(spec.think_time).mean_s * spec.requests / max(1, spec.concurrency)
 
 
-class Limits:
+class TimeLimits:
     """Time limits of one run. `heard_ns` is the monotonic time at which the last content of any
     request arrived."""
 
@@ -60,11 +60,13 @@ class Limits:
         lasts_s = min(spec.seconds or math.inf, spec.trace_s or math.inf)
         if not math.isfinite(lasts_s):
             lasts_s = _think_time_s(spec)
-        self.deadline_s = spec.deadline_s or RUN_S + lasts_s
+        self.deadline_s = spec.deadline_s or RUN_TIMEOUT_S + lasts_s
         prompt_tokens = _longest_prompt_tokens(spec)
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
-        self._least_stall_ns = int(1e9 * (STALL_S if spec.stall_s is None else spec.stall_s))
-        self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
+        self._least_stall_ns = int(
+            1e9 * (STALL_TIMEOUT_S if spec.stall_s is None else spec.stall_s)
+        )
+        self._first_token_s = FIRST_TOKEN_TIMEOUT_S + prompt_tokens * together / _PREFILL_TOK_S
 
     def note_content(self, running: Iterable[Exchange]) -> None:
         """Update `heard_ns`, the time of the newest content, from the requests in flight."""
@@ -72,7 +74,7 @@ class Limits:
             if exchange.reply.stamps_ns:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
 
-    def over(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
+    def exceeded_limit(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
         """Return (kind of failure, message) for a request in flight that has exceeded a time limit.
         None if the request may continue."""
         asked_s, chunks = self.spec.timeout_s, len(exchange.reply.stamps_ns)
@@ -80,7 +82,7 @@ class Limits:
             return records.TIMEOUT, (
                 f"the reply was not complete after {asked_s:g} s and {chunks} chunks"
             )
-        if exchange.begun:
+        if exchange.has_begun:
             if now_ns - exchange.last_byte_ns <= self._least_stall_ns:  # nearly always
                 return None
             stall_s = self._stall_limit_s(exchange)
@@ -98,12 +100,12 @@ class Limits:
             )
         return None
 
-    def endless(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
+    def endless_reply_error(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
         """Return (kind of failure, message) for a reply with far more chunks than requested tokens,
         or None if its length is acceptable."""
-        if chunks <= _ENDLESS * asked_tokens + ENDLESS_FROM:
+        if chunks <= _ENDLESS_REPLY_FACTOR * asked_tokens + ENDLESS_REPLY_CHUNKS:
             return None
-        return records.LONG, (
+        return records.LONG_ANSWER, (
             f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
         )
 
@@ -112,19 +114,19 @@ class Limits:
             return self.spec.stall_s
         stamps = exchange.reply.stamps_ns
         gap_s = (stamps[-1] - stamps[0]) / (len(stamps) - 1) / 1e9 if len(stamps) > 1 else 0.0
-        return max(STALL_S, round(_STALL_GAPS * gap_s))
+        return max(STALL_TIMEOUT_S, round(_STALL_MEAN_GAPS * gap_s))
 
-    def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
+    def is_run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
         """Return whether the run must end now, `elapsed_s` seconds after its start. `share_done`
         returns the share of the run that is done, 0 to 1.
 
         If the user gave neither a deadline nor a duration, a run that makes progress may continue
-        until the end that its pace so far predicts, with some slack, but at most LONGEST_RUN_S
+        until the end that its pace so far predicts, with some slack, but at most MAX_RUN_TIMEOUT_S
         seconds.
         """
         if elapsed_s <= self.deadline_s:
             return False
         share = share_done() if self.spec.deadline_s is None and self.spec.seconds is None else 0.0
-        if share > 0 and elapsed_s / share <= LONGEST_RUN_S:
-            self.deadline_s = min(LONGEST_RUN_S, _SLACK * elapsed_s / share)
+        if share > 0 and elapsed_s / share <= MAX_RUN_TIMEOUT_S:
+            self.deadline_s = min(MAX_RUN_TIMEOUT_S, _RUN_TIME_SLACK_FACTOR * elapsed_s / share)
         return elapsed_s > self.deadline_s

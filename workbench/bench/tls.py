@@ -50,7 +50,7 @@ def certificate_problem(error: BaseException) -> str | None:
     return None
 
 
-ADVICE = (
+CERTIFICATE_ADVICE = (
     "give the file of the server's CA: --cacert FILE; or, on your own network, accept any "
     "certificate: --insecure"
 )

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from workbench.bench.prompt_file import message_of
+from workbench.bench.prompt_file import chat_message_of_turn
 from workbench.model.errors import InputError
 from workbench.model.untrusted_numbers import parse_error_text
 
-_CHUNK = 1 << 18  # bytes of a file that are read at once
-_MOST_ENTRY = 1 << 23  # characters of one conversation
-_MOST_TEXT = 1 << 28  # characters of all of them
-_ASCII_PER_TOKEN, _OTHERS_PER_TOKEN = 4.0, 1.5
-EXPECTED = (
+_READ_CHUNK_BYTES = 1 << 18  # bytes of a file that are read at once
+_MAX_ENTRY_CHARACTERS = 1 << 23  # characters of one conversation
+_MAX_TEXT_CHARACTERS = 1 << 28  # characters of all of them
+_ASCII_PER_TOKEN, _NON_ASCII_PER_TOKEN = 4.0, 1.5
+EXPECTED_FORM = (
     'give conversations as ShareGPT distributes them: {"conversations": [{"from": "human", "value": '
     '"…"}, {"from": "gpt", "value": "…"}]}, one a line or in one JSON array'
 )
@@ -45,17 +45,17 @@ def read_turns(path: Path, entries: Iterator[tuple[str, Any]], most: int) -> lis
             found = _requests_of_conversation(entry, len(turns))
             characters += len(json.dumps([turn.messages for turn in found], ensure_ascii=False))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: {error}", next_step=EXPECTED) from None
-        if characters > _MOST_TEXT:
+            raise InputError(f"{place}: {error}", next_step=EXPECTED_FORM) from None
+        if characters > _MAX_TEXT_CHARACTERS:
             raise InputError(
-                f"{place}: the conversations have more than {_MOST_TEXT >> 20} Mi characters",
+                f"{place}: the conversations have more than {_MAX_TEXT_CHARACTERS >> 20} Mi characters",
                 next_step="give --first N to use only the first N requests",
             )
         turns += found
         if len(turns) >= most:
             return turns[:most]
     if not turns:
-        raise InputError(f"{path} contains no answered question", next_step=EXPECTED)
+        raise InputError(f"{path} contains no answered question", next_step=EXPECTED_FORM)
     return turns
 
 
@@ -70,7 +70,7 @@ def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
     said = entry.get("conversations", entry.get("conversation"))
     if not isinstance(said, list):
         raise ValueError("the conversation is not a list")
-    messages = [message_of(one) for one in said]
+    messages = [chat_message_of_turn(one) for one in said]
     for message in messages:
         message["content"].encode()  # half of a character (a lone surrogate) cannot be sent
     turns: list[Turn] = []
@@ -80,21 +80,21 @@ def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
         text, asked = message["content"], any(one["role"] == "user" for one in new)
         answers = message["role"] == "assistant"
         if answers and asked and text.strip():
-            answer_tokens = tokens_of(text)
+            answer_tokens = estimate_tokens(text)
             turns.append(Turn(before, answer_tokens, new, tokens, reused))
             before, reused = number + len(turns) - 1, tokens
             new = []
         elif answers and not turns:
             continue  # an answer to a question that the file does not have
         new.append(message)
-        tokens += tokens_of(text)
+        tokens += estimate_tokens(text)
     return turns
 
 
-def tokens_of(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Return about how many tokens a text has."""
     others = sum(not sign.isascii() for sign in text)
-    return max(1, round((len(text) - others) / _ASCII_PER_TOKEN + others / _OTHERS_PER_TOKEN))
+    return max(1, round((len(text) - others) / _ASCII_PER_TOKEN + others / _NON_ASCII_PER_TOKEN))
 
 
 def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
@@ -102,7 +102,7 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
     the file is read as is used. Raises InputError for an entry that is no JSON object."""
     decoder = json.JSONDecoder()
     utf_8 = codecs.getincrementaldecoder("utf-8-sig")()
-    buffer, at, number, more = "", 0, 1, _CHUNK
+    buffer, at, number, more = "", 0, 1, _READ_CHUNK_BYTES
     opened = False
     while True:
         place = f"{path}: entry {number}"
@@ -114,25 +114,33 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
                 return
             value, at = decoder.raw_decode(buffer, at)
             if not isinstance(value, dict):
-                raise InputError(f"{place}: the entry is no conversation", next_step=EXPECTED)
+                raise InputError(f"{place}: the entry is no conversation", next_step=EXPECTED_FORM)
             yield place, value
-            number, more = number + 1, _CHUNK
+            number, more = number + 1, _READ_CHUNK_BYTES
         except RecursionError:
             raise InputError(
-                f"{place}: the JSON is nested too deeply", next_step=EXPECTED
+                f"{place}: the JSON is nested too deeply", next_step=EXPECTED_FORM
             ) from None
         except json.JSONDecodeError as error:
             left = len(buffer) - at
             try:
-                read = _next_text(file, utf_8, more) if left <= _MOST_ENTRY else ""
+                read = _next_text(file, utf_8, more) if left <= _MAX_ENTRY_CHARACTERS else ""
             except UnicodeDecodeError:
-                raise InputError(f"{place}: the file is not UTF-8", next_step=EXPECTED) from None
+                raise InputError(
+                    f"{place}: the file is not UTF-8", next_step=EXPECTED_FORM
+                ) from None
             if not read:
-                cut = "the file ends in it" if left <= _MOST_ENTRY else f"not JSON: {error.msg}"
-                raise InputError(f"{place}: {cut}", next_step=EXPECTED) from None
+                cut = (
+                    "the file ends in it"
+                    if left <= _MAX_ENTRY_CHARACTERS
+                    else f"not JSON: {error.msg}"
+                )
+                raise InputError(f"{place}: {cut}", next_step=EXPECTED_FORM) from None
             buffer, at, more = buffer[at:] + read, 0, 2 * more
         except ValueError as error:
-            raise InputError(f"{place}: {parse_error_text(error)}", next_step=EXPECTED) from None
+            raise InputError(
+                f"{place}: {parse_error_text(error)}", next_step=EXPECTED_FORM
+            ) from None
 
 
 def _next_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, most: int) -> str:

@@ -37,14 +37,14 @@ MOST_REQUESTS = 200_000
 _MOST_LINE_BYTES = 1 << 20
 _MOST_TOKENS = 2_000_000  # of one prompt or answer
 _MOST_HASHES = 8_000_000  # of all prompts; 128 million tokens in the blocks of a capture
-_MOST_TIME = 1e15  # in the unit of the file
+_MAX_TIME = 1e15  # in the unit of the file
 _HEAD_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
-_LARGE = 1_000_000_000
+_LARGE_NUMBER = 1_000_000_000
 _BLOCK_TOKENS = 512  # of a Mooncake trace,
 _BLOCK_SIZES = (16, 32, 64, 128, 256, _BLOCK_TOKENS, 1024, 2048)  # and of traces of the same form
-_MOONCAKE = ("timestamp", "input_length", "output_length")
-_EXPECTED = (
+_MOONCAKE_FIELDS = ("timestamp", "input_length", "output_length")
+_EXPECTED_FORM = (
     'give a Mooncake trace (JSON lines such as {"timestamp": 0, "input_length": 655, '
     '"output_length": 52, "hash_ids": [0, 1]}), or a CSV file with the columns '
     "TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or Timestamp,Request tokens,Response tokens "
@@ -69,7 +69,7 @@ class Trace:
     conversations: int = 0
 
 
-class _Row(NamedTuple):
+class _TraceRow(NamedTuple):
     """A line of a trace. `hashes` are those of the blocks of its prompt. A turn of a session begins
     `delay_s` after the answer of row `before`. If it `adds` to the prompt, `input_tokens` and
     `hashes` are what comes after that prompt and its answer."""
@@ -84,7 +84,7 @@ class _Row(NamedTuple):
     adds: bool = False
 
 
-Parse = Callable[[str], _Row]
+ParseRow = Callable[[str], _TraceRow]
 
 
 def read_trace(path: str | Path, first: int | None = None) -> Trace:
@@ -94,8 +94,8 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
     invalid row; the message then names the line."""
     path = Path(path)
     most = MOST_REQUESTS if first is None else min(first, MOST_REQUESTS)
-    rows: list[_Row] = []
-    sessions = _Sessions(rows)
+    rows: list[_TraceRow] = []
+    sessions = _SessionRows(rows)
     blocks = _BlockSize()
     numbers = _BlockNumbers()
     empty = unknown = hashes = 0
@@ -138,36 +138,40 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
             f"{path} cannot be read: {error.strerror}", next_step="check the file given by --trace"
         ) from None
     if not rows:
-        raise InputError(f"{path} contains no request", next_step=_EXPECTED)
+        raise InputError(f"{path} contains no request", next_step=_EXPECTED_FORM)
     return _trace_of_rows(
-        path, form, _in_order(rows), _Prompts(blocks.tokens_per_block, numbers), (empty, unknown)
+        path,
+        form,
+        _sort_rows_by_time(rows),
+        _PromptBlocks(blocks.tokens_per_block, numbers),
+        (empty, unknown),
     )
 
 
-class _Sessions:
+class _SessionRows:
     """Adds rows to `rows`, and finds the row before each turn of a session."""
 
-    def __init__(self, rows: list[_Row]) -> None:
+    def __init__(self, rows: list[_TraceRow]) -> None:
         self._rows = rows
         self._latest: dict[str, int] = {}  # the newest row of each session
         self._broken: set[str] = set()  # sessions whose newest turn was left out
 
-    def note_left_out(self, row: _Row) -> None:
+    def note_left_out(self, row: _TraceRow) -> None:
         """Note that a row without tokens is in no request."""
         if row.session:
             self._broken.add(row.session)
 
-    def is_prompt_unknown(self, row: _Row) -> bool:
+    def is_prompt_unknown(self, row: _TraceRow) -> bool:
         """Return whether a row adds to the prompt of a turn that was left out. Without that turn its
         prompt would be too short."""
         return row.adds and row.session in self._broken
 
-    def add(self, path: Path, number: int, row: _Row) -> None:
+    def add(self, path: Path, number: int, row: _TraceRow) -> None:
         """Add a row with the time at which its request begins. A turn of a session begins after the
         turn before it. Raises InputError for a row whose time or prompt is unknown."""
         before = self._latest.get(row.session) if row.session else None
         if before is not None and row.delay_s is not None:
-            row = row._replace(before=before, at_s=self._at_s(row, self._rows[before]))
+            row = row._replace(before=before, at_s=self._request_time_s(row, self._rows[before]))
         elif before is not None and not row.hashes:
             _refuse_line(
                 path,
@@ -184,13 +188,13 @@ class _Sessions:
             self._latest[row.session] = len(self._rows)
         self._rows.append(row)
 
-    def _at_s(self, row: _Row, before: _Row) -> float:
+    def _request_time_s(self, row: _TraceRow, before: _TraceRow) -> float:
         """Return about when a turn begins: not before its pause has ended, whatever its timestamp."""
         after_pause_s = (before.at_s or 0.0) + (row.delay_s or 0.0)
         return max(row.at_s or 0.0, after_pause_s)
 
 
-def _in_order(rows: Sequence[_Row]) -> list[_Row]:
+def _sort_rows_by_time(rows: Sequence[_TraceRow]) -> list[_TraceRow]:
     """Return the rows in the order of their times, in which no turn is before the one before it."""
     order = sorted(range(len(rows)), key=lambda number: rows[number].at_s or 0.0)
     if all(row.before is None for row in rows):
@@ -203,14 +207,18 @@ def _in_order(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _trace_of_rows(
-    path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, left_out: tuple[int, int]
+    path: Path,
+    form: str,
+    rows: Sequence[_TraceRow],
+    prompts: _PromptBlocks,
+    left_out: tuple[int, int],
 ) -> Trace:
     """Return the trace of rows in the order of their times. `left_out` counts the rows without tokens,
     and the turns that add to them."""
     begin_s = rows[0].at_s or 0.0
     prompt_tokens = sum([prompts.note_prompt(place, row) for place, row in enumerate(rows)])
     requests = tuple(
-        f"[{_when(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
+        f"[{_row_time_s(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
         f"{'' if row.before is None else f',{row.before}'}]"
         for place, row in enumerate(rows)
     )
@@ -239,7 +247,7 @@ def _left_out_text(empty: int, unknown: int) -> str:
     return text
 
 
-def _when(row: _Row, begin_s: float) -> float:
+def _row_time_s(row: _TraceRow, begin_s: float) -> float:
     """Return the time of a request after the first one, or the pause before a later turn, in
     seconds."""
     after_s = (row.at_s or 0.0) - begin_s if row.before is None else row.delay_s or 0.0
@@ -255,7 +263,7 @@ def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] |
         return array_entries(path, file) if b"\0" not in head else None
     if not head.startswith(b"{"):
         return None
-    _, line = next(_lines(path, file))
+    _, line = next(_numbered_lines(path, file))
     file.seek(0)
     try:
         entry = json.loads(line)
@@ -265,7 +273,7 @@ def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] |
         return None
     return (
         (f"{path}:{number}", _parse_json_line(path, number, line))
-        for number, line in _lines(path, file)
+        for number, line in _numbered_lines(path, file)
     )
 
 
@@ -300,13 +308,13 @@ def _trace_of_turns(path: Path, turns: Sequence[Turn]) -> Trace:
 # ---- the lines of a file
 
 
-def _form_of(path: Path, file: BinaryIO) -> tuple[Parse, str, Iterator[tuple[int, str]]]:
+def _form_of(path: Path, file: BinaryIO) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
     """Return what parses a line, the name of the format, and the lines with their numbers. The lines
     of a CSV file come without its header."""
-    lines = _lines(path, file)
+    lines = _numbered_lines(path, file)
     first = next(lines, None)
     if first is None:
-        raise InputError(f"{path} is empty", next_step=_EXPECTED)
+        raise InputError(f"{path} is empty", next_step=_EXPECTED_FORM)
     number, text = first
     if text.startswith("{"):
         return _parse_mooncake_line, "Mooncake", chain([first], lines)
@@ -320,11 +328,11 @@ def _form_of(path: Path, file: BinaryIO) -> tuple[Parse, str, Iterator[tuple[int
             return _csv_parser(places, len(header), seconds), form, lines
     raise InputError(
         f"{path}:{number}: the line is neither a JSON object nor the header of a known CSV file",
-        next_step=_EXPECTED,
+        next_step=_EXPECTED_FORM,
     )
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
+def _numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
     """Yield (number, text) for each line that is not blank."""
     number = 0
     while True:
@@ -347,10 +355,10 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
 
 
 def _refuse_line(path: Path, number: int, why: str) -> Any:
-    raise InputError(f"{path}:{number}: {why}", next_step=_EXPECTED)
+    raise InputError(f"{path}:{number}: {why}", next_step=_EXPECTED_FORM)
 
 
-def _parse_row(path: Path, number: int, parse: Parse, line: str) -> _Row:
+def _parse_row(path: Path, number: int, parse: ParseRow, line: str) -> _TraceRow:
     try:
         return parse(line)
     except RecursionError:
@@ -375,12 +383,12 @@ def _split_cells(path: Path, number: int, text: str) -> list[str]:
 # ---- one row
 
 
-def _parse_mooncake_line(line: str) -> _Row:
-    fields = _decoded(line)
+def _parse_mooncake_line(line: str) -> _TraceRow:
+    fields = _decode_json(line)
     if not isinstance(fields, dict):
         raise ValueError("the request is not a JSON object")
     session = fields.get("session_id")
-    needed = ("input_length", "output_length") if session is not None else _MOONCAKE
+    needed = ("input_length", "output_length") if session is not None else _MOONCAKE_FIELDS
     missing = [name for name in needed if name not in fields]
     if missing:
         found = ", ".join(map(str, fields)) or "no fields"
@@ -396,7 +404,7 @@ def _parse_mooncake_line(line: str) -> _Row:
                 f"hash_ids contains {one!r:.40}, but needs whole numbers of at least 0"
             )
     at, delay = fields.get("timestamp"), fields.get("delay")
-    return _Row(
+    return _TraceRow(
         None if at is None else _time_in(at, "timestamp") / 1000,
         _token_count_in(fields["input_length"], "input_length"),
         _token_count_in(fields["output_length"], "output_length"),
@@ -407,14 +415,14 @@ def _parse_mooncake_line(line: str) -> _Row:
     )
 
 
-def _csv_parser(places: Sequence[int], columns: int, seconds: Callable[[str], float]) -> Parse:
+def _csv_parser(places: Sequence[int], columns: int, seconds: Callable[[str], float]) -> ParseRow:
     at, prompt, answer = places
 
-    def parse(line: str) -> _Row:
+    def parse(line: str) -> _TraceRow:
         cells = next(csv.reader([line]))
         if len(cells) != columns:
             raise ValueError(f"the line has {count_of(len(cells), 'column')} instead of {columns}")
-        return _Row(
+        return _TraceRow(
             seconds(cells[at].strip()),
             _token_count_in(
                 _whole_number_in(cells[prompt], "number of prompt tokens"),
@@ -456,7 +464,7 @@ def _time_in(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
     # compared first: a whole number can be too large for `isfinite`
-    if abs(value) > _MOST_TIME or not math.isfinite(value):
+    if abs(value) > _MAX_TIME or not math.isfinite(value):
         raise ValueError(f"the {name} {value!r:.40} is too large")
     if value < 0:
         raise ValueError(f"the {name} {value!r:.40} is negative")
@@ -473,7 +481,7 @@ def _token_count_in(value: Any, name: str) -> int:
     return value
 
 
-_decoded = json.JSONDecoder(
+_decode_json = json.JSONDecoder(
     object_pairs_hook=unique_json_object
 ).decode  # `json.loads` would make one a line
 
@@ -488,7 +496,7 @@ class _BlockSize:
     def __init__(self) -> None:
         self._possible: Sequence[int] = _BLOCK_SIZES
 
-    def note_row(self, path: Path, number: int, row: _Row) -> None:
+    def note_row(self, path: Path, number: int, row: _TraceRow) -> None:
         """Keep the block sizes for which the number of a row's hashes fits the length of its
         prompt. Raises InputError if none is left."""
         if not row.hashes:
@@ -527,21 +535,23 @@ class _BlockNumbers:
         """Return the numbers of hashes, in little memory."""
         if not hashes:
             return ()
-        if max(hashes) < _LARGE:
+        if max(hashes) < _LARGE_NUMBER:
             return array("Q", hashes)
-        return array("Q", [one if one < _LARGE else self._renumber_hash(one) for one in hashes])
+        return array(
+            "Q", [one if one < _LARGE_NUMBER else self._renumber_hash(one) for one in hashes]
+        )
 
     def _renumber_hash(self, one: int) -> int:
-        return self._large.setdefault(one, _LARGE + len(self._large))
+        return self._large.setdefault(one, _LARGE_NUMBER + len(self._large))
 
     def new_number(self) -> int:
         """Return the number of a block that no other prompt has."""
         self._without_hash += 1
-        return 2 * _LARGE + self._without_hash
+        return 2 * _LARGE_NUMBER + self._without_hash
 
 
 @dataclass(slots=True)
-class _Prompt:
+class _NotedPrompt:
     """The prompt of a row of a session: the last node of its blocks, its tokens and those of its
     answer, the blocks that it adds to the prompt before, and all of its blocks as written."""
 
@@ -552,10 +562,10 @@ class _Prompt:
     written: list[tuple[int, int]] = field(default_factory=list)
 
 
-_NO_PROMPT = _Prompt(0, 0, 0, [])
+_EMPTY_PROMPT = _NotedPrompt(0, 0, 0, [])
 
 
-class _Prompts:
+class _PromptBlocks:
     """Writes the blocks of all prompts, and counts the tokens that a prefix cache without limit
     would reuse: those of the blocks, from the first one on, that earlier prompts began with too.
 
@@ -567,12 +577,12 @@ class _Prompts:
         self._after: dict[int, int] = {}  # node of a prefix, by the node before and its last block
         self._longest = [0]  # tokens of the last block of each node, in the longest prompt
         self._branches = bytearray(1)  # 2 for a node that prompts go on from in different ways
-        self._turns: dict[int, _Prompt] = {}  # of the rows of sessions
+        self._turns: dict[int, _NotedPrompt] = {}  # of the rows of sessions
         self.reused_tokens = 0
 
-    def note_prompt(self, place: int, row: _Row) -> int:
+    def note_prompt(self, place: int, row: _TraceRow) -> int:
         """Take the prompt of a row, which came after those before. Return its tokens."""
-        before = self._before(row)
+        before = self._prompt_before(row)
         node, cached, tokens = before.node, True, before.tokens
         self.reused_tokens += before.tokens
         own = self._own_blocks(row)
@@ -580,18 +590,18 @@ class _Prompts:
             node, cached = self._extend_prefix(node, number, many, cached)
         if row.session:
             tokens += sum(many for _, many in own)
-            self._turns[place] = _Prompt(node, tokens, row.output_tokens, own)
+            self._turns[place] = _NotedPrompt(node, tokens, row.output_tokens, own)
             return tokens
         return row.input_tokens
 
-    def _before(self, row: _Row) -> _Prompt:
+    def _prompt_before(self, row: _TraceRow) -> _NotedPrompt:
         """Return the prompt that a row adds to; an empty one if it adds to none."""
-        return self._turns[row.before] if row.adds and row.before is not None else _NO_PROMPT
+        return self._turns[row.before] if row.adds and row.before is not None else _EMPTY_PROMPT
 
-    def _own_blocks(self, row: _Row) -> list[tuple[int, int]]:
+    def _own_blocks(self, row: _TraceRow) -> list[tuple[int, int]]:
         """Return (block number, tokens) for each hash of a row. Those of a turn begin with the answer
         before it, and end with what no hash describes."""
-        before, left = self._before(row), row.input_tokens
+        before, left = self._prompt_before(row), row.input_tokens
         parts = [(self._numbers.new_number(), before.answer_tokens)] if before.tokens else []
         for number in row.hashes:
             tokens = min(left, self._block_tokens)
@@ -601,10 +611,10 @@ class _Prompts:
             parts.append((self._numbers.new_number(), left))
         return parts
 
-    def blocks_of(self, place: int, row: _Row) -> str:
+    def blocks_of(self, place: int, row: _TraceRow) -> str:
         """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
         noted, and the blocks of those before are written."""
-        before, turn = self._before(row), self._turns.get(place)
+        before, turn = self._prompt_before(row), self._turns.get(place)
         own = self._own_blocks(row) if turn is None else turn.own
         parts, node = [*before.written], before.node
         for number, tokens in own:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
 from workbench.model.lazy_dataclass import dataclass
 
-_APART_PCT = 2.0  # of the prompt tokens
-_TALKS_APART_PCT = 5.0  # of conversations, whose tokens are estimated from their characters
+_MAX_DIFFERENCE_PCT = 2.0  # of the prompt tokens
+_MAX_CONVERSATION_DIFFERENCE_PCT = (
+    5.0  # of conversations, whose tokens are estimated from their characters
+)
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
 
@@ -27,7 +29,7 @@ def reuse_findings(
         return ReuseFindings()
     expected_pct = 100 * spec.trace_reuse
     said = f"a prefix cache without limit would reuse {expected_pct:.1f} % of the trace's prompt tokens"
-    apart_pct = _TALKS_APART_PCT if spec.has_conversations else _APART_PCT
+    apart_pct = _MAX_CONVERSATION_DIFFERENCE_PCT if spec.has_conversations else _MAX_DIFFERENCE_PCT
     counted = _count_reused_tokens(summary, during)
     if counted is None:
         return ReuseFindings(notes=(f"{said}; the engine does not count reused tokens",))

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from workbench.bench.real_text import RealText
 from workbench.model.lazy_dataclass import dataclass
 
-BETWEEN = "\n\n"  # of passages and of blocks
-_GOLDEN = 0.6180339887498949  # successive multiples of it cover a range evenly
+PASSAGE_SEPARATOR = "\n\n"  # of passages and of blocks
+_GOLDEN_RATIO = 0.6180339887498949  # successive multiples of it cover a range evenly
 _BYTES_PER_PIECE = 3.5  # a piece of more bytes is likely to have more tokens
-_BEGIN_TOKENS, _BLOCK_TOKENS = 24.0, 9.0  # of the digits and a chat template, about
+_PASSAGE_BEGIN_TOKENS, _BLOCK_TOKENS = 24.0, 9.0  # of the digits and a chat template, about
 
 
 @dataclass(frozen=True, slots=True)
 class PassageTokens:
     """The tokens of the parts of a prompt: `begin` of the chat template and the first mark, `between`
-    of what joins two passages, `block` of the mark of each further block, and `passages` of the
+    of what joins two passages, `block_text` of the mark of each further block, and `passages` of the
     passages themselves."""
 
     begin: float
@@ -30,7 +30,7 @@ class PassageTokens:
     passages: tuple[float, ...]
 
     @property
-    def numbers(self) -> tuple[float, ...]:
+    def as_numbers(self) -> tuple[float, ...]:
         """The value of `BenchSpec.passage_tokens`."""
         return self.begin, self.between, self.block, *self.passages
 
@@ -38,13 +38,13 @@ class PassageTokens:
 class TraceText:
     """Generates prompt blocks of a given number of tokens from real text. `known` is
     `BenchSpec.passage_tokens`; without it, the tokens are estimated from pieces and bytes, also
-    after `scale`."""
+    after `scale_to_lengths`."""
 
     def __init__(self, real: RealText, known: Sequence[float] = ()) -> None:
         self._real = real
         self._passages = real.passages()
         self._estimated = len(known) != 3 + len(self._passages)
-        self.tokens = self._scaled(_BEGIN_TOKENS, 1.0)
+        self.tokens = self._scaled_passage_tokens(_PASSAGE_BEGIN_TOKENS, 1.0)
         if not self._estimated:
             begin, between, block, *passages = known
             self.tokens = PassageTokens(begin, between, block, tuple(passages))
@@ -60,11 +60,11 @@ class TraceText:
         pieces = sum(count for _, count in self._passages)
         return pieces / max(1.0, sum(self.tokens.passages))
 
-    def text(self, passage: int) -> str:
+    def passage_text(self, passage: int) -> str:
         """Return the text of a whole passage."""
         return self._real.excerpt(*self._passages[passage]).strip()
 
-    def block(self, mark: str, offset: float, tokens: int, *, begins: bool) -> str:
+    def block_text(self, mark: str, offset: float, tokens: int, *, begins: bool) -> str:
         """Return a block of `tokens` tokens. `begins` says whether it begins a prompt. Of two blocks
         with equal `mark` and `offset`, the shorter is the beginning of the longer. `offset`, from 0
         to 1, chooses the passages."""
@@ -72,35 +72,35 @@ class TraceText:
         left = tokens - (known.begin if begins else known.block)
         whole: list[str] = []
         while True:
-            passage = int((offset + _GOLDEN * len(whole)) % 1.0 * len(self._passages))
+            passage = int((offset + _GOLDEN_RATIO * len(whole)) % 1.0 * len(self._passages))
             left -= known.between if whole else 0.0
             if left < known.passages[passage]:
                 break
             left -= known.passages[passage]
-            whole.append(self.text(passage))
-        return block_text(mark, [*whole, *self._part(passage, left)])
+            whole.append(self.passage_text(passage))
+        return block_text(mark, [*whole, *self._passage_begin(passage, left)])
 
-    def _part(self, passage: int, tokens: float) -> Sequence[str]:
+    def _passage_begin(self, passage: int, tokens: float) -> Sequence[str]:
         """Return the first `tokens` tokens of a passage; nothing if they are less than half a piece."""
         start, pieces = self._passages[passage]
         many = round(pieces * tokens / self.tokens.passages[passage])
         return [self._real.excerpt(start, many).strip()] if many > 0 else []
 
-    def scale(self, lengths: Sequence[tuple[int, int]]) -> None:
+    def scale_to_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
         """Fit estimated lengths to (requested, counted) tokens of prompts of one block. Prompts of two
         lengths tell the tokens of the chat template from those of the text. Known lengths stay."""
         if not self._estimated or not lengths:
             return
-        wanted = [tokens - _BEGIN_TOKENS for tokens, _ in lengths]
-        if max(wanted) < _BEGIN_TOKENS:
+        wanted = [tokens - _PASSAGE_BEGIN_TOKENS for tokens, _ in lengths]
+        if max(wanted) < _PASSAGE_BEGIN_TOKENS:
             return  # too short to tell
         counted = [float(tokens) for _, tokens in lengths]
-        begin, factor = _line(wanted, counted)
-        self.tokens = self._scaled(begin, factor)
+        begin, factor = _fit_line(wanted, counted)
+        self.tokens = self._scaled_passage_tokens(begin, factor)
 
-    def _scaled(self, begin: float, factor: float) -> PassageTokens:
+    def _scaled_passage_tokens(self, begin: float, factor: float) -> PassageTokens:
         passages = tuple(
-            factor * (pieces + len(self.text(number).encode()) / _BYTES_PER_PIECE) / 2
+            factor * (pieces + len(self.passage_text(number).encode()) / _BYTES_PER_PIECE) / 2
             for number, (_, pieces) in enumerate(self._passages)
         )
         return PassageTokens(begin, 0.0, _BLOCK_TOKENS * factor, passages)
@@ -108,18 +108,18 @@ class TraceText:
 
 def block_text(mark: str, passages: Sequence[str]) -> str:
     """Return a block as text: its mark, then its passages."""
-    return f"[{mark}] {BETWEEN.join(passages)}"
+    return f"[{mark}] {PASSAGE_SEPARATOR.join(passages)}"
 
 
-def _line(wanted: Sequence[float], counted: Sequence[float]) -> tuple[float, float]:
+def _fit_line(wanted: Sequence[float], counted: Sequence[float]) -> tuple[float, float]:
     """Return (tokens of an empty text, counted tokens for a wanted one). Lengths that are nearly
     equal give only the latter."""
     mean_wanted, mean_counted = sum(wanted) / len(wanted), sum(counted) / len(counted)
-    only = max(0.05, (mean_counted - _BEGIN_TOKENS) / max(1.0, mean_wanted))
+    only = max(0.05, (mean_counted - _PASSAGE_BEGIN_TOKENS) / max(1.0, mean_wanted))
     if max(wanted) < 2 * max(1.0, min(wanted)):
-        return _BEGIN_TOKENS, only
+        return _PASSAGE_BEGIN_TOKENS, only
     spread = sum((one - mean_wanted) ** 2 for one in wanted)
     both = zip(wanted, counted, strict=True)
     slope = sum((x - mean_wanted) * (y - mean_counted) for x, y in both) / spread
     begin = mean_counted - slope * mean_wanted
-    return (begin, slope) if slope > 0.05 and begin >= 0 else (_BEGIN_TOKENS, only)
+    return (begin, slope) if slope > 0.05 and begin >= 0 else (_PASSAGE_BEGIN_TOKENS, only)

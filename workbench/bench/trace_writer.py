@@ -20,12 +20,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from workbench.bench import pass_through
-from workbench.bench.captured_traffic import PATHS, CapturedTraffic, Left, Row, Usage
+from workbench.bench.captured_traffic import (
+    PROMPT_READERS_BY_PATH,
+    CapturedRow,
+    CapturedTraffic,
+    LeftOutError,
+    Usage,
+)
 from workbench.bench.passed_traffic import Exchange, PassedTraffic, read_frames
 
 MOST_REQUESTS = 200_000  # of a file; `bench --trace` reads as many
 _NICENESS = 10  # on a core that both share, the port goes first
-_MS = 1000.0
+_MS_PER_SECOND = 1000.0
 
 
 def main(path: Path, began_s: float) -> int:
@@ -47,7 +53,7 @@ class _TraceWriter:
     def __init__(self, file: BinaryIO, began_s: float) -> None:
         self._file, self._began_s = file, began_s
         self._traffic, self._totals = CapturedTraffic(), _Totals()
-        self._passed = PassedTraffic(PATHS, self._write_exchange)
+        self._passed = PassedTraffic(PROMPT_READERS_BY_PATH, self._write_exchange)
         self._drains = False
         self._print_totals()  # it is ready
 
@@ -96,18 +102,18 @@ def _trace_line_of(
     """Return the line of an exchange, "" if it has none."""
     try:
         if exchange.status and exchange.status // 100 != 2:
-            raise Left(f"answered with HTTP {exchange.status}")
+            raise LeftOutError(f"answered with HTTP {exchange.status}")
         if totals.requests == MOST_REQUESTS:
-            raise Left(f"after the first {MOST_REQUESTS:,}")
+            raise LeftOutError(f"after the first {MOST_REQUESTS:,}")
         row, usage = traffic.row_of_exchange(
             exchange.path,
             exchange.request,
             exchange.answer,
             encoding=exchange.encoding,
-            at_ms=_MS * (exchange.begin_s - began_s),
-            end_ms=_MS * (exchange.end_s - began_s),
+            at_ms=_MS_PER_SECOND * (exchange.begin_s - began_s),
+            end_ms=_MS_PER_SECOND * (exchange.end_s - began_s),
         )
-    except Left as left:
+    except LeftOutError as left:
         totals.left[str(left)] += 1
         return ""
     totals.add_exchange(row, usage, whole=exchange.whole)
@@ -124,7 +130,7 @@ class _Totals:
         self._talks: set[int] = set()
         self._first_ms = self._last_ms = 0
 
-    def add_exchange(self, row: Row, usage: Usage, *, whole: bool) -> None:
+    def add_exchange(self, row: CapturedRow, usage: Usage, *, whole: bool) -> None:
         """Count one request of the capture. `whole` says whether its answer was complete."""
         first = not self.requests
         self.requests += 1
@@ -152,7 +158,7 @@ class _Totals:
             "conversations": len(self._talks),
             **{name: int(self._sums[name]) for name in names},
             **{name: int(self._sums[name]) for name in told if name in self._sums},
-            "seconds": (self._last_ms - self._first_ms) / _MS,
+            "seconds": (self._last_ms - self._first_ms) / _MS_PER_SECOND,
             "left_out": dict(self.left),
         }
 

@@ -22,7 +22,7 @@ from workbench.model.errors import InputError, StoreError
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PORT = ("-P", "-S", "-m", "workbench.bench.pass_through")
-_WRITER = ("-P", "-m", "workbench.bench.trace_writer")
+_WRITER_ARGUMENTS = ("-P", "-m", "workbench.bench.trace_writer")
 _PIPE_BYTES = 1 << 20
 
 
@@ -45,7 +45,7 @@ class TrafficCapture:
         is not known or the file exists, and StoreError if the file cannot be written."""
         places = await _addresses_of(server)
         with _listen(port) as listener:
-            _create(self._path)
+            _create_private_file(self._path)
             await self._start_processes(listener, json.dumps(places))
             self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
@@ -57,9 +57,9 @@ class TrafficCapture:
             with suppress(OSError):  # beyond what users may have; what waits in it survives a kill
                 fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             began_s = time.monotonic()  # before anything can pass
-            written = (sys.executable, *_WRITER, str(self._path.absolute()), str(began_s))
+            written = (sys.executable, *_WRITER_ARGUMENTS, str(self._path.absolute()), str(began_s))
             self._writer = await start_process(written, stdin=reads, env=env)
-            self._reading = asyncio.create_task(self._read(self._writer))
+            self._reading = asyncio.create_task(self._read_writer_output(self._writer))
             number = listener.fileno()
             passed = (sys.executable, *_PORT, str(number), places)
             self._port = await start_process(
@@ -109,7 +109,7 @@ class TrafficCapture:
             )
         return self._totals
 
-    async def abandon(self) -> None:
+    async def abandon_capture(self) -> None:
         """End a capture that did not start. The new file is removed."""
         for process in (self._port, self._writer):
             if process is not None:
@@ -121,7 +121,7 @@ class TrafficCapture:
         if self._reading is not None:
             await end_all([self._reading])
 
-    async def _read(self, writer: LocalProcess) -> None:
+    async def _read_writer_output(self, writer: LocalProcess) -> None:
         assert writer.stdout is not None
         async for line in writer.stdout:
             told = json.loads(line)
@@ -167,7 +167,7 @@ async def _failure_of(process: LocalProcess, what_it_does: str) -> str:
     return f"the process that {what_it_does} has ended: {said or f'exit code {code}'}"
 
 
-def _create(path: Path) -> None:
+def _create_private_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

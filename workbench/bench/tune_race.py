@@ -22,18 +22,18 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_quantile
 from workbench.model.tune_standings import START_ENTRY, Entry, mean_gains
 
-LEVEL = 0.95
-MOST_KEPT = 4  # candidates of the second block
-PAIRS = 6
-LEAST_PAIRS = 5  # fewer pairs would miss a gain of 4 % in most tunes
-RACE_RUNS = 2  # benchmarks of one start; a start costs more than a benchmark
-CHECK_STARTS = 3  # to compare answers: A, B, and A again for what this machine calls equal
-SURELY = 4.0  # standard deviations that chance does not explain
-_KEPT_SHARE = 3  # of the candidates, one in three goes on
-_SIMULATED = 400
-_STEP_PCT = 0.5
-MOST_PCT = 50.0  # the largest gain that `findable_pct` looks at
-FOUND_SHARE = 0.7
+CONFIDENCE_LEVEL = 0.95
+MAX_KEPT_CANDIDATES = 4  # candidates of the second block
+FINAL_PAIRS = 6
+MIN_FINAL_PAIRS = 5  # fewer pairs would miss a gain of 4 % in most tunes
+RUNS_PER_RACE_START = 2  # benchmarks of one start; a start costs more than a benchmark
+ANSWER_CHECK_STARTS = 3  # to compare answers: A, B, and A again for what this machine calls equal
+SURE_STANDARD_DEVIATIONS = 4.0  # standard deviations that chance does not explain
+_CANDIDATES_PER_KEPT_ONE = 3  # of the candidates, one in three goes on
+_SIMULATED_TUNES = 400
+_GAIN_STEP_PCT = 0.5
+MAX_GAIN_PCT = 50.0  # the largest gain that `findable_gain_pct` looks at
+FOUND_TUNES_SHARE = 0.7
 
 START = START_ENTRY
 
@@ -73,14 +73,14 @@ def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
     return 100 * math.sqrt(squares / sum(len(runs) - 1 for runs in several))
 
 
-def noise_of(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
+def combine_noise(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
     """Estimate the spread in percent between servers started alike, and between runs of one server,
     from the pairs of a tune's final. `run_pct` is the spread between runs; if it is None, that
     between servers includes it. `ratios` are the logarithms of the ratios in the pairs, whose
     servers were all started for the final. None if there are too few of them. The race cannot say
     how servers differ: those that it starts twice are its best ones, which were chosen for what
     chance had added to them."""
-    if len(ratios) < LEAST_PAIRS:
+    if len(ratios) < MIN_FINAL_PAIRS:
         return None
     of_one_pct, of_runs_pct = 100 * stdev(ratios) / math.sqrt(2), run_pct or 0.0
     return Noise(math.sqrt(max(0.0, of_one_pct**2 - of_runs_pct**2)), of_runs_pct)
@@ -88,26 +88,28 @@ def noise_of(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
 
 def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
     """Return the largest race with at most this number of candidates and of starts, of which
-    `reserved` are kept for other work. The final first gives up one of its `PAIRS` pairs, and then
+    `reserved` are kept for other work. The final first gives up one of its `FINAL_PAIRS` pairs, and then
     candidates are left out. Raises InputError if there is not room for a race of one candidate."""
     for count in range(candidates, 0, -1):
-        for pairs in (PAIRS, LEAST_PAIRS):
-            size = RaceSize(count, number_kept(count), pairs)
+        for pairs in (FINAL_PAIRS, MIN_FINAL_PAIRS):
+            size = RaceSize(count, count_kept_candidates(count), pairs)
             if size.starts + reserved <= starts:
                 return size
-    least = RaceSize(1, 1, LEAST_PAIRS).starts + reserved
+    least = RaceSize(1, 1, MIN_FINAL_PAIRS).starts + reserved
     raise InputError(
         f"a tune with {starts} starts is not possible",
         next_step=f"allow at least {least} starts; 30 are room for 12 candidates",
     )
 
 
-def number_kept(candidates: int) -> int:
+def count_kept_candidates(candidates: int) -> int:
     """Return how many of the candidates go on to the second block."""
-    return min(candidates, MOST_KEPT, max(2, math.ceil(candidates / _KEPT_SHARE)))
+    return min(
+        candidates, MAX_KEPT_CANDIDATES, max(2, math.ceil(candidates / _CANDIDATES_PER_KEPT_ONE))
+    )
 
 
-def second_block(
+def entries_of_second_block(
     found: Mapping[Entry, float],
     kept: int,
     may_join: Callable[[Entry], bool],
@@ -122,7 +124,9 @@ def second_block(
     ranked = sorted(found, key=lambda entry: -found[entry])
     best = max(found.values(), default=0.0)
     first = max(0.0, best) if start_holds else best
-    chosen = [e for e in ranked if found[e] >= first - SURELY * one_block_spread(noise)][:kept]
+    chosen = [
+        e for e in ranked if found[e] >= first - SURE_STANDARD_DEVIATIONS * one_block_spread(noise)
+    ][:kept]
     better = [entry for entry in ranked[:3] if found[entry] > 0]
     pairs = [(a, b) for n, a in enumerate(better) for b in better[n + 1 :]]
     joined = next(((*a, *b) for a, b in pairs if may_join((*a, *b))), None)
@@ -133,7 +137,7 @@ def second_block(
 
 def one_block_spread(noise: Noise) -> float:
     """Return the standard deviation of a gain that one block has shown, as a logarithm."""
-    of_one = noise.server_pct**2 + noise.run_pct**2 / RACE_RUNS
+    of_one = noise.server_pct**2 + noise.run_pct**2 / RUNS_PER_RACE_START
     return math.sqrt(2 * of_one) / 100
 
 
@@ -151,7 +155,7 @@ def entry_for_final(found: Mapping[Entry, float], *, start_holds: bool = True) -
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedTune:
     """How one simulated tune ended: the entry of its final, and the lower bound of the gain that it
     claims in percent; None if it claims nothing."""
 
@@ -161,7 +165,7 @@ class Simulated:
 
 def simulate_tune(
     true_pct: Mapping[str, float], size: RaceSize, noise: Noise, rng: random.Random
-) -> Simulated:
+) -> SimulatedTune:
     """Carry out one tune whose candidates gain `true_pct` percent, on servers and runs with this
     noise. Gains of joined candidates are multiplied."""
 
@@ -171,32 +175,32 @@ def simulate_tune(
         return true + server + rng.gauss(0.0, noise.run_pct / 100 / math.sqrt(runs))
 
     first: list[Entry] = [START, *((name,) for name in true_pct)]
-    blocks = [{entry: one(entry, RACE_RUNS) for entry in first}]
-    second = second_block(mean_gains(blocks), size.kept, lambda joined: True, noise)
-    blocks.append({entry: one(entry, RACE_RUNS) for entry in (START, *second)})
+    blocks = [{entry: one(entry, RUNS_PER_RACE_START) for entry in first}]
+    second = entries_of_second_block(mean_gains(blocks), size.kept, lambda joined: True, noise)
+    blocks.append({entry: one(entry, RUNS_PER_RACE_START) for entry in (START, *second)})
     best = entry_for_final(mean_gains(blocks))
     if best is None:
-        return Simulated(None, None)
+        return SimulatedTune(None, None)
     ratios = [one(best, 1) - one(START, 1) for _ in range(size.pairs)]
-    t = t_quantile((1 + LEVEL) / 2, size.pairs - 1)
+    t = t_quantile((1 + CONFIDENCE_LEVEL) / 2, size.pairs - 1)
     low = fmean(ratios) - t * stdev(ratios) / math.sqrt(size.pairs)
-    return Simulated(best, 100 * math.expm1(low) if low > 0 else None)
+    return SimulatedTune(best, 100 * math.expm1(low) if low > 0 else None)
 
 
-def findable_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED) -> float | None:
+def findable_gain_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED_TUNES) -> float | None:
     """Return the smallest gain of one candidate, in steps of half a percent, that at least
-    `FOUND_SHARE` of tunes of this size prove. None if it is above 50 %. The tunes are simulated,
+    `FOUND_TUNES_SHARE` of tunes of this size prove. None if it is above 50 %. The tunes are simulated,
     always with the same random numbers."""
-    low, high = 0, round(MOST_PCT / _STEP_PCT)
-    if not _finds_gain(high * _STEP_PCT, size, noise, tunes):
+    low, high = 0, round(MAX_GAIN_PCT / _GAIN_STEP_PCT)
+    if not _finds_gain(high * _GAIN_STEP_PCT, size, noise, tunes):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if _finds_gain(middle * _STEP_PCT, size, noise, tunes):
+        if _finds_gain(middle * _GAIN_STEP_PCT, size, noise, tunes):
             high = middle
         else:
             low = middle
-    return high * _STEP_PCT
+    return high * _GAIN_STEP_PCT
 
 
 def _finds_gain(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
@@ -207,4 +211,4 @@ def _finds_gain(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bo
     found = sum(
         one.least_pct is not None and one.entry is not None and "0" in one.entry for one in ended
     )
-    return found >= FOUND_SHARE * tunes
+    return found >= FOUND_TUNES_SHARE * tunes

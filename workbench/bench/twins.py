@@ -26,12 +26,12 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import ExperimentSpec
 from workbench.model.lazy_dataclass import dataclass
 
-PAIRS = 6  # if the user gives none: about as narrow as five pairs on one host
-LEAST_PAIRS = 4  # two of each kind
+DEFAULT_PAIRS = 6  # if the user gives none: about as narrow as five pairs on one host
+MIN_PAIRS = 4  # two of each kind
 
 
 @dataclass(frozen=True, slots=True)
-class Separated:
+class SeparatedEffect:
     """Two effects in an experiment on two hosts: that of the change from A to B, and that of the
     machine. Both are logarithms of ratios and have the standard error `error` with `df` degrees of
     freedom. `error` is None unless there are at least two swapped and two unswapped pairs."""
@@ -50,7 +50,7 @@ def arms_are_swapped(spec: ExperimentSpec, pair: int) -> bool:
     return first == (pair % 2 == 0)
 
 
-def a_first(spec: ExperimentSpec, pair: int) -> bool:
+def is_a_first(spec: ExperimentSpec, pair: int) -> bool:
     """Return whether A runs first in pair number `pair`. Of every two successive swapped pairs, A
     runs first in one, and likewise of every two successive unswapped pairs. The experiment's seed
     decides in which one. A drift of the machines then looks neither like a difference between A and
@@ -61,7 +61,7 @@ def a_first(spec: ExperimentSpec, pair: int) -> bool:
     return first == (number % 2 == 0)
 
 
-def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
+def host_of_arm(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
     """Return the host on which A or B (`arm`) runs in pair number `pair`. None if the experiment
     does not use two hosts."""
     if not spec.twins:
@@ -75,7 +75,7 @@ def is_balanced(spec: ExperimentSpec, pairs: int) -> bool:
     return not spec.twins or pairs % 2 == 0
 
 
-def check(spec: ExperimentSpec) -> None:
+def check_twins(spec: ExperimentSpec) -> None:
     """Raise InputError if the experiment's two hosts are the same host, or if the number of pairs
     does not allow A to run on each host equally often."""
     if not spec.twins:
@@ -85,9 +85,9 @@ def check(spec: ExperimentSpec) -> None:
             f"twins are two different hosts, got {', '.join(spec.twins)}",
             next_step="name both hosts, as in --twins gpu-box-1,gpu-box-2",
         )
-    if spec.pairs % 2 or spec.pairs < LEAST_PAIRS:
+    if spec.pairs % 2 or spec.pairs < MIN_PAIRS:
         raise InputError(
-            f"an experiment on twins needs an even number of pairs, at least {LEAST_PAIRS}, got "
+            f"an experiment on twins needs an even number of pairs, at least {MIN_PAIRS}, got "
             f"{spec.pairs}",
             next_step="A and B swap their hosts in half of the pairs: use 4, 6 or 8 pairs",
         )
@@ -95,7 +95,7 @@ def check(spec: ExperimentSpec) -> None:
 
 def separate_machine_effect(
     differences: Sequence[float], kinds: Sequence[bool], least: float
-) -> Separated | None:
+) -> SeparatedEffect | None:
     """Return the effect of the change from A to B and the effect of the machine, computed from
     log(B/A) of each pair. `kinds` says for each pair whether A and B had swapped hosts. `least` is
     the smallest variance that is assumed for a pair. None if all or no pairs are swapped, because
@@ -111,7 +111,7 @@ def separate_machine_effect(
     if min(map(len, groups)) >= 2:
         spread = max(least, variance_inside(differences, kinds))
         error = math.sqrt(spread * math.fsum(1 / len(group) for group in groups)) / 2
-    return Separated((plus + minus) / 2, (plus - minus) / 2, error, len(differences) - 2)
+    return SeparatedEffect((plus + minus) / 2, (plus - minus) / 2, error, len(differences) - 2)
 
 
 def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:

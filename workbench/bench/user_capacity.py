@@ -10,7 +10,7 @@ requests kept, divided by the limit. A level *holds* if Student's t shows for ea
 mean of this number is at most 0, and if the exact binomial bound (Clopper and Pearson 1934) of the
 requests of all runs shows that the wanted share is kept. A level *fails* if t shows for one limit
 that the mean is above 0. Otherwise it is *open*. Because a level may be looked at after each run,
-each look may err in `_ERROR` / (number of looks) of cases.
+each look may err in `_ERROR_PROBABILITY` / (number of looks) of cases.
 
 Runs one after the other share what else the machine does, so their spread does not show how much its
 speed changes within minutes. Therefore the search comes back to both ends of its bracket, in turn,
@@ -30,19 +30,23 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained, share_text
 from workbench.model.student_t import incomplete_beta, t_quantile
 
-LEAST_RUNS, MOST_RUNS = 2, 6  # of one level, one after the other
-_LATER_RUNS = 2  # of both ends of the bracket, after those of other levels
+MIN_RUNS_PER_LEVEL, MAX_RUNS_PER_LEVEL = 2, 6  # of one level, one after the other
+_REPEATED_RUNS_OF_ENDS = 2  # of both ends of the bracket, after those of other levels
 TYPICAL_RUNS = 33  # of a search, in the simulation of tests/benchmarks/bench_capacity.py
 FIRST_USERS = 8
 MOST_USERS = 4096
-MOST_PERCENT = 99.9  # more would need more than 10,000 requests at each level
-ROUNDS = 8  # least number of requests of a user in a run: fewer would be mostly ramp and tail
-_ERROR = 0.025  # one-sided, of one level
-_LOOKS = MOST_RUNS + _LATER_RUNS - LEAST_RUNS + 1
-_LEAST_REQUESTS = 64  # of one run; a percentile of fewer says little
-_FINE = 0.05  # the search ends at gaps of this share of the users that hold
-_CLIFF = 2.0  # a latency this many times its limit, where the level before holds
-_NOT_TIMED = math.log(1e3)  # stands for the latency of a run in which too many requests failed
+MAX_LIMIT_PERCENT = 99.9  # more would need more than 10,000 requests at each level
+MIN_REQUESTS_PER_USER = (
+    8  # least number of requests of a user in a run: fewer would be mostly ramp and tail
+)
+_ERROR_PROBABILITY = 0.025  # one-sided, of one level
+_VERDICTS_PER_LEVEL = MAX_RUNS_PER_LEVEL + _REPEATED_RUNS_OF_ENDS - MIN_RUNS_PER_LEVEL + 1
+_MIN_REQUESTS_PER_RUN = 64  # of one run; a percentile of fewer says little
+_FINE_GAP_SHARE = 0.05  # the search ends at gaps of this share of the users that hold
+_CLIFF_FACTOR = 2.0  # a latency this many times its limit, where the level before holds
+_LOG_RATIO_OF_FAILED_RUN = math.log(
+    1e3
+)  # stands for the latency of a run in which too many requests failed
 
 
 class Verdict(StrEnum):
@@ -64,7 +68,7 @@ class LevelRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedLevel:
     """The verdict on a level. `binding` is the index of the limit that binds, and `ratio` the mean
     latency at its wanted share, divided by the limit. `attainment_pct` is the lower bound of the
     percentage of requests that keep the limit that binds."""
@@ -75,28 +79,34 @@ class Judged:
     attainment_pct: float
 
 
-def requests_of_a_run(users: int, limits: Sequence[Limit]) -> int:
-    """Return how many requests a run needs, so that LEAST_RUNS runs can show the highest percentage
+def requests_per_run(users: int, limits: Sequence[Limit]) -> int:
+    """Return how many requests a run needs, so that MIN_RUNS_PER_LEVEL runs can show the highest percentage
     of `limits`."""
     wanted = max((limit.percent / 100 for limit in limits), default=0.0)
-    needed = math.log(_ERROR / _LOOKS) / math.log(wanted) if wanted else 0.0
-    return max(_LEAST_REQUESTS, ROUNDS * users, math.ceil(needed / LEAST_RUNS))
+    needed = (
+        math.log(_ERROR_PROBABILITY / _VERDICTS_PER_LEVEL) / math.log(wanted) if wanted else 0.0
+    )
+    return max(
+        _MIN_REQUESTS_PER_RUN, MIN_REQUESTS_PER_USER * users, math.ceil(needed / MIN_RUNS_PER_LEVEL)
+    )
 
 
-def judge_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Judged | None:
+def judge_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> JudgedLevel | None:
     """Return the verdict on a level, or None before its first run."""
     if not runs:
         return None
     means = [fmean(_log_ratios(runs, place)) for place in range(len(limits))]
     binding = max(range(len(limits)), key=lambda place: means[place])
     lowest = _attainment_lower_bound(runs, binding)
-    return Judged(_verdict_on_runs(runs, limits), binding, math.exp(means[binding]), 100 * lowest)
+    return JudgedLevel(
+        _verdict_on_runs(runs, limits), binding, math.exp(means[binding]), 100 * lowest
+    )
 
 
 def _verdict_on_runs(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Verdict:
-    if len(runs) < LEAST_RUNS:
+    if len(runs) < MIN_RUNS_PER_LEVEL:
         return Verdict.OPEN
-    error = _ERROR / _LOOKS
+    error = _ERROR_PROBABILITY / _VERDICTS_PER_LEVEL
     for place in range(len(limits)):
         mean, half = _one_sided_interval(_log_ratios(runs, place), error / len(limits))
         if mean - half > 0:
@@ -115,7 +125,7 @@ def _log_ratios(runs: Sequence[LevelRun], place: int) -> list[float]:
 
 def _log_ratio(attained: LimitAttained) -> float:
     if attained.reached_ms is None or not attained.most_ms:
-        return _NOT_TIMED
+        return _LOG_RATIO_OF_FAILED_RUN
     return math.log(max(attained.reached_ms, 1e-3) / attained.most_ms)
 
 
@@ -125,12 +135,14 @@ def _one_sided_interval(values: Sequence[float], error: float) -> tuple[float, f
     return fmean(values), t_quantile(1 - error, len(values) - 1) * spread
 
 
-def _attainment_lower_bound(runs: Sequence[LevelRun], place: int, error: float = _ERROR) -> float:
+def _attainment_lower_bound(
+    runs: Sequence[LevelRun], place: int, error: float = _ERROR_PROBABILITY
+) -> float:
     """Return the lower bound of the share of requests that keep the limit at this place: Clopper
     and Pearson over all requests of the runs."""
     requests = sum(run.requests for run in runs)
     return clopper_pearson_lower(
-        sum(_requests_that_kept(run, place) for run in runs), requests, error
+        sum(_count_requests_that_kept(run, place) for run in runs), requests, error
     )
 
 
@@ -150,12 +162,12 @@ def clopper_pearson_lower(successes: float, trials: float, error: float) -> floa
     return low
 
 
-def _requests_that_kept(run: LevelRun, place: int) -> int:
+def _count_requests_that_kept(run: LevelRun, place: int) -> int:
     return round(run.requests * (run.attained[place].kept_pct or 0.0) / 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class CapacitySearch:
     """The levels that were measured so far, by number of users. The search doubles the users until
     a level fails, halves them until one holds, halves the gaps, and then measures both ends again."""
 
@@ -172,11 +184,14 @@ class Search:
 
     def _undecided_level(self) -> int | None:
         for users, runs in self.levels.items():
-            if self._measure_verdict_at(users).verdict == Verdict.OPEN and len(runs) < MOST_RUNS:
+            if (
+                self._verdict_of_measured(users).verdict == Verdict.OPEN
+                and len(runs) < MAX_RUNS_PER_LEVEL
+            ):
                 return users
         if not self.levels:
             return min(self.first, self.most)
-        holds, fails = self.holds, self.fails
+        holds, fails = self.highest_level_that_holds, self.lowest_level_that_fails
         if fails is None and max(self.levels) < self.most:
             return min(2 * max(self.levels), self.most)
         if holds is None:
@@ -190,16 +205,20 @@ class Search:
         low_gap = (holds, min(opened, default=fails))
         high_gap = (max(opened, default=holds), fails)
         for low, high in (low_gap, high_gap):
-            if high - low > max(1, int(_FINE * holds)):
+            if high - low > max(1, int(_FINE_GAP_SHARE * holds)):
                 return (low + high) // 2
         return None
 
     def _end_to_repeat(self) -> int | None:
         """Return the end of the bracket with fewer later runs, None if both have enough."""
-        ends = [users for users in (self.holds, self.fails) if users is not None]
+        ends = [
+            users
+            for users in (self.highest_level_that_holds, self.lowest_level_that_fails)
+            if users is not None
+        ]
         later = {users: len(self._later_runs(users)) for users in ends}
         users = min(ends, key=later.__getitem__, default=None)
-        return None if users is None or later[users] >= _LATER_RUNS else users
+        return None if users is None or later[users] >= _REPEATED_RUNS_OF_ENDS else users
 
     def _later_runs(self, users: int) -> Sequence[LevelRun]:
         """Return the runs of a level that came after a run of another level, which came after its
@@ -221,7 +240,7 @@ class Search:
         return found is not None and found.verdict != Verdict.OPEN
 
     @property
-    def changed(self) -> int | None:
+    def level_of_changed_verdict(self) -> int | None:
         """The lowest level whose first runs decided what its later ones contradict; None if there is
         none."""
         for users in sorted(self.levels):
@@ -229,45 +248,45 @@ class Search:
             first = judge_level(self.levels[users][: len(self.levels[users]) - later], self.limits)
             if not later or first is None or first.verdict == Verdict.OPEN:
                 continue
-            if self._measure_verdict_at(users).verdict != first.verdict:
+            if self._verdict_of_measured(users).verdict != first.verdict:
                 return users
         return None
 
     @property
-    def holds(self) -> int | None:
+    def highest_level_that_holds(self) -> int | None:
         """The highest number of users that holds; None if none does. A level above one that fails
         does not count."""
-        fails = self.fails
+        fails = self.lowest_level_that_fails
         found = [
             users
             for users in self.levels
-            if self._measure_verdict_at(users).verdict == Verdict.HOLDS
+            if self._verdict_of_measured(users).verdict == Verdict.HOLDS
             and (fails is None or users < fails)
         ]
         return max(found, default=None)
 
     @property
-    def fails(self) -> int | None:
+    def lowest_level_that_fails(self) -> int | None:
         """The lowest number of users that fails; None if none does."""
-        found = [u for u in self.levels if self._measure_verdict_at(u).verdict == Verdict.FAILS]
+        found = [u for u in self.levels if self._verdict_of_measured(u).verdict == Verdict.FAILS]
         return min(found, default=None)
 
-    def verdict_at(self, users: int) -> Judged | None:
+    def verdict_at(self, users: int) -> JudgedLevel | None:
         """Return the verdict on a level, or None if it was not measured."""
         return judge_level(self.levels.get(users, ()), self.limits)
 
-    def _measure_verdict_at(self, users: int) -> Judged:
+    def _verdict_of_measured(self, users: int) -> JudgedLevel:
         found = judge_level(self.levels[users], self.limits)
         assert found is not None
         return found
 
 
-def answer_sentence(search: Search, *, ended: bool) -> str:
+def answer_sentence(search: CapacitySearch, *, ended: bool) -> str:
     """Return the answer in one or two sentences: how many users hold, how many fail, what is open,
     and which limit binds. `ended` says whether the search came to its end."""
-    holds, fails = search.holds, search.fails
+    holds, fails = search.highest_level_that_holds, search.lowest_level_that_fails
     if holds is None and fails is None:
-        return "; ".join(["no number of users was decided", *_changed(search)])
+        return "; ".join(["no number of users was decided", *_changed_verdict_sentences(search)])
     parts = []
     if holds is not None:
         lowest = search.verdict_at(holds)
@@ -283,11 +302,11 @@ def answer_sentence(search: Search, *, ended: bool) -> str:
         *_open_sentences(search, holds, fails, ended=ended),
         *_binding_limit_sentences(search, holds, fails),
     ]
-    return "; ".join([*sentences, *_changed(search)])
+    return "; ".join([*sentences, *_changed_verdict_sentences(search)])
 
 
-def _changed(search: Search) -> list[str]:
-    users = search.changed
+def _changed_verdict_sentences(search: CapacitySearch) -> list[str]:
+    users = search.level_of_changed_verdict
     if users is None:
         return []
     return [
@@ -296,7 +315,7 @@ def _changed(search: Search) -> list[str]:
 
 
 def _open_sentences(
-    search: Search, holds: int | None, fails: int | None, *, ended: bool
+    search: CapacitySearch, holds: int | None, fails: int | None, *, ended: bool
 ) -> list[str]:
     if fails is None:
         if ended and holds == search.most:
@@ -312,7 +331,9 @@ def _open_sentences(
     return [f"{holds + 1} {word} {fails - 1} are open"]
 
 
-def _binding_limit_sentences(search: Search, holds: int | None, fails: int | None) -> list[str]:
+def _binding_limit_sentences(
+    search: CapacitySearch, holds: int | None, fails: int | None
+) -> list[str]:
     at = fails if fails is not None else holds
     judged = None if at is None else search.verdict_at(at)
     if judged is None:
@@ -321,10 +342,10 @@ def _binding_limit_sentences(search: Search, holds: int | None, fails: int | Non
     reached_ms = judged.ratio * limit.most_ms
     if fails is None:
         return [nearest_limit_text(limit, reached_ms)]
-    if judged.ratio >= math.exp(_NOT_TIMED):
+    if judged.ratio >= math.exp(_LOG_RATIO_OF_FAILED_RUN):
         return [f"{limit} binds: too many requests failed at {_users_text(at or 0)}"]
     said = f"{limit} binds: {four_digits(reached_ms)} ms at {_users_text(at or 0)}"
-    if holds is not None and fails is not None and judged.ratio >= _CLIFF:
+    if holds is not None and fails is not None and judged.ratio >= _CLIFF_FACTOR:
         return [said, f"a cliff: {judged.ratio:.1f} times the limit"]
     return [said]
 

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 
 from workbench.model.lazy_dataclass import dataclass
 
-_GAP = 0.1  # of the users that keep the limits: the search ends at smaller gaps
-_INNER = 0.25  # of a gap: a new level lies at least this far from both ends
-_CLIFF = math.log(2.0)  # a latency further above its limit says nothing about the way there
+_FINE_GAP_SHARE = 0.1  # of the users that keep the limits: the search ends at smaller gaps
+_MIN_SHARE_FROM_ENDS = 0.25  # of a gap: a new level lies at least this far from both ends
+_CLIFF_LOG_RATIO = math.log(
+    2.0
+)  # a latency further above its limit says nothing about the way there
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +31,20 @@ class UserEstimate:
     most: int
 
     @property
-    def breaks(self) -> int | None:
+    def lowest_level_that_breaks(self) -> int | None:
         """The lowest level that broke a limit; None if none did."""
         return min((users for users, ratio in self.ratios.items() if ratio > 0), default=None)
 
     @property
-    def keeps(self) -> int | None:
+    def highest_level_that_keeps(self) -> int | None:
         """The highest level that kept all limits, below the lowest that broke one; None if none did."""
-        above = math.inf if self.breaks is None else self.breaks
+        above = math.inf if self.lowest_level_that_breaks is None else self.lowest_level_that_breaks
         kept = [users for users, ratio in self.ratios.items() if ratio <= 0 and users < above]
         return max(kept, default=None)
 
     def next_level(self) -> int | None:
         """Return the number of users to measure next. None if the estimate is complete."""
-        low, high = self.keeps, self.breaks
+        low, high = self.highest_level_that_keeps, self.lowest_level_that_breaks
         if not self.ratios:
             return self.first
         if low is None:
@@ -51,20 +53,26 @@ class UserEstimate:
         if high is None:
             return min(2 * low, self.most) if low < self.most else None
         gap = high - low
-        if gap <= max(1, int(_GAP * low)):
+        if gap <= max(1, int(_FINE_GAP_SHARE * low)):
             return None
-        wanted = (low + high) / 2 if self.ratios[high] > _CLIFF else self._meets(low, high)
-        inner = min(max(wanted, low + _INNER * gap), high - _INNER * gap)
+        wanted = (
+            (low + high) / 2
+            if self.ratios[high] > _CLIFF_LOG_RATIO
+            else self._users_at_limit(low, high)
+        )
+        inner = min(
+            max(wanted, low + _MIN_SHARE_FROM_ENDS * gap), high - _MIN_SHARE_FROM_ENDS * gap
+        )
         return min(max(round(inner), low + 1), high - 1)
 
-    def users(self) -> float:
+    def estimated_users(self) -> float:
         """Return the estimate: 0 if one user breaks a limit already."""
-        low, high = self.keeps, self.breaks
+        low, high = self.highest_level_that_keeps, self.lowest_level_that_breaks
         if low is None:
             return 0.0
-        return float(low) if high is None else self._meets(low, high)
+        return float(low) if high is None else self._users_at_limit(low, high)
 
-    def _meets(self, low: int, high: int) -> float:
+    def _users_at_limit(self, low: int, high: int) -> float:
         """Return where the latency meets its limit between two levels."""
-        below, above = -self.ratios[low], min(self.ratios[high], _CLIFF)
+        below, above = -self.ratios[low], min(self.ratios[high], _CLIFF_LOG_RATIO)
         return low + (high - low) * below / (below + above)

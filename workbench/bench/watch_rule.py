@@ -6,7 +6,7 @@
                       Holm's procedure leaves for it among all presets and measures of the night
 
 Only the last step can raise an alarm. The steps before only end the measuring early, which cannot
-make false alarms more frequent. In equal arms, a night has an alarm with a chance of `NIGHT_ALPHA` at
+make false alarms more frequent. In equal arms, a night has an alarm with a chance of `ALPHA_PER_NIGHT` at
 most: one in three years. A loss that is too small to matter is no alarm, however sure it is.
 """
 
@@ -24,13 +24,13 @@ from workbench.model.student_t import t_cdf
 from workbench.model.watch import MEMORY, SPEED, START, Loss
 
 FIRST_PAIRS, MOST_FIRST_PAIRS, SECOND_PAIRS = 3, 8, 16
-NIGHT_ALPHA = 0.001
-_LIKELY = 0.15  # p of the first experiment below which the second one is made
-_REPEATED = 0.05  # p of the second experiment alone
+ALPHA_PER_NIGHT = 0.001
+_LIKELY_LOSS_P = 0.15  # p of the first experiment below which the second one is made
+_REPEATED_LOSS_P = 0.05  # p of the second experiment alone
 # by measure: its share of the level, and the smallest loss in percent that matters
-WEIGHTS = {SPEED: 0.8, START: 0.1, MEMORY: 0.1}
-LEAST_PCT = {SPEED: 1.0, START: 10.0, MEMORY: 2.0}
-_LEAST_SPREAD = 0.0005  # of one run: less is the resolution of its window
+ALPHA_WEIGHTS = {SPEED: 0.8, START: 0.1, MEMORY: 0.1}
+MIN_LOSS_PCT = {SPEED: 1.0, START: 10.0, MEMORY: 2.0}
+_MIN_SPREAD = 0.0005  # of one run: less is the resolution of its window
 
 Losses = Sequence[float]  # ln of how much worse the candidate is, for each pair
 
@@ -39,7 +39,7 @@ def p_value_of_loss(losses: Losses) -> float | None:
     """Return the one-sided p-value of "the candidate is not worse". None for fewer than two pairs."""
     if len(losses) < 2:
         return None
-    spread = max(2 * _LEAST_SPREAD**2, variance(losses))
+    spread = max(2 * _MIN_SPREAD**2, variance(losses))
     error = math.sqrt(spread / len(losses))
     return t_cdf(-fmean(losses) / error, len(losses) - 1)
 
@@ -51,13 +51,17 @@ def needs_more_pairs(first: Mapping[str, Losses]) -> bool:
 
 def needs_second_experiment(first: Mapping[str, Losses]) -> bool:
     """Return whether a measure of the first experiment calls for a second one: a loss is likely, and
-    its mean is at least half of LEAST_PCT."""
-    return any(_is_likely(measure, losses) for measure, losses in first.items())
+    its mean is at least half of MIN_LOSS_PCT."""
+    return any(_is_loss_likely(measure, losses) for measure, losses in first.items())
 
 
-def _is_likely(measure: str, losses: Losses) -> bool:
+def _is_loss_likely(measure: str, losses: Losses) -> bool:
     p = p_value_of_loss(losses)
-    return p is not None and p < _LIKELY and _mean_loss_percent(losses) >= LEAST_PCT[measure] / 2
+    return (
+        p is not None
+        and p < _LIKELY_LOSS_P
+        and _mean_loss_percent(losses) >= MIN_LOSS_PCT[measure] / 2
+    )
 
 
 def judge_night(
@@ -72,15 +76,17 @@ def judge_night(
             both = [*losses, *again]
             if not both:
                 continue
-            repeated = _is_repeated(measure, losses, again)
+            repeated = _is_loss_repeated(measure, losses, again)
             size = _mean_loss_percent(both)
             tests.append((place, Loss(measure, size, len(both), p_value_of_loss(both), repeated)))
-    weights = [WEIGHTS[loss.measure] for _, loss in tests]
+    weights = [ALPHA_WEIGHTS[loss.measure] for _, loss in tests]
     total = math.fsum(weights)
     # a test that cannot raise an alarm is still one of the tests of the night
     ps = [loss.p if _can_alarm(loss) else 1.0 for _, loss in tests]
     alarms = (
-        holm_rejections(ps, NIGHT_ALPHA, [weight / total for weight in weights]) if tests else []
+        holm_rejections(ps, ALPHA_PER_NIGHT, [weight / total for weight in weights])
+        if tests
+        else []
     )
     found: list[list[Loss]] = [[] for _ in nights]
     for (place, loss), alarm in zip(tests, alarms, strict=True):
@@ -90,13 +96,13 @@ def judge_night(
     return [tuple(losses) for losses in found]
 
 
-def _is_repeated(measure: str, first: Losses, second: Losses) -> bool:
+def _is_loss_repeated(measure: str, first: Losses, second: Losses) -> bool:
     p = p_value_of_loss(second)
-    return _is_likely(measure, first) and p is not None and p < _REPEATED
+    return _is_loss_likely(measure, first) and p is not None and p < _REPEATED_LOSS_P
 
 
 def _can_alarm(loss: Loss) -> bool:
-    return loss.repeated and loss.loss_pct >= LEAST_PCT[loss.measure]
+    return loss.repeated and loss.loss_pct >= MIN_LOSS_PCT[loss.measure]
 
 
 def _mean_loss_percent(losses: Losses) -> float:

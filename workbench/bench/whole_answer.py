@@ -13,17 +13,19 @@ import re
 from typing import TYPE_CHECKING
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.reply import ID, JSON_TEXT, PLAIN, id_of
+from workbench.bench.reply import ID_FIELD, JSON_TEXT_PATTERN, PLAIN_TEXT_BYTES, event_id
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 if TYPE_CHECKING:
     from workbench.bench.exchange import Exchange
 
-_MOST_BYTES = 64 * 1024
-_MOST_KNOWN = 256  # lengths of answers
-_TO_LEARN = 32  # answers between two calls of `refresh`: a server may vary something in each
+_MAX_ANSWER_BYTES = 64 * 1024
+_MAX_KNOWN_ANSWERS = 256  # lengths of answers
+_MAX_LEARNED_PER_REFRESH = (
+    32  # answers between two calls of `refresh`: a server may vary something in each
+)
 _TEXT_FIELD = re.compile(
-    rb'"(content|reasoning_content|reasoning|text|embedding)"\s*:\s*"(' + JSON_TEXT + rb')"'
+    rb'"(content|reasoning_content|reasoning|text|embedding)"\s*:\s*"(' + JSON_TEXT_PATTERN + rb')"'
 )
 
 
@@ -32,7 +34,7 @@ class WholeAnswer:
 
     def __init__(self, data: bytes, text: tuple[int, int], exchange: Exchange) -> None:
         reply = exchange.reply
-        own_id = id_of(data)
+        own_id = event_id(data)
         self._id_begin = data.find(own_id) if own_id else 0
         self._id_end = self._id_begin + len(own_id)
         self._before, self._after = (
@@ -61,10 +63,10 @@ class WholeAnswer:
             return False
         free = bare[len(self._before) : len(bare) - len(self._after)]
         if own_id:
-            if not (own_id.startswith(ID) and own_id.endswith(b'"')):
+            if not (own_id.startswith(ID_FIELD) and own_id.endswith(b'"')):
                 return False
-            free += own_id[len(ID) : -1]
-        return not free.translate(None, PLAIN)
+            free += own_id[len(ID_FIELD) : -1]
+        return not free.translate(None, PLAIN_TEXT_BYTES)
 
     def record(self, exchange: Exchange, run_began_ns: int) -> RequestRecord:
         """Return the record of a request that got this answer, with another id and text."""
@@ -94,11 +96,11 @@ class WholeAnswers:
 
     def __init__(self) -> None:
         self._by_length: dict[int, WholeAnswer] = {}
-        self._to_learn = _TO_LEARN
+        self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def refresh(self) -> None:
         """Allow more answers to be learned. Call this several times a second."""
-        self._to_learn = _TO_LEARN
+        self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def find(self, data: bytes) -> WholeAnswer | None:
         """Return the answer that `data` differs from only in its id and its text; None if there is
@@ -109,12 +111,16 @@ class WholeAnswers:
     def learn(self, data: bytes, exchange: Exchange) -> None:
         """Note an answer that came as `data`, was parsed and is correct, if it has at most one token
         and later ones can be compared with it."""
-        if not self._to_learn or len(data) > _MOST_BYTES or not exchange.is_plain_and_complete:
+        if (
+            not self._to_learn
+            or len(data) > _MAX_ANSWER_BYTES
+            or not exchange.is_plain_and_complete
+        ):
             return
         self._to_learn -= 1
         text = _text_range(data, exchange)
         if text is not None:
-            if len(self._by_length) >= _MOST_KNOWN:
+            if len(self._by_length) >= _MAX_KNOWN_ANSWERS:
                 self._by_length.clear()
             self._by_length[len(data)] = WholeAnswer(data, text, exchange)
 
@@ -131,10 +137,10 @@ def _text_range(data: bytes, exchange: Exchange) -> tuple[int, int] | None:
         return None if kept or reply.stamps_ns else (len(data), len(data))
     ((name, text),) = (field.groups() for field in fields)
     expected = text if name != b"embedding" else b""
-    plain = not text.translate(None, PLAIN)
+    plain = not text.translate(None, PLAIN_TEXT_BYTES)
     return fields[0].span(2) if plain and kept == expected else None
 
 
 def _without_field_values(own_id: bytes, data: bytes) -> bytes:
     """Return `data` without the values of the fields `own_id`."""
-    return data.replace(own_id, ID) if own_id else data
+    return data.replace(own_id, ID_FIELD) if own_id else data

@@ -23,12 +23,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from workbench.bench.client import Client
-from workbench.bench.client_process import Loop, WorkerOutput, drive, wake_on_signals
+from workbench.bench.client_process import EventLoop, WorkerOutput, run_client, wake_on_signals
 from workbench.bench.client_report import summary_message
 from workbench.bench.connection import Endpoint, resolve_endpoint
 from workbench.bench.load_share import processes_for_load
-from workbench.bench.poller import IN
-from workbench.bench.records import ORPHANED, TERMINATED, UNHEARD
+from workbench.bench.poller import READABLE
+from workbench.bench.records import ENDED_BY_SIGNAL, OUTPUT_UNREAD, PARENT_ENDED
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.json_records import with_tuples
@@ -41,14 +41,14 @@ def main() -> int:
     """Carry out one run. argv[1], if given, is the file for the result if nobody reads it."""
     output = WorkerOutput(1)
     if len(sys.argv) < 2:
-        return carry_out(output)
+        return carry_out_request(output)
     parent, path = os.getppid(), sys.argv[1]
 
     def keep(message: dict[str, Any]) -> None:
         if message["type"] == "summary" and _was_killed(parent):
             _write_result_file(path, message)
 
-    return carry_out(output, keep, (TERMINATED, ORPHANED, UNHEARD))
+    return carry_out_request(output, keep, (ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD))
 
 
 def _was_killed(parent: int) -> bool:
@@ -73,10 +73,10 @@ def _write_result_file(path: str, message: dict[str, Any]) -> None:
         os.replace(f"{path}.new", path)  # noqa: PTH105 (pathlib takes long to import)
 
 
-def carry_out(
+def carry_out_request(
     output: WorkerOutput,
     keep: Callable[[dict[str, Any]], None] = lambda message: None,
-    kept_after: Collection[str] = (TERMINATED,),
+    kept_after: Collection[str] = (ENDED_BY_SIGNAL,),
 ) -> int:
     """Read the spec from stdin, send the load, and write the worker's messages to `output`. Return
     the exit status. `keep` gets the final message (a summary, an error or "stopped") before it is
@@ -91,12 +91,12 @@ def carry_out(
         endpoint = resolve_endpoint(spec)
         processes = processes or processes_for_load(spec, endpoint.is_on_this_machine)
     except WorkbenchError as error:
-        output.line({"type": "error", **error.as_json()})
+        output.write_line({"type": "error", **error.as_json()})
         return 1
     send = _send_alone if processes == 1 else _send_shared
     message = send(spec, endpoint, key, output, wake, processes, kept_after)
     keep(message)
-    output.line(message)
+    output.write_line(message)
     stopped = message["type"] == "stopped"
     output.finish(wait_s=0.2 if stopped else 60.0)
     return {"stopped": 143, "error": 1}.get(message["type"], 0)
@@ -116,9 +116,9 @@ def _send_alone(
     run. After a stop for a reason in `kept_after`, the message is a summary of the requests
     measured so far, if any succeeded."""
 
-    client = Client(spec, endpoint, key, output.record)
+    client = Client(spec, endpoint, key, output.write_record)
     _watch_for_the_end_of_the_parent(client)
-    drive(client, output, wake)
+    run_client(client, output, wake)
     if client.stopped and (
         client.stopped not in kept_after or not any(r.ok for r in client.counted)
     ):
@@ -146,9 +146,9 @@ def _send_shared(
 
     def on_signal(_: int) -> None:
         run.unwatch(wake)
-        run.stop(TERMINATED)
+        run.stop(ENDED_BY_SIGNAL)
 
-    run.watch(wake, IN, on_signal)
+    run.watch(wake, READABLE, on_signal)
     return run.run()
 
 
@@ -179,11 +179,11 @@ def _parse_request(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
         raise BenchError(f"invalid benchmark specification: {error}") from None
     if spec.api_key_env:
         key = api_key(spec.api_key_env, os.environ if key is None else {spec.api_key_env: key})
-    check(spec)
+    check_request_spec(spec)
     return spec, key, processes
 
 
-def check(spec: BenchSpec) -> None:
+def check_request_spec(spec: BenchSpec) -> None:
     """Raise BenchError if a value in `spec` is invalid."""
     for option in OPTIONS:
         try:
@@ -198,16 +198,16 @@ def check(spec: BenchSpec) -> None:
         )
 
 
-def _watch_for_the_end_of_the_parent(loop: Loop) -> None:
+def _watch_for_the_end_of_the_parent(loop: EventLoop) -> None:
     def on_stdin(_: int) -> None:
         data = os.read(0, 65536)
         if not data:
             loop.unwatch(0)
         if not data or b"stop" in data:
-            loop.stop(TERMINATED if data else ORPHANED)
+            loop.stop(ENDED_BY_SIGNAL if data else PARENT_ENDED)
 
     with contextlib.suppress(OSError):  # stdin is a file, so there is no parent to wait for
-        loop.watch(0, IN, on_stdin)
+        loop.watch(0, READABLE, on_stdin)
 
 
 if __name__ == "__main__":

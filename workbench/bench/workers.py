@@ -27,11 +27,13 @@ _END_WAIT_S = 2.0
 _KEPT_STDERR_BYTES = 8192
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: import no json.py of the current directory
-_START_S = 30.0  # of the client on a host, its sources included
-_RETURN_S = 60.0  # for a lost link to come back before the result on the host is given up
-_AGAIN_S = 1.0
+_CLIENT_START_TIMEOUT_S = 30.0  # of the client on a host, its sources included
+_LINK_RETURN_TIMEOUT_S = (
+    60.0  # for a lost link to come back before the result on the host is given up
+)
+_RETRY_INTERVAL_S = 1.0
 
-CLIENT = PythonProgram(
+LOAD_CLIENT = PythonProgram(
     "load client",
     (
         "bench.older_python",
@@ -64,7 +66,7 @@ CLIENT = PythonProgram(
 )
 # $1: the result's file, $2: process id of the client, $3: its name. Ends a client that has not
 # noticed that its link is lost, and prints the result. Exit code 1: there is none.
-_FETCH = r"""
+_FETCH_RESULT_SCRIPT = r"""
 tr '\0' ' ' <"/proc/$2/cmdline" 2>/dev/null | grep -qF "$3" && kill -s TERM "$2"
 tries=0
 until [ -f "$1" ]; do
@@ -76,7 +78,7 @@ cat "$1" && rm -f "$1"
 """
 
 
-class NoClientThere(BenchError):
+class ClientMissingError(BenchError):
     """Raised if the load client cannot run on the host of the server. The text of the exception is
     the reason."""
 
@@ -210,28 +212,28 @@ class HostWorker:
 
     @classmethod
     async def start(cls, host: Host) -> HostWorker:
-        """Start the client on `host`. Raises NoClientThere if that host cannot run it."""
+        """Start the client on `host`. Raises ClientMissingError if that host cannot run it."""
         name = secrets.token_hex(8)
         try:
-            stream = await CLIENT.stream(host, {"name": name})
+            stream = await LOAD_CLIENT.stream(host, {"name": name})
         except CommandNotFound:
             raise _client_missing_error(host, "the host has no python3") from None
         lines = stream.lines()
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(_CLIENT_START_TIMEOUT_S):
                 async for line in lines:
-                    first = _message(line)
+                    first = _parse_message(line)
                     if first.get("type") == "client":
                         return cls(host, stream, name, first, lines)
                 code = await stream.wait()
                 said = (await stream.stderr_tail()).splitlines()[-1:]
         except TimeoutError:
-            code, said = 0, [f"it did not start within {_START_S:.0f} s"]
+            code, said = 0, [f"it did not start within {_CLIENT_START_TIMEOUT_S:.0f} s"]
         except BaseException:
             await stream.close()
             raise
         await stream.close()
-        least = ".".join(map(str, CLIENT.least_python))
+        least = ".".join(map(str, LOAD_CLIENT.least_python))
         old = f"the host's python3 is older than {least}"
         why = old if code == TOO_OLD else ": ".join([f"exit code {code}", *said])
         raise _client_missing_error(host, why)
@@ -253,7 +255,7 @@ class HostWorker:
     def _convert_times_to_here(self, line: bytes) -> bytes:
         """Return the summary in `line`, a line of JSON, with its times converted to this machine's
         clock."""
-        message = _message(line)
+        message = _parse_message(line)
         if "sent_unix_s" in message:
             self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))
         for key in [key for key in message if key.endswith("_unix")]:
@@ -264,17 +266,18 @@ class HostWorker:
         """Return the result from the file that the client on the host wrote after the link was
         lost. `lost` is the error that broke the link. Raises BenchError if there is no such result.
         """
-        until = time.monotonic() + _RETURN_S
+        until = time.monotonic() + _LINK_RETURN_TIMEOUT_S
         while True:
             try:
                 done = await self._host.run(
-                    shell_argv(_FETCH, self._path, str(self._pid), self._name), timeout_s=_START_S
+                    shell_argv(_FETCH_RESULT_SCRIPT, self._path, str(self._pid), self._name),
+                    timeout_s=_CLIENT_START_TIMEOUT_S,
                 )
                 break
             except HostUnreachable as error:
                 if time.monotonic() > until:
                     raise self._link_lost_error(error) from None
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
             except HostError as error:
                 raise self._link_lost_error(error) from None
         if done.returncode != 0:
@@ -300,16 +303,18 @@ class HostWorker:
             await self._stream.close()
 
 
-async def fetch_kept(host: Host, kept: KeptResult) -> dict[str, Any] | None:
+async def fetch_kept_result(host: Host, kept: KeptResult) -> dict[str, Any] | None:
     """Return the final message of a load client on `host` whose Workbench was killed, and remove
     its file. None if the client left no result."""
-    script = shell_argv(_FETCH, kept.path, str(kept.pid or 0), kept.name or "no-such-client")
-    done = await host.run(script, timeout_s=_START_S)
-    return _message(done.stdout) if done.returncode == 0 else None
+    script = shell_argv(
+        _FETCH_RESULT_SCRIPT, kept.path, str(kept.pid or 0), kept.name or "no-such-client"
+    )
+    done = await host.run(script, timeout_s=_CLIENT_START_TIMEOUT_S)
+    return _parse_message(done.stdout) if done.returncode == 0 else None
 
 
-def _client_missing_error(host: Host, why: str) -> NoClientThere:
-    return NoClientThere(
+def _client_missing_error(host: Host, why: str) -> ClientMissingError:
+    return ClientMissingError(
         f"the load client cannot run there: {why}",
         host=host.name,
         next_step="give `--client here`: the load client then runs here, and its times include the "
@@ -317,7 +322,7 @@ def _client_missing_error(host: Host, why: str) -> NoClientThere:
     )
 
 
-def _message(line: bytes) -> dict[str, Any]:
+def _parse_message(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line)
     except ValueError:

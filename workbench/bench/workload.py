@@ -18,11 +18,11 @@ except ImportError:  # a Python without its own hash functions
 
 from workbench.bench.real_text import RealText
 from workbench.bench.trace_load import BLOCK_TOKENS, trace_load
-from workbench.bench.trace_text import BETWEEN, TraceText
+from workbench.bench.trace_text import PASSAGE_SEPARATOR, TraceText
 from workbench.model.bench import BenchSpec
 
 # Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
-_WORDS = (
+_COMMON_WORDS = (
     "time year people way day man thing woman life child world school state family student group "
     "country problem hand "
     "part place case week company system program question work government number night point home "
@@ -35,21 +35,21 @@ _WORDS = (
     "reason research girl "
     "guy moment air teacher force education"
 )
-_VOCABULARY = tuple(_WORDS.split())
+_VOCABULARY = tuple(_COMMON_WORDS.split())
 # Each word has two or three bytes.
 _WORD_OF_BYTE = tuple(_VOCABULARY[byte % len(_VOCABULARY)] for byte in range(256))
-_TASK = "Continue this list of words: "
-_TEXT_TASK = "Continue this text:\n\n"
-_BETWEEN_BLOCKS = 0.41421356  # of the offsets of their excerpts; no multiple is near another
+_TASK_PREFIX = "Continue this list of words: "
+_TEXT_TASK_PREFIX = "Continue this text:\n\n"
+_BLOCK_OFFSET_STEP = 0.41421356  # of the offsets of their excerpts; no multiple is near another
 _TEXT_FIXED_TOKENS = 24  # of the digits, the task and a chat template, about
-_IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
+_USAGE_IN_CHUNKS_OPTION = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
 # Between the marks of two successive requests, about the golden ratio of their range, so that their
 # first digits differ. It has no factor in common with 10**12, so no two marks of a run are equal.
 _MARK_STEP = 618_033_988_751
 _MOST_KEPT_BYTES = 4096  # of a body: more would take much memory for little
-_PLACE = "\0prompt\0"  # of the prompt in a body: no engine gets it
-_to_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one each time
-_DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options", "encoding_format")
+_PROMPT_PLACEHOLDER = "\0prompt\0"  # of the prompt in a body: no engine gets it
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one each time
+_DROPPABLE_FIELDS = ("ignore_eos", "min_tokens", "temperature", "stream_options", "encoding_format")
 
 
 def request_mark(salt: str, own: str) -> str:
@@ -83,7 +83,7 @@ def split_prompt_entry(entry: Any) -> tuple[Any, int | None]:
 
 
 @cache
-def ring(texts: tuple[str, ...]) -> RealText:
+def real_text_ring(texts: tuple[str, ...]) -> RealText:
     """Return the texts of `BenchSpec.texts` as a ring, made once."""
     return RealText(texts)
 
@@ -115,7 +115,7 @@ class Workload:
         # bodies with an excerpt, around their mark, by all that differs between two of them
         self._around_marks: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
-        self._real = ring(spec.texts) if spec.has_real_text else None
+        self._real = real_text_ring(spec.texts) if spec.has_real_text else None
         # prompts that differ from others only in their mark
         self._has_excerpts = self._real is not None and not (
             load or self._own or spec.length_spread
@@ -164,14 +164,14 @@ class Workload:
         own = _request_name(index, warmup)
         mark = request_mark(spec.salt, own)
         if self._real is not None:
-            asked = _TEXT_TASK + self._real.excerpt(
+            asked = _TEXT_TASK_PREFIX + self._real.excerpt(
                 self._first_piece_of_request(index, warmup), self.words
             )
             return f"{asked} [{mark}]" if spec.shared_prefix else f"[{mark}] {asked}"
         if spec.shared_prefix:
-            return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
+            return f"{_TASK_PREFIX}{' '.join(self._shared[: self.words])} [{mark}]"
         chosen = shake_128(f"{spec.seed}/{own}".encode()).digest(self.words)
-        return f"[{mark}] {_TASK}{' '.join([_WORD_OF_BYTE[byte] for byte in chosen])}"
+        return f"[{mark}] {_TASK_PREFIX}{' '.join([_WORD_OF_BYTE[byte] for byte in chosen])}"
 
     def _trace_prompt(self, index: int, warmup: bool) -> str:
         """Return the prompt of request `index` of the trace: one text for each of its blocks. The
@@ -185,15 +185,15 @@ class Workload:
             self._block_text("b", number, tokens, begins=not place)
             for place, (number, tokens) in enumerate(blocks)
         ]
-        return BETWEEN.join(texts)
+        return PASSAGE_SEPARATOR.join(texts)
 
     def _block_text(self, kind: str, number: int, tokens: int, *, begins: bool) -> str:
         """Return the text of block `number` with about `tokens` tokens. `begins` says whether it
         begins a prompt."""
         assert self._trace_text is not None
-        offset = _random_offset(self.spec.seed, kind) + _BETWEEN_BLOCKS * number
+        offset = _random_offset(self.spec.seed, kind) + _BLOCK_OFFSET_STEP * number
         mark = request_mark(self.spec.salt, f"{kind}/{number}")
-        return self._trace_text.block(mark, offset, tokens, begins=begins)
+        return self._trace_text.block_text(mark, offset, tokens, begins=begins)
 
     def _warmup_tokens(self, index: int) -> int:
         """Return the length of the prompt of request `index` of a trace's warm-up: in turn the mean of
@@ -224,7 +224,7 @@ class Workload:
     def prompt_fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
         """Return the prompt of request `index` as part of its JSON body: {"prompt": text},
         {"input": text} or {"messages": [...]}."""
-        return self.fields_of(self._prompt_of_request(index, warmup))
+        return self.request_fields_of(self._prompt_of_request(index, warmup))
 
     def _prompt_of_request(self, index: int, warmup: bool) -> Any:
         """Return the prompt of request `index`: a text or messages. Of a conversation, all requests
@@ -241,7 +241,7 @@ class Workload:
             asked, f"[{request_mark(self.spec.salt, _request_name(index, warmup))}] "
         )
 
-    def fields_of(self, asked: Any) -> dict[str, Any]:
+    def request_fields_of(self, asked: Any) -> dict[str, Any]:
         """Return a text or messages as part of a JSON body, as `prompt_fields` does."""
         if self.spec.endpoint == "completions":
             return {"prompt": asked}
@@ -251,7 +251,7 @@ class Workload:
             "messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
         }
 
-    def body(self, index: int, *, warmup: bool) -> bytes:
+    def request_body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
         if not self._has_excerpts:
             return self._whole_body(index, warmup)
@@ -280,18 +280,18 @@ class Workload:
         form = length, warmup, isinstance(asked, str), self._length_field, *self.dropped
         around = self._bodies.get(form)
         if around is None:
-            place = _PLACE if isinstance(asked, str) else [_PLACE]
-            whole = _to_json(self._body_fields(place, length, warmup=warmup))
-            around = whole.split(_to_json(place))
+            place = _PROMPT_PLACEHOLDER if isinstance(asked, str) else [_PROMPT_PLACEHOLDER]
+            whole = _encode_json(self._body_fields(place, length, warmup=warmup))
+            around = whole.split(_encode_json(place))
             self._bodies[form] = around
         # the user's own fields may replace the prompt: then it has no place
         as_it_is = isinstance(asked, str) and not self._own and self._real is None
-        quoted = f'"{asked}"' if as_it_is else _to_json(asked)
+        quoted = f'"{asked}"' if as_it_is else _encode_json(asked)
         return quoted.join(around).encode("utf-8", "replace")
 
     def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
         spec = self.spec
-        fields: dict[str, Any] = {"model": spec.model, **self.fields_of(asked)}
+        fields: dict[str, Any] = {"model": spec.model, **self.request_fields_of(asked)}
         if spec.endpoint == "embeddings":
             fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
         else:
@@ -320,8 +320,8 @@ class Workload:
         TPOT needs the number of tokens in the first chunk. The option is set in the warm-up only,
         so that it does not slow the measured requests. Without a warm-up, it is always set.
         """
-        wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
-        return {_IN_CHUNKS: True} if wanted else {}
+        wanted = (warmup or not self.spec.warmup) and _USAGE_IN_CHUNKS_OPTION not in self.dropped
+        return {_USAGE_IN_CHUNKS_OPTION: True} if wanted else {}
 
     def ask_for_usage(self) -> bool:
         """React to a whole answer without usage: ask for usage from now on, as for a stream. TabbyAPI
@@ -343,11 +343,15 @@ class Workload:
             self._length_field = "max_completion_tokens"
             return True
         named = [
-            f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", message)
+            f
+            for f in _DROPPABLE_FIELDS
+            if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", message)
         ]
-        in_chunks = _IN_CHUNKS in (sent.get("stream_options") or ())
-        if in_chunks and (_IN_CHUNKS in message or "stream_options" in named or not named):
-            named = [_IN_CHUNKS]
+        in_chunks = _USAGE_IN_CHUNKS_OPTION in (sent.get("stream_options") or ())
+        if in_chunks and (
+            _USAGE_IN_CHUNKS_OPTION in message or "stream_options" in named or not named
+        ):
+            named = [_USAGE_IN_CHUNKS_OPTION]
         elif self._asks_usage and not named and "stream_options" in sent:
             named = ["stream_options"]
         self.dropped += [f for f in named if f not in self.dropped]
@@ -365,14 +369,16 @@ class Workload:
             return
         wanted = self.spec.input_tokens
         if self._trace_text is not None:
-            self._trace_text.scale([(self._warmup_tokens(i), tokens) for i, tokens in counted])
+            self._trace_text.scale_to_lengths(
+                [(self._warmup_tokens(i), tokens) for i, tokens in counted]
+            )
             self.words = max(1, round(BLOCK_TOKENS * self._trace_text.pieces_per_token))
             self.calibrated = True
             return
         prompt_tokens = round(sum(tokens for _, tokens in counted) / len(counted))
         if self._real is None:
             per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
-            fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
+            fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK_PREFIX}")
             characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
             words = round((characters - fixed) / per_word)
         else:
@@ -382,10 +388,10 @@ class Workload:
         self.calibrated = True
 
 
-def random_prompt(source: random.Random, words: int) -> str:
+def random_words_prompt(source: random.Random, words: int) -> str:
     """Return a synthetic prompt: a short instruction and `words` random words. The prompt has about
     `words` tokens."""
-    return f"{_TASK}{' '.join(_random_words(source, words))}"
+    return f"{_TASK_PREFIX}{' '.join(_random_words(source, words))}"
 
 
 def _random_words(source: random.Random, count: int) -> list[str]:

@@ -16,7 +16,7 @@ from workbench.model.errors import InputError
 from workbench.model.untrusted_numbers import parse_whole_number
 
 if TYPE_CHECKING:
-    from workbench.session.results.advice import Advised
+    from workbench.session.results.advice import AdvisedResult
 
 
 @command(
@@ -57,7 +57,7 @@ async def advise(arguments: argparse.Namespace) -> int:
     return emit_or_say(arguments.json, _advice_document(advised), _advice_lines(advised))
 
 
-def _advice_document(advised: Advised) -> dict[str, Any]:
+def _advice_document(advised: AdvisedResult) -> dict[str, Any]:
     result = advised.result
     return {
         "result": result.id if result else None,
@@ -70,7 +70,7 @@ def _advice_document(advised: Advised) -> dict[str, Any]:
     }
 
 
-def _advice_lines(advised: Advised) -> Iterator[str]:
+def _advice_lines(advised: AdvisedResult) -> Iterator[str]:
     from workbench.report.finding_blocks import advice_blocks
     from workbench.report.formats.terminal import block_lines
 

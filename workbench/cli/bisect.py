@@ -56,18 +56,18 @@ def _bisection_store() -> BisectionStore:
     ),
 )
 async def bisect(arguments: argparse.Namespace) -> int:
-    from workbench.bench.experiment import MOST_PAIRS
+    from workbench.bench.experiment import MAX_PAIRS
     from workbench.model.bisection import Bisection
-    from workbench.session.series.bisect import checked_versions
+    from workbench.session.series.bisect import check_versions
     from workbench.session.series.night_watch import candidate_plan, pinned_plan, trust_image
 
     checked_words(arguments)
-    if not 2 <= arguments.pairs <= MOST_PAIRS:
+    if not 2 <= arguments.pairs <= MAX_PAIRS:
         raise InputError(
-            f"{arguments.pairs} pairs show nothing", next_step=f"give --pairs 2 to {MOST_PAIRS}"
+            f"{arguments.pairs} pairs show nothing", next_step=f"give --pairs 2 to {MAX_PAIRS}"
         )
     session = session_of(arguments)
-    versions = checked_versions(tuple(arguments.versions))
+    versions = check_versions(tuple(arguments.versions))
     plan = pinned_plan(session, arguments.preset, arguments.variables)
     candidates = [candidate_plan(plan, version) for version in versions]
     found = Bisection(
@@ -108,7 +108,7 @@ async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) 
             await session.servers.adopt()
             session.subscribe(report_pairs())
             async with cancelled_by_signals(f"`{_resume_command(found)}` goes on with it"):
-                found = await Bisector(found, session, store, note).carry_out()
+                found = await Bisector(found, session, store, note).carry_out_bisection()
     return emit_or_say(arguments.json, asdict(found), _bisection_lines(found))
 
 

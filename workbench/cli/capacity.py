@@ -33,7 +33,7 @@ from workbench.model.sweep import USERS
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
-    from workbench.session.series.rate_capacity import Rates
+    from workbench.session.series.rate_capacity import RateRange
     from workbench.session.series.user_capacity import UserLevels
     from workbench.session.session import Session
     from workbench.session.state import SessionState
@@ -137,11 +137,11 @@ async def _search_users(arguments: argparse.Namespace) -> int:
 
 
 async def _search_rates(arguments: argparse.Namespace) -> int:
-    from workbench.session.series.rate_capacity import Rates
+    from workbench.session.series.rate_capacity import RateRange
 
     horizon_s = None if arguments.horizon is None else 60 * arguments.horizon
     given = {"first": arguments.first_level, "most": arguments.most_level, "horizon_s": horizon_s}
-    rates = Rates(**{name: value for name, value in given.items() if value is not None})
+    rates = RateRange(**{name: value for name, value in given.items() if value is not None})
     load = load_of(arguments)
     async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         run_id = await ready_run(session, arguments.run)
@@ -156,35 +156,40 @@ async def _search_rates(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
-def _rate_plan_lines(rates: Rates) -> Iterator[str]:
+def _rate_plan_lines(rates: RateRange) -> Iterator[str]:
     from workbench.bench.rate_capacity import (
-        LEAST_REQUESTS,
-        TYPICAL_LOOKS,
-        TYPICAL_RUNS,
+        MIN_REQUESTS_TO_HOLD,
+        TYPICAL_FULL_RUNS,
+        TYPICAL_SHORT_RUNS,
         rate_text,
         short_run_s,
     )
 
-    look = duration_text(short_run_s(rates.begin, rates.horizon_s))
+    look = duration_text(short_run_s(rates.first_rate, rates.horizon_s))
     yield (
-        f"starts at {rate_text(rates.begin)}: looks of {look} find the region, then each rate is "
-        f"measured over {duration_text(rates.horizon_s)}, with at least {LEAST_REQUESTS:,} requests"
+        f"starts at {rate_text(rates.first_rate)}: looks of {look} find the region, then each rate is "
+        f"measured over {duration_text(rates.horizon_s)}, with at least {MIN_REQUESTS_TO_HOLD:,} requests"
     )
-    runs = f"{TYPICAL_LOOKS} looks and {TYPICAL_RUNS} runs"
+    runs = f"{TYPICAL_SHORT_RUNS} looks and {TYPICAL_FULL_RUNS} runs"
     yield f"takes about {duration_text(rates.typical_s)} ({runs}); a number of users is found sooner"
 
 
 def _plan_lines(
     session: Session, levels: UserLevels, run_id: str | None, arguments: argparse.Namespace
 ) -> Iterator[str]:
-    from workbench.bench.user_capacity import LEAST_RUNS, MOST_RUNS, ROUNDS, TYPICAL_RUNS
+    from workbench.bench.user_capacity import (
+        MAX_RUNS_PER_LEVEL,
+        MIN_REQUESTS_PER_USER,
+        MIN_RUNS_PER_LEVEL,
+        TYPICAL_RUNS,
+    )
 
     yield (
-        f"starts at {count_of(levels.first, 'user')}; each level is measured in {LEAST_RUNS} to "
-        f"{MOST_RUNS} runs of at least {ROUNDS} requests per user"
+        f"starts at {count_of(levels.first, 'user')}; each level is measured in {MIN_RUNS_PER_LEVEL} to "
+        f"{MAX_RUNS_PER_LEVEL} runs of at least {MIN_REQUESTS_PER_USER} requests per user"
     )
-    took_s = session.sweeps.users_run_s(levels, run_id, arguments.url)
-    runs = min(TYPICAL_RUNS, MOST_RUNS * levels.most)
+    took_s = session.sweeps.user_capacity_run_s(levels, run_id, arguments.url)
+    runs = min(TYPICAL_RUNS, MAX_RUNS_PER_LEVEL * levels.most)
     if took_s is None:
         yield f"takes about {runs} runs; their duration is known after the first one"
     else:

@@ -58,7 +58,7 @@ def compare(arguments: argparse.Namespace) -> int:
             next_step="give groups that have no result in common; `workbench results list` lists "
             "the results",
         )
-    kinds = [kind for arm in arguments.arms for kind in comparing.ARMS[arm]]
+    kinds = [kind for arm in arguments.arms for kind in comparing.DIFFERENCES_OF_ARM_KIND[arm]]
     comparison = comparing.compare(
         a, b, arms=kinds, quality=QualityDb(db.path).newest_comparisons()
     )

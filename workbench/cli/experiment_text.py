@@ -35,7 +35,7 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     restarts = design.restarts_servers(spec.a, spec.b, bool(spec.twins))
     pairs = count_of(spec.pairs, "pair")
     if spec.until_pct is not None:
-        pairs = f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
+        pairs = f"{design.MIN_PAIRS_UNTIL_SURE} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
     unchanged = [arm.target for arm in (spec.a, spec.b) if arm.target and not arm.target.plan]
     if len(unchanged) == 2:
         servers = "on servers that are used as they are"

@@ -99,7 +99,7 @@ async def experiment(arguments: argparse.Namespace) -> int:
         if arguments.trust:
             session.experiments.targets.trust_bases(bases)
         spec = session.experiments.experiment_spec(a, b, **options)
-        for line in plan_lines(spec, session.experiments.estimate_s(a, b, **options)):
+        for line in plan_lines(spec, session.experiments.estimate_duration_s(a, b, **options)):
             note(line)
         for warning in session.experiments.value_warnings(a, b, bases):
             note(warning)
@@ -181,7 +181,7 @@ async def _confirm_start(
     effects = []
     if design.restarts_servers(spec.a, spec.b, bool(spec.twins)):
         targets = {arm.target.run_id for arm in (spec.a, spec.b) if arm.target}
-        servers = [each.state.server for each in session.hosts.all]
+        servers = [each.state.server for each in session.hosts.all_sessions]
         ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
         effects += [f"stops run {run_id}" for run_id in ready if run_id not in targets]
     if design.changes_gpus(spec):

@@ -35,7 +35,7 @@ async def fit(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
     from workbench.gpu.telemetry.source_of_host import read_once
     from workbench.report.formats.terminal import block_lines
-    from workbench.session.plans.model_fit import fit_blocks, report_of
+    from workbench.session.plans.model_fit import fit_blocks, fit_report_of_plan
 
     contexts = _parse_context_lengths(arguments.context)
     async with connected(arguments) as session:
@@ -66,7 +66,9 @@ async def fit(arguments: argparse.Namespace) -> int:
             for flag in session.plans.editor.engine.memory.cache_type_flags:
                 session.plans.editor.set_flag(flag, arguments.kv)
         await session.plans.look_for_model(session.plans.editor)
-        report = report_of(session.plans.editor.effective_plan, session.state.telemetry, contexts)
+        report = fit_report_of_plan(
+            session.plans.editor.effective_plan, session.state.telemetry, contexts
+        )
     emit_or_say(arguments.json, report.as_json(), block_lines(fit_blocks(report)))
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 

@@ -48,7 +48,7 @@ _GPU_FIELDS = (
     ),
 )
 def fleet(arguments: argparse.Namespace) -> int:
-    from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, fleet_members
+    from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_members
 
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
@@ -57,12 +57,12 @@ def fleet(arguments: argparse.Namespace) -> int:
             "sim:four-pcie proxmox/pct:101`",
         )
     names, labels = fleet_members(arguments.hosts, arguments.cluster)
-    if len(names) > MOST_HOSTS and not arguments.hosts:
+    if len(names) > MAX_HOSTS and not arguments.hosts:
         note(
-            f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see "
+            f"{len(names)} hosts are known: the first {MAX_HOSTS} are shown; name others to see "
             "them"
         )
-        names = names[:MOST_HOSTS]
+        names = names[:MAX_HOSTS]
     found = Fleet(names, labels)
     if arguments.json:
         import asyncio

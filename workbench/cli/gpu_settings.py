@@ -100,7 +100,9 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         raise InputError(f"--trial {arguments.trial:g} is not a number of seconds above 0")
     async with connected(arguments) as session:
         settings = _settings_by_gpu(arguments, session)
-        commands = await session.gpu.mark_foreign(await session.gpu.plan_each(settings))
+        commands = await session.gpu.mark_foreign_changes(
+            await session.gpu.plan_changes_by_gpu(settings)
+        )
         foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
         kept = foreign if arguments.foreign == "keep" else set()
         left = [c for c in commands if (c.gpu_uuid, c.setting) in kept]
@@ -124,7 +126,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         if not arguments.dry_run and any(c.right for c in commands):
             password = await ask_sudo_password(session, arguments)
         async with cancelled_by_signals(CUT_OFF):
-            report = await session.gpu.apply_each(
+            report = await session.gpu.apply_settings_by_gpu(
                 settings,
                 dry_run=arguments.dry_run,
                 trial_s=arguments.trial,
@@ -236,7 +238,7 @@ async def sudoers(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.sudoers import PATH
 
     async with connected(arguments) as session:
-        text, host = await session.gpu.sudoers(), session.host.name
+        text, host = await session.gpu.sudoers_lines(), session.host.name
     if arguments.json:
         return emit({"host": host, "path": PATH, "sudoers": text})
     sys.stdout.write(text)

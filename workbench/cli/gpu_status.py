@@ -207,7 +207,7 @@ async def journal(arguments: argparse.Namespace) -> int:
         # a reading shows whether the driver was reloaded; the boot id works without GPUs
         with suppress(HostError):
             session.core.update(telemetry=await session.telemetry.reading())
-        records, log = await session.gpu.alterations.journal()
+        records, log = await session.gpu.alterations.read_journal()
         await session.gpu.alterations.read()
         sysfs = (
             (await read_core_settings(session.host)).sysfs

@@ -57,7 +57,7 @@ async def verify(arguments: argparse.Namespace) -> int:
         password = None
         if arguments.probe and can_ask(arguments) and (await session.gpu.rights.get()).refusal:
             password = await ask_sudo_password(session, arguments)
-        found = await session.proof.verify(
+        found = await session.proof.verify_alterations(
             arguments.seconds,
             run_id,
             arguments.url,
@@ -79,7 +79,7 @@ async def verify(arguments: argparse.Namespace) -> int:
         "altered": bool(found.proofs or found.unloaded),
         "in_force": {f"{p.stored_place}.{p.setting}": str(p.in_force) for p in found.proofs},
         "proofs": [p.as_json() for p in found.proofs],
-        "messages": list(found.lines),
+        "messages": list(found.verdict_lines),
         "simulated": found.simulated,
     }
     emit_or_say(arguments.json, document, _proof_lines(found))
@@ -93,7 +93,7 @@ def _proof_lines(found: Verification) -> Iterator[str]:
             f"{found.target}: {found.seconds:g} s under "
             f"load{'  SIMULATED' if found.simulated else ''}"
         )
-    for line in found.lines:
+    for line in found.verdict_lines:
         yield f"  {line}" if found.target else line
     for source in found.sources:
         yield f"  source: {source}"

@@ -63,21 +63,21 @@ def hosts_list(arguments: argparse.Namespace) -> int:
 )
 async def hosts_show(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
-    from workbench.session.hosts.names import is_known, known_names, nearest_known_name
+    from workbench.session.hosts.names import is_host_known, known_host_names, nearest_known_name
     from workbench.session.hosts.settings import HostSettings
     from workbench.store.config import ConfigStore
     from workbench.store.hosts_file import HostsStore
 
     name = arguments.name
-    if name not in known_names() and not is_known(name):
+    if name not in known_host_names() and not is_host_known(name):
         other = nearest_known_name(name)
         step = f"did you mean {other}? {_UNKNOWN}" if other else _UNKNOWN
         raise InputError(f"there is no host {name!r}", next_step=step)
     arguments.host = name
     session = session_of(arguments)
     settings = HostSettings(session.core, ConfigStore())
-    entry, address = settings.entry, await session.host.ssh_address()
-    programs = {engine: settings.program(engine) for engine in registry.engine_names()}
+    entry, address = settings.host_entry, await session.host.ssh_address()
+    programs = {engine: settings.program_for_engine(engine) for engine in registry.engine_names()}
     engines = {engine: program for engine, program in programs.items() if program}
     clusters = [
         c.name
@@ -205,8 +205,8 @@ def _parse_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
 )
 async def hosts_check(arguments: argparse.Namespace) -> int:
     """Check the hosts. Return 0 if all can be used, otherwise 1."""
-    from workbench.session.hosts.check import check_all, checks_summary, names_to_check
-    from workbench.session.hosts.names import SIMULATED
+    from workbench.session.hosts.check import check_all_hosts, checks_summary, names_to_check
+    from workbench.session.hosts.names import SIMULATED_PREFIX
     from workbench.session.session import Session
     from workbench.store.hosts_file import HostsStore
 
@@ -214,10 +214,10 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
         raise InputError("--timeout is not above 0", next_step="give seconds, such as --timeout 30")
     store, own = HostsStore(), host_named(arguments)
     if own is None and arguments.simulate and not arguments.names:
-        own = f"{SIMULATED}{arguments.simulate}"
+        own = f"{SIMULATED_PREFIX}{arguments.simulate}"
     names = names_to_check([*arguments.names, *([own] if own else [])], tuple(store.content.hosts))
     ask = ask_login_secret if can_ask(arguments) else None
-    checks = await check_all(
+    checks = await check_all_hosts(
         names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout
     )
     if arguments.json:

@@ -37,11 +37,13 @@ async def models_list(arguments: argparse.Namespace) -> int:
     """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
     async with connected(arguments) as session:
         found = await session.models.find_copies(
-            arguments.model, session.models.hosts(everywhere=arguments.all_hosts)
+            arguments.model, session.models.hosts_to_search(everywhere=arguments.all_hosts)
         )
     document = {"hosts": [host.as_json() for host in found]}
     emit_or_say(
-        arguments.json, document, [line for host in found for line in host.lines(arguments.model)]
+        arguments.json,
+        document,
+        [line for host in found for line in host.report_lines(arguments.model)],
     )
     return 1 if any(host.problem for host in found) else 0
 
@@ -62,7 +64,7 @@ async def models_check(arguments: argparse.Namespace) -> int:
     copy, otherwise 1."""
     shown = _Progress(arguments.json)
     async with connected(arguments) as session:
-        hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts()
+        hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts_to_search()
         check = await session.models.check(
             arguments.model, hosts, full=arguments.hash, on_progress=shown
         )
@@ -73,7 +75,7 @@ async def models_check(arguments: argparse.Namespace) -> int:
         "differences": check.differences,
         "compared_by_size": check.unhashed,
     }
-    emit_or_say(arguments.json, document, list(check.lines(arguments.model)))
+    emit_or_say(arguments.json, document, list(check.report_lines(arguments.model)))
     return 0 if check.ok else 1
 
 
@@ -113,7 +115,7 @@ async def models_copy(arguments: argparse.Namespace) -> int:
         await session.close()
     for text in report.notes:
         note(text)
-    return emit_or_say(arguments.json, asdict(report), report.text)
+    return emit_or_say(arguments.json, asdict(report), report.report_text)
 
 
 @command(
@@ -136,7 +138,7 @@ async def models_download(arguments: argparse.Namespace) -> int:
             )
         finally:
             shown.end()
-    return emit_or_say(arguments.json, found.as_json(), list(found.lines(arguments.model)))
+    return emit_or_say(arguments.json, found.as_json(), list(found.report_lines(arguments.model)))
 
 
 class _Progress:

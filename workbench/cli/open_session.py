@@ -32,7 +32,7 @@ def host_named(arguments: argparse.Namespace) -> str | None:
     Raises InputError for an unknown cluster or kind of container."""
     host: str | None = getattr(arguments, "target", None) or arguments.host
     if arguments.cluster is not None:
-        from workbench.session.hosts.names import CLUSTER
+        from workbench.session.hosts.names import CLUSTER_PREFIX
 
         if host is not None:
             raise InputError(
@@ -41,7 +41,7 @@ def host_named(arguments: argparse.Namespace) -> str | None:
         if arguments.container is not None:
             step = "name the containers of its nodes in hosts.toml"
             raise InputError("--cluster and --container are both given", next_step=step)
-        return f"{CLUSTER}{arguments.cluster}"
+        return f"{CLUSTER_PREFIX}{arguments.cluster}"
     if arguments.container is None:
         return host
     name = f"{host}/{arguments.container}" if host else arguments.container

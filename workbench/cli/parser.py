@@ -241,14 +241,14 @@ def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> 
 
     from workbench.session.hosts import names as host_names
 
-    if options and options[0] in FIRST_WORDS and host_names.is_known(host):
+    if options and options[0] in FIRST_WORDS and host_names.is_host_known(host):
         raise _input_error(
             f"{host!r} is a host and not a command",
             f"`workbench --host {host} {' '.join(options)}` runs the command on this host",
         )
-    if (options and not options[0].startswith("-")) or not host_names.is_known(host):
+    if (options and not options[0].startswith("-")) or not host_names.is_host_known(host):
         near = difflib.get_close_matches(
-            host, [*FIRST_WORDS, "help", *host_names.known_names()], n=1, cutoff=0.75
+            host, [*FIRST_WORDS, "help", *host_names.known_host_names()], n=1, cutoff=0.75
         )
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
         raise _input_error(

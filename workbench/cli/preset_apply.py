@@ -57,7 +57,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         await load_plan(session, arguments)
         preset = PresetApply(session)
-        whole = await preset.look()
+        whole = await preset.look_at_preset()
         commands = [outcome.command for outcome in whole.outcomes]
         affected = await affected_gpus_json(session, commands)
         if not arguments.json:
@@ -73,7 +73,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
         password = await ask_sudo_password(session, arguments) if whole.missing_right else None
         async with cancelled_by_signals():
-            applied = await preset.apply(
+            applied = await preset.apply_preset(
                 whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
             )
         if not arguments.json:

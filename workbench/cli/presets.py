@@ -149,14 +149,16 @@ async def flags(arguments: argparse.Namespace) -> int:
         )
     if arguments.probe:
         async with connected(arguments) as session:
-            found = await session.plans.engine_flags.find(engine, arguments.executable or "")
+            found = await session.plans.engine_flags.find_flag_catalog(
+                engine, arguments.executable or ""
+            )
             if found.problem:
                 raise HostError(
                     found.problem,
                     host=session.host.name,
                     next_step="name the program with --executable",
                 )
-            catalog = await session.plans.engine_flags.ask(engine, found, again=True)
+            catalog = await session.plans.engine_flags.ask_engine(engine, found, again=True)
         source = f"as {catalog.asked} on {session.host.name} lists them"
     else:
         catalog, source = engine.catalog(arguments.engine_version), "from the shipped list"

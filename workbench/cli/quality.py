@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm
     from workbench.model.quality import QualityResult
     from workbench.session.quality.measuring import QualityOptions
-    from workbench.session.quality.own_scores import OwnCommand
+    from workbench.session.quality.own_scores import OwnMeasureCommand
     from workbench.session.session import Session
 
 _UNMEASURED = 3  # exit code: there is no verdict
@@ -89,7 +89,7 @@ async def quality(arguments: argparse.Namespace) -> int:
         await session.gpu.alterations.read()
         variables: Mapping[str, str] = variables_of(arguments)
         if len(arms) == 1:
-            found = session.quality.lineage.changed_from(
+            found = session.quality.lineage.find_changed_from(
                 await arm_of_result(session, arms[0]), variables
             )
             a, b, variables = found.a, found.b, found.variables
@@ -142,7 +142,7 @@ def _quality_options(arguments: argparse.Namespace) -> QualityOptions:
     )
 
 
-def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
+def _own_command(arguments: argparse.Namespace) -> OwnMeasureCommand | None:
     minutes = arguments.eval_minutes
     if arguments.eval is None:
         if arguments.eval_score is not None:
@@ -156,7 +156,7 @@ def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
                 next_step="add --eval COMMAND",
             )
         return None
-    from workbench.session.quality.own_scores import MINUTES, OwnCommand
+    from workbench.session.quality.own_scores import DEFAULT_COMMAND_MINUTES, OwnMeasureCommand
 
     if minutes is not None and not 0 < minutes <= _MOST_EVAL_MINUTES:
         raise InputError(
@@ -172,7 +172,9 @@ def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
             f"--eval: {clean_text(argv[0])} is no program that this machine can run",
             next_step="name a program that is installed on this machine",
         )
-    return OwnCommand(argv, arguments.eval_score, MINUTES if minutes is None else minutes)
+    return OwnMeasureCommand(
+        argv, arguments.eval_score, DEFAULT_COMMAND_MINUTES if minutes is None else minutes
+    )
 
 
 def _arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:

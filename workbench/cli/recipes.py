@@ -21,7 +21,7 @@ from workbench.recipes.registry import EXPORT_FORMS
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
-    from workbench.session.plans.recipes import Imported
+    from workbench.session.plans.recipes import ImportedRecipe
     from workbench.session.session import Session
 
 
@@ -73,7 +73,7 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
     path = None
     if imported.preset is not None and (arguments.yes or not arguments.json):
         await _confirm_save(arguments, imported.preset_id)
-        path = session.presets.recipes.save(imported)
+        path = session.presets.recipes.save_as_preset(imported)
         if arguments.line is not None:
             _trust_program(session, imported.preset_id)
     if arguments.json:
@@ -85,7 +85,7 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
 
 def _recipe_reader(
     session: Session, arguments: argparse.Namespace
-) -> Callable[[Sequence[GpuInfo] | None], Imported]:
+) -> Callable[[Sequence[GpuInfo] | None], ImportedRecipe]:
     """Return a function that reads the recipe for a host with the given GPUs."""
     recipes, name, entry = session.presets.recipes, arguments.name, arguments.entry
     if arguments.line is None and arguments.file != "-":
@@ -128,7 +128,7 @@ async def _confirm_save(arguments: argparse.Namespace, preset_id: str) -> None:
     await confirm(arguments, question, problem=problem, next_step="add --yes to save the preset")
 
 
-def _show_import(imported: Imported) -> None:
+def _show_import(imported: ImportedRecipe) -> None:
     from workbench.store.preset_text import preset_sections
 
     if imported.preset is not None:
@@ -145,7 +145,7 @@ def _show_import(imported: Imported) -> None:
         note("the preset cannot be saved; correct the errors in the recipe")
 
 
-def _import_json(imported: Imported, path: str | None) -> dict[str, Any]:
+def _import_json(imported: ImportedRecipe, path: str | None) -> dict[str, Any]:
     return {
         "form": imported.form,
         "id": imported.preset_id,

@@ -29,7 +29,7 @@ from workbench.report.registry import (
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.quality import QualityResult
-    from workbench.session.results.proofs import Verified
+    from workbench.session.results.proofs import VerifiedProof
     from workbench.store.results_db import Page, ResultsDb
 
 _ID = option("id", "id of a result; `workbench results list` lists them", int)
@@ -162,9 +162,9 @@ def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[st
 def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = ()) -> Iterator[str]:
     """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as
     "rejected". `known` are comparisons of answers, whose verdicts are among the marks."""
-    from workbench.session.bench.result_rows import rows_of
+    from workbench.session.bench.result_rows import rows_of_results
 
-    for row, result in zip(rows_of(results), results, strict=True):
+    for row, result in zip(rows_of_results(results), results, strict=True):
         embeds = result.spec.endpoint == "embeddings"
         speed = result.summary.request_s if embeds else row.output_tok_s
         rate = f"{speed:,.1f}" if speed is not None else "n/a"
@@ -270,13 +270,13 @@ def note_result(arguments: argparse.Namespace) -> int:
     examples=("workbench results tag 42 +baseline",),
 )
 def tag_result(arguments: argparse.Namespace) -> int:
-    from workbench.session.results.results import checked_tag
+    from workbench.session.results.results import check_tag
 
     # argparse takes options here as tags, because -TAG is one
     given = [t for t in arguments.tags if t != "--json"]
     arguments.json |= len(given) < len(arguments.tags)
-    add = [checked_tag(t.removeprefix("+")) for t in given if not t.startswith("-")]
-    remove = [checked_tag(t[1:]) for t in given if t.startswith("-")]
+    add = [check_tag(t.removeprefix("+")) for t in given if not t.startswith("-")]
+    remove = [check_tag(t[1:]) for t in given if t.startswith("-")]
     db = results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
@@ -361,9 +361,9 @@ async def report_results(arguments: argparse.Namespace) -> int:
     reports = session_of(arguments).reports
     if arguments.proof:
         form = _proof_format(arguments, form)
-        text = await reports.proof(form, groups, experiment_id=arguments.experiment)
+        text = await reports.proof_bytes(form, groups, experiment_id=arguments.experiment)
     else:
-        text = await reports.text(
+        text = await reports.report_text(
             form,
             groups,
             experiment_id=arguments.experiment,
@@ -419,7 +419,7 @@ def verify_proof(arguments: argparse.Namespace) -> int:
     return 0 if holds else 1
 
 
-def _verified_lines(found: Verified) -> Iterator[str]:
+def _verified_lines(found: VerifiedProof) -> Iterator[str]:
     simulated = "  SIMULATED" if found.simulated else ""
     version = found.workbench_version
     yield f"{found.title}, written by Workbench {version or 'of an unknown version'}{simulated}"

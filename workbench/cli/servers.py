@@ -172,7 +172,7 @@ async def _external_servers(session: Session) -> tuple[Sequence[FoundServer] | N
     from workbench.hosts.base import CommandNotFound
 
     try:
-        return await session.servers.others(), None
+        return await session.servers.other_servers(), None
     except CommandNotFound as error:
         text = f"servers that Workbench did not start cannot be listed: {error.message}"
         return None, f"{text} — install python3 on {session.core.host.name}"
@@ -339,7 +339,7 @@ async def restart(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
-        in_place = await adoption.restarts_in_place(session, status.run_id)
+        in_place = await adoption.can_restart_in_place(session, status.run_id)
         if in_place:
             shown = await adoption.restart_command(session, status.run_id)
         else:
@@ -425,7 +425,9 @@ async def _reject_external(session: Session, number: int) -> None:
     """Raise InputError if `number` is the process id or the port of a server that Workbench did not
     start, because Workbench does not control such servers.
     """
-    other = next((o for o in await session.servers.others() if number in (o.pid, o.port)), None)
+    other = next(
+        (o for o in await session.servers.other_servers() if number in (o.pid, o.port)), None
+    )
     if other is not None:
         log = (
             f"its output goes to {other.output}"

@@ -135,7 +135,7 @@ def _plan_lines(
         f"{then if pair_runs else 'without a comparison in pairs'}"
     )
     changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
-    two_pairs_s = session.experiments.estimate_s(
+    two_pairs_s = session.experiments.estimate_duration_s(
         Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments)
     )
     if two_pairs_s is None:

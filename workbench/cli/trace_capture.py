@@ -75,7 +75,7 @@ async def capture(arguments: argparse.Namespace) -> int:
                 try:
                     await capturing.start(server, arguments.port)
                 except BaseException:
-                    await capturing.abandon()
+                    await capturing.abandon_capture()
                     raise
                 whose = arguments.url or f"run {run_id}"
                 note(f"{capturing.url} passes on to {whose}; send your requests there")

@@ -73,12 +73,12 @@ def _watch_store() -> WatchStore:
 )
 def add_watch(arguments: argparse.Namespace) -> int:
     from workbench.model.watch import Watch
-    from workbench.session.series.night_watch import checked_candidate
+    from workbench.session.series.night_watch import check_candidate
 
     checked_words(arguments)
     watch = Watch(
         preset=arguments.preset,
-        candidate=checked_candidate(arguments.candidate),
+        candidate=check_candidate(arguments.candidate),
         nightly=_parse_time_of_day(arguments.nightly),
         host=arguments.host,
         simulate=arguments.simulate,
@@ -187,7 +187,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
                 yield session
 
         async with cancelled_by_signals():
-            night = await NightRun(night, store, opened, note).carry_out()
+            night = await NightRun(night, store, opened, note).carry_out_night()
     _save_night(night, store, arguments)
     _print_night(night, store, arguments.json)
     if night.entries_with_alarm:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from workbench.server.model_fingerprint import ModelBytes
     from workbench.server.run_directory import RunRecord
     from workbench.session.bench.benchmark_load import ServerUnderTest
-    from workbench.session.bench.measurement import Measured
+    from workbench.session.bench.measurement import MeasuredLoad
 
 # Fields whose values stand in a digest without their names, also if they are defaults. All other
 # options that are work follow with their names. A new option needs no entry here: stored digests
 # stay equal.
-_UNNAMED = (
+_UNNAMED_DIGEST_FIELDS = (
     "endpoint",
     "concurrency",
     "rate",
@@ -110,20 +110,20 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
     if plan is not None:
         flags = {f.name: str(f.value) for f in plan.flags if f.name != "port"}
         served = (plan.engine, flags)
-    shape = [getattr(spec, name) for name in _UNNAMED]
+    shape = [getattr(spec, name) for name in _UNNAMED_DIGEST_FIELDS]
     if spec.has_real_text:
         shape.append(spec.content)
     if spec.trace_name:
         shape += [spec.trace_name, spec.speed]
-    shape += _other_work(spec)
+    shape += _other_work_fields(spec)
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _other_work(spec: BenchSpec) -> list[tuple[str, Any]]:
+def _other_work_fields(spec: BenchSpec) -> list[tuple[str, Any]]:
     """Return (field, value) of each option that belongs to the digest, does not stand in it without
     its name, and does not have its default value."""
-    unnamed = {*_UNNAMED, "content", "trace_name", "speed"}
+    unnamed = {*_UNNAMED_DIGEST_FIELDS, "content", "trace_name", "speed"}
     options = [one for one in OPTIONS if one.is_work and DIGEST not in one.left_out_of]
     values = [(one, getattr(spec, one.field)) for one in options if one.field not in unnamed]
     return [(one.field, value) for one, value in values if value != one.default]
@@ -133,7 +133,7 @@ def conditions_of(
     client: str,
     spec: BenchSpec,
     server: ServerUnderTest,
-    measured: Measured,
+    measured: MeasuredLoad,
     locks: Sequence[Alteration],
     *,
     simulated: bool,
@@ -214,7 +214,7 @@ def _status_conditions(status: ServerStatus | None, spec: BenchSpec) -> dict[str
 
 
 def _gpu_conditions(
-    spec: BenchSpec, plan: LaunchPlan | None, measured: Measured, locks: Sequence[Alteration]
+    spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredLoad, locks: Sequence[Alteration]
 ) -> dict[str, Any]:
     """Return the driver, the GPUs with their settings, and the highest speeds that they allow."""
     telemetry, gpus = measured.telemetry, measured.gpus
@@ -229,7 +229,7 @@ def _gpu_conditions(
     }
     during = measured.summary.gpu
     memory_mhz = during.memory_mhz if during is not None else None
-    limit = ceiling_of(plan, infos, memory_mhz, _roofline_load(spec, plan, measured))
+    limit = ceiling_of_plan(plan, infos, memory_mhz, _roofline_load(spec, plan, measured))
     if limit is None:
         return found
     return {
@@ -250,7 +250,7 @@ def _gpu_properties(info: GpuInfo) -> dict[str, Any]:
     return found
 
 
-def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
+def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredLoad) -> Load:
     """Return what a benchmark's load adds to the computation of the highest possible speed:
     streams, mean context in tokens, bits of a KV cache value, tokens per step. The mean context is
     the prompt and half of the output."""
@@ -264,7 +264,7 @@ def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured)
     )
 
 
-def ceiling_of(
+def ceiling_of_plan(
     plan: LaunchPlan | None,
     gpus: Sequence[GpuInfo],
     memory_mhz: float | None = None,

@@ -14,10 +14,10 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_numbers import number_for_field
-from workbench.session.bench.result_rows import last_usable
+from workbench.session.bench.result_rows import last_usable_row
 from workbench.session.since_left import last_change_unix_s
 from workbench.session.state import Activity, SessionState
-from workbench.session.state_holder import ACTIVITY_KEPT
+from workbench.session.state_holder import MAX_KEPT_ACTIVITY
 from workbench.store import activity_log, paths, screen_state
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from workbench.session.series.experiments import Experiments
     from workbench.session.state_holder import StateHolder
 
-_MARKS = ("mark_a", "mark_b")
-_CHOSEN = "b_chosen"
-_SEEN = "seen_unix_s"
-_SEEN_EACH_S = 60.0  # a killed screen seems to have closed at most so much too early
+_MARK_FIELDS = ("mark_a", "mark_b")
+_B_CHOSEN_FIELD = "b_chosen"
+_SEEN_FIELD = "seen_unix_s"
+_SEEN_INTERVAL_S = 60.0  # a killed screen seems to have closed at most so much too early
 
 
 class ScreenMemory:
     """Stores the marks and the values of forms of a screen, and restores them for the next screen
-    of the host, from the call of `resume` on. `experiments` and `results` return parts of the
+    of the host, from the call of `resume_last_screen` on. `experiments` and `results` return parts of the
     session; they are called only if there is an experiment or a comparison to show."""
 
     def __init__(
@@ -46,18 +46,18 @@ class ScreenMemory:
         self._core, self._experiments, self._results = core, experiments, results
         self._forms: dict[str, dict[str, str]] = {}
         self._subscribed = False
-        self._noted_s = 0.0  # time.monotonic() at the last `note_seen` that did something
+        self._noted_s = 0.0  # time.monotonic() at the last `note_screen_seen` that did something
         self._noted: object = None  # what the screen showed then
         self.resumed: Host | None = None  # the host whose marks are kept from now on
         self.left_unix_s: float | None = None  # when the last screen of the host closed
         self._seen_unix_s: float | None = None  # when this screen last showed the host
 
-    async def resume(self) -> None:
+    async def resume_last_screen(self) -> None:
         """Restore the marks, forms and results of the last screen of this host, and store each
         later change of the marks. Anything that cannot be read is left out."""
         host = self._core.host
         left = await asyncio.to_thread(screen_state.read, host.name)
-        seen = left.get(_SEEN)
+        seen = left.get(_SEEN_FIELD)
         self._seen_unix_s = self.left_unix_s = _number_or_none(seen)
         forms = left.get("forms")
         self._forms = {
@@ -68,13 +68,15 @@ class ScreenMemory:
         await self.read_activity()
         state = self._core.state
         self._core.update(
-            bench=replace(state.bench, last_id=state.bench.last_id or last_usable(state.results))
+            bench=replace(
+                state.bench, last_id=state.bench.last_id or last_usable_row(state.results)
+            )
         )
         shown = {row.id for row in state.results}
-        marks = {name: left.get(name) for name in _MARKS}
+        marks = {name: left.get(name) for name in _MARK_FIELDS}
         self._core.update(**{k: v for k, v in marks.items() if isinstance(v, int) and v in shown})
         self._core.update(
-            b_chosen=left.get(_CHOSEN) is True and self._core.state.mark_b is not None
+            b_chosen=left.get(_B_CHOSEN_FIELD) is True and self._core.state.mark_b is not None
         )
         with suppress(WorkbenchError):
             await self._resume_series()
@@ -84,21 +86,21 @@ class ScreenMemory:
             self._core.subscribe(self._keep_marks)
         self.resumed = host
 
-    async def note_seen(self) -> None:
+    async def note_screen_seen(self) -> None:
         """Store that this screen is open, once a minute and after each change that the next screen
         would tell: a screen that is killed cannot say when it closed."""
         if self.resumed is not self._core.host:
             return
         shown = _dated_changes(self._core.state)
-        is_old = time.monotonic() - self._noted_s > _SEEN_EACH_S
+        is_old = time.monotonic() - self._noted_s > _SEEN_INTERVAL_S
         if is_old or shown != self._noted:
             self._noted_s, self._noted = time.monotonic(), shown
-            await asyncio.to_thread(self._keep)
+            await asyncio.to_thread(self._store_memory)
 
-    def leave(self) -> None:
+    def leave_host(self) -> None:
         """Store that this screen closes now, and nothing from now on."""
         if self.resumed is self._core.host:
-            self._keep()
+            self._store_memory()
         self.resumed = None
 
     async def _resume_series(self) -> None:
@@ -144,12 +146,14 @@ class ScreenMemory:
         """Read the activity log of this host into the session's state. The log has the actions of
         every Workbench of this user."""
         kept = await asyncio.to_thread(
-            activity_log.newest_entries, self._core.host.name, ACTIVITY_KEPT
+            activity_log.newest_entries, self._core.host.name, MAX_KEPT_ACTIVITY
         )
         read = {_activity_from_entry(entry): None for entry in kept}
         ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
         found = {**read, **dict.fromkeys(ours)}
-        self._core.update(activity=tuple(sorted(found, key=lambda a: a.unix_s)[-ACTIVITY_KEPT:]))
+        self._core.update(
+            activity=tuple(sorted(found, key=lambda a: a.unix_s)[-MAX_KEPT_ACTIVITY:])
+        )
 
     # ---- forms and marks
 
@@ -167,21 +171,23 @@ class ScreenMemory:
             for word in _checked_parts(value)
         ):
             self._forms[name] = given
-            self._keep()
+            self._store_memory()
 
     def _keep_marks(self, state: SessionState, changed: frozenset[str]) -> None:
         if (
-            changed.intersection(("comparison", _CHOSEN, *_MARKS))
+            changed.intersection(("comparison", _B_CHOSEN_FIELD, *_MARK_FIELDS))
             and self.resumed is self._core.host
         ):
-            self._keep()
+            self._store_memory()
 
-    def _keep(self) -> None:
+    def _store_memory(self) -> None:
         state = self._core.state
-        marks: dict[str, Any] = {name: getattr(state, name) for name in (*_MARKS, _CHOSEN)}
+        marks: dict[str, Any] = {
+            name: getattr(state, name) for name in (*_MARK_FIELDS, _B_CHOSEN_FIELD)
+        }
         if state.servers_read and state.host.link == "connected":
             self._seen_unix_s = time.time()
-        marks[_SEEN] = self._seen_unix_s
+        marks[_SEEN_FIELD] = self._seen_unix_s
         if state.comparison is not None:
             marks["compared"] = [state.comparison.a, state.comparison.b]
         screen_state.keep(self._core.host.name, {**marks, "forms": self._forms})
@@ -202,7 +208,7 @@ def _checked_parts(text: str) -> list[str]:
 
 def _number_or_none(value: object) -> float | None:
     try:
-        return number_for_field(_SEEN, value)
+        return number_for_field(_SEEN_FIELD, value)
     except ValueError:
         return None
 

@@ -24,13 +24,15 @@ from workbench.session.state import BenchState, ReplayView
 from workbench.store import recording
 from workbench.store.recording import Cell, Infos, Item
 
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-TICK_S = 0.1  # between two looks for what is due
-SKIPPED_S = 30.0  # a longer gap of the recording is left out
-_LEFT_S = 2.0  # of such a gap
-_RECORDED = frozenset((*READINGS, *MORE_GPU_FIELDS))
-_FIELDS = _RECORDED & {each.name for each in fields(GpuSample)}  # without what follows from others
-_WHOLE = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
+REPLAY_SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+TICK_INTERVAL_S = 0.1  # between two looks for what is due
+LONG_GAP_S = 30.0  # a longer gap of the recording is left out
+_LONG_GAP_SHOWN_S = 2.0  # of such a gap
+_RECORDED_FIELDS = frozenset((*READINGS, *MORE_GPU_FIELDS))
+_SAMPLE_FIELDS = _RECORDED_FIELDS & {
+    each.name for each in fields(GpuSample)
+}  # without what follows from others
+_WHOLE_NUMBER_FIELDS = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
 
 
 class RecordedHost(BaseHost):
@@ -86,7 +88,7 @@ class RecordedHost(BaseHost):
 
 class Replay(Session):
     """A session that plays a recording. `speed` is the speed at the beginning, 1.0 for that of the
-    recording; `pause` and `faster` change the speed. Raises InputError if the file is not a
+    recording; `toggle_pause` and `change_speed` change the speed. Raises InputError if the file is not a
     recording."""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
@@ -105,7 +107,7 @@ class Replay(Session):
         return made
 
     @property
-    def _view(self) -> ReplayView:
+    def _replay_view(self) -> ReplayView:
         assert self.core.state.host.replay is not None
         return self.core.state.host.replay
 
@@ -119,14 +121,16 @@ class Replay(Session):
             self._position_s = self._next.unix_s
         self.core.spawn(self._play_recording())
 
-    def pause(self) -> None:
+    def toggle_pause(self) -> None:
         """Pause the recording, or continue it."""
-        self._show_view(paused=not self._view.paused)
+        self._show_view(paused=not self._replay_view.paused)
 
-    def faster(self, by: int) -> None:
+    def change_speed(self, by: int) -> None:
         """Play faster (`by` 1) or slower (-1), by a factor of two."""
-        nearest = min(range(len(SPEEDS)), key=lambda i: abs(SPEEDS[i] - self._view.speed))
-        self._show_view(speed=SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)])
+        nearest = min(
+            range(len(REPLAY_SPEEDS)), key=lambda i: abs(REPLAY_SPEEDS[i] - self._replay_view.speed)
+        )
+        self._show_view(speed=REPLAY_SPEEDS[min(max(nearest + by, 0), len(REPLAY_SPEEDS) - 1)])
 
     async def switch_host(self, name: str) -> None:
         raise InputError(
@@ -135,22 +139,22 @@ class Replay(Session):
         )
 
     def _show_view(self, **changes: Any) -> None:
-        self.core.update_host(replay=replace(self._view, **changes))
+        self.core.update_host(replay=replace(self._replay_view, **changes))
 
     async def _play_recording(self) -> None:
         before_s = time.monotonic()
         while self._next is not None:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_INTERVAL_S)
             now_s = time.monotonic()
             elapsed_s, before_s = now_s - before_s, now_s
-            if not self._view.paused:
-                self._advance(self._position_s + elapsed_s * self._view.speed)
+            if not self._replay_view.paused:
+                self._advance_recording(self._position_s + elapsed_s * self._replay_view.speed)
         self._show_view(ended=True, paused=True)
         self.core.notify(
             Level.INFO, "the recording ends here", "press [ or ] to move in time, q to leave"
         )
 
-    def _advance(self, until_s: float) -> None:
+    def _advance_recording(self, until_s: float) -> None:
         """Show the content of the recording up to the Unix time `until_s`."""
         cell: Cell | None = None
         for item in self._items_until(until_s):
@@ -163,8 +167,8 @@ class Replay(Session):
                 self._infos = item.infos
             elif isinstance(item, Event):
                 self._show_event(item)
-        if self._next is not None and self._next.unix_s - until_s > SKIPPED_S:
-            until_s = self._next.unix_s - _LEFT_S
+        if self._next is not None and self._next.unix_s - until_s > LONG_GAP_S:
+            until_s = self._next.unix_s - _LONG_GAP_SHOWN_S
         self._position_s = until_s
         self._show_view(unix_s=float(int(until_s)))
         if cell is not None:
@@ -172,7 +176,7 @@ class Replay(Session):
 
     def _items_until(self, until_s: float) -> Iterator[Item]:
         # a recording may have any number of lines for one second
-        until_monotonic_s = time.monotonic() + TICK_S / 2
+        until_monotonic_s = time.monotonic() + TICK_INTERVAL_S / 2
         while (
             self._next is not None
             and self._next.unix_s <= until_s
@@ -217,11 +221,11 @@ def _sample_from_values(
     None, with the reason in `absent`."""
     info = next((i for i in infos if i.index == gpu), None)
     known: dict[str, Any] = {
-        name: round(value) if name in _WHOLE else value
+        name: round(value) if name in _WHOLE_NUMBER_FIELDS else value
         for name, value in values.items()
-        if name in _FIELDS
+        if name in _SAMPLE_FIELDS
     }
-    absent = dict.fromkeys(_FIELDS - known.keys(), "not in the recording")
+    absent = dict.fromkeys(_SAMPLE_FIELDS - known.keys(), "not in the recording")
     return GpuSample(
         gpu,
         info.uuid if info else "",

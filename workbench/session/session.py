@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
 from workbench.model.findings import by_severity
-from workbench.session.hosts.names import host_called
+from workbench.session.hosts.names import open_host_by_name
 from workbench.session.servers.run_log import RunLog
 from workbench.session.state import SessionState
-from workbench.session.state_holder import Listener, StateHolder, host_view
+from workbench.session.state_holder import StateHolder, StateListener, host_view
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -49,12 +49,14 @@ if TYPE_CHECKING:
 
 # when the host changes
 T = TypeVar("T")
-_KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})
-_RETRY_S = 5.0
-_ELSEWHERE_S = 3.0  # between two looks for what others did on the host
+_FIELDS_KEPT_ON_SWITCH = frozenset({"presets", "presets_read", "plan", "activity", "notice"})
+_RETRY_INTERVAL_S = 5.0
+_OTHERS_LOOK_INTERVAL_S = 3.0  # between two looks for what others did on the host
 # for a sweep or an experiment to restore settings and servers when the session closes
-_RESTORE_S = 15.0
-_AGENT_FIRST_S = 0.3  # everything else waits at most this long for the start of the telemetry agent
+_RESTORE_TIMEOUT_S = 15.0
+_AGENT_START_WAIT_S = (
+    0.3  # everything else waits at most this long for the start of the telemetry agent
+)
 
 
 class Session:
@@ -67,7 +69,7 @@ class Session:
         """Return a session of this machine (None), of the host or container with this name, or of a
         simulated host. `simulate` names a profile whose simulated driver and engines are put on
         that host."""
-        return cls(host_called(name, simulate))
+        return cls(open_host_by_name(name, simulate))
 
     def __init__(self, host: Host) -> None:
         self.core = StateHolder(host)
@@ -86,7 +88,7 @@ class Session:
     def state(self) -> SessionState:
         return self.core.state
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: StateListener) -> Callable[[], None]:
         """Call `listener(state, changed field names)` after each change of the state. Return a
         function that unsubscribes the listener."""
         return self.core.subscribe(listener)
@@ -294,7 +296,7 @@ class Session:
             return
         kept.read()
         self._own_files_read = asyncio.Event()
-        self.core.spawn(self._begin())
+        self.core.spawn(self._begin_work_on_host())
         self.core.spawn(self._read_own_files())
 
     def _keep_history(self) -> KeptHistory:
@@ -307,11 +309,11 @@ class Session:
 
     async def _read_own_files(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._watched.wait(), _AGENT_FIRST_S)
+            await asyncio.wait_for(self._watched.wait(), _AGENT_START_WAIT_S)
         await asyncio.to_thread(self.presets.library.list)  # parses for 0.1 s
         self.presets.refresh()
         await self.results.refresh()
-        await self.memory.resume()
+        await self.memory.resume_last_screen()
         self._own_files_read.set()
         await self._use_config()
 
@@ -336,7 +338,7 @@ class Session:
         if self.telemetry.interval_s is None:
             await self.telemetry.set_interval(ui.refresh_s)
 
-    async def _begin(self) -> None:
+    async def _begin_work_on_host(self) -> None:
         self.link.on_return = self._look_for_changes
         self._beginning = True
         try:
@@ -345,7 +347,7 @@ class Session:
             self._beginning = False
         source = await self.telemetry.start()
         with suppress(TimeoutError):  # the imports of the parts below would keep it waiting
-            await asyncio.wait_for(source.launched.wait(), _AGENT_FIRST_S)
+            await asyncio.wait_for(source.launched.wait(), _AGENT_START_WAIT_S)
         self._watched.set()
         self.gpu.guard.begin_heartbeats()
         await self._look_for_changes()
@@ -367,7 +369,7 @@ class Session:
                     self.core.notify_error(error)
                 reported = True
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._retry.wait(), _RETRY_S)
+                    await asyncio.wait_for(self._retry.wait(), _RETRY_INTERVAL_S)
                 self._retry.clear()
 
     async def _look_for_changes(self) -> None:
@@ -380,7 +382,7 @@ class Session:
             self.gpu.rights.get,
         ]
         if self.plans.current is not None:  # the plan was loaded before the link was there
-            looks.append(self.plans.look_and_ask)
+            looks.append(self.plans.look_for_engine_and_ask_flags)
 
         async def tell(look: Callable[[], Awaitable[object]]) -> None:
             try:
@@ -396,11 +398,11 @@ class Session:
         await self.measurement_lock.read_owner()
 
     async def _watch_engine(self) -> None:
-        from workbench.session.servers.engine_live import EngineLive
+        from workbench.session.servers.engine_live import EngineReader
 
-        await EngineLive(self.core, self.servers, self.timeline).watch()
+        await EngineReader(self.core, self.servers, self.timeline).watch_engine()
 
-    async def _look_for_left(self) -> None:
+    async def _look_for_left_results(self) -> None:
         from workbench.store import left_benchmarks
 
         found = await asyncio.to_thread(left_benchmarks.left_benchmarks, self.host.name)
@@ -413,23 +415,23 @@ class Session:
     async def _show_since_left(self) -> None:
         """Show what happened on the host since this user's last screen of it closed, with what a
         killed screen has left."""
-        await self._look_for_left()
+        await self._look_for_left_results()
         await self._own_files_read.wait()
         with suppress(WorkbenchError):
             await self.results.look_elsewhere()  # one may have been stored since they were read
         left_unix_s = self.memory.left_unix_s
         if left_unix_s is None:
             return
-        from workbench.session.since_left import since_left
+        from workbench.session.since_left import changes_since_left
 
         servers, ahead_s = self.state.servers, 0.0
         if servers:
             ahead_s = self.servers.supervisor.host_time(servers[0].run_id) - time.time()
-        self.core.update(since_left=since_left(self.state, left_unix_s, ahead_s))
+        self.core.update(since_left=changes_since_left(self.state, left_unix_s, ahead_s))
 
     async def _watch_other_workbenches(self) -> None:
         while True:
-            await asyncio.sleep(self.core.beat.seconds_to_next_beat(_ELSEWHERE_S))
+            await asyncio.sleep(self.core.beat.seconds_to_next_beat(_OTHERS_LOOK_INTERVAL_S))
             with suppress(WorkbenchError):  # a lost link shows in the state
                 await self._show_changes_of_other_workbenches()
 
@@ -439,7 +441,7 @@ class Session:
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
         await self.measurement_lock.read_owner()
-        await self.memory.note_seen()
+        await self.memory.note_screen_seen()
 
     def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in a task that does not end with the screen, and return the task."""
@@ -452,8 +454,10 @@ class Session:
         if bench is None or not (self.core.kept or self.state.bench.queued):
             return
         bench.note_screen_ended()
-        self.memory.leave()  # the result comes after the user has left
-        self.core.record("# the terminal was closed", "the benchmark goes on without the screen")
+        self.memory.leave_host()  # the result comes after the user has left
+        self.core.record_command(
+            "# the terminal was closed", "the benchmark goes on without the screen"
+        )
         changed = asyncio.Event()
         unsubscribe = self.subscribe(lambda state, fields: changed.set())
         try:
@@ -479,13 +483,13 @@ class Session:
         restore GPU settings and servers; over a lost link the guard restores the settings."""
         if (sweeps := self._build_part("sweeps")) is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(sweeps.cancel(), _RESTORE_S)
+                await asyncio.wait_for(sweeps.cancel(), _RESTORE_TIMEOUT_S)
         if (experiments := self._build_part("experiments")) is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(experiments.stop(), _RESTORE_S)
+                await asyncio.wait_for(experiments.stop(), _RESTORE_TIMEOUT_S)
         if (quality := self._build_part("quality")) is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(quality.stop(), _RESTORE_S)
+                await asyncio.wait_for(quality.stop(), _RESTORE_TIMEOUT_S)
         if (bench := self._build_part("bench")) is not None:
             await bench.cancel()
 
@@ -518,17 +522,17 @@ class Session:
         if self._beginning:
             self._retry.set()
         else:
-            self.core.spawn(self._begin())
+            self.core.spawn(self._begin_work_on_host())
 
     async def accept_host_key(self) -> None:
         """Trust the host key that `state.host` shows, and connect."""
         self.link.trust_host_key()
-        self.core.spawn(self._begin())
+        self.core.spawn(self._begin_work_on_host())
 
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and open another one. The plan under edit stays loaded."""
         # may load the ssh library, which takes long
-        host = await asyncio.to_thread(host_called, name)
+        host = await asyncio.to_thread(open_host_by_name, name)
         await self._end_loads()
         await self._leave_host()
         with suppress(HostError):
@@ -536,7 +540,9 @@ class Session:
         self.core.host = host
         fresh = SessionState(host=host_view(host))
         of_host = {
-            name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if name not in _KEPT
+            name: getattr(fresh, name)
+            for name in fresh.__dataclass_fields__
+            if name not in _FIELDS_KEPT_ON_SWITCH
         }
         self.core.update(**{**of_host, "log_revision": self.state.log_revision + 1})
         self.plans.leave_host()

@@ -30,7 +30,7 @@ class SinceLeft:
         return bool(self.results or self.servers or self.settings or self.guard_did)
 
 
-def since_left(state: SessionState, left_unix_s: float, host_ahead_s: float) -> SinceLeft:
+def changes_since_left(state: SessionState, left_unix_s: float, host_ahead_s: float) -> SinceLeft:
     """Return what `state` shows to have happened since `left_unix_s`. The clock of the host is ahead
     of this machine's by `host_ahead_s` seconds."""
     left_host_s = left_unix_s + host_ahead_s

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.session.since_left import SinceLeft
 
 
-PREPARING = "preparing"  # phase of a benchmark before its first request
+PREPARING_PHASE = "preparing"  # phase of a benchmark before its first request
 
 
 # what `SessionState.busy` has while GPU settings change
@@ -168,7 +168,7 @@ class PlanView:
     run_command: Command | None = None  # of the launcher that runs the server; None for a process
 
     @property
-    def edited(self) -> int:
+    def is_edited(self) -> int:
         """The number of flags, variables and other parts of the plan that differ from the preset."""
         return len(self.changes)
 
@@ -179,13 +179,13 @@ class PlanView:
         return self.run_command or self.command
 
     @property
-    def checked_against(self) -> str:
+    def checked_against_text(self) -> str:
         """A text on the flags against which the plan is checked, such as "the shipped flags of vllm
         0.33.0"."""
         whose = "its own" if self.catalog_asked else "the shipped"
         return f"{whose} flags of {self.plan.engine} {self.catalog_version}"
 
-    def shell(self) -> str:
+    def shell_command(self) -> str:
         """Return the plan's command for a shell: one line, or one line per node below a comment
         with the node's name. "" if the plan has no command."""
         if self.nodes:

@@ -17,11 +17,11 @@ from workbench.model.findings import Level
 from workbench.model.untrusted_text import clean_text
 from workbench.session.state import Activity, HostView, Notice, SessionState
 
-ACTIVITY_KEPT = 500
+MAX_KEPT_ACTIVITY = 500
 
 
 T = TypeVar("T")
-Listener = Callable[[SessionState, frozenset[str]], None]
+StateListener = Callable[[SessionState, frozenset[str]], None]
 
 
 class StateHolder:
@@ -32,7 +32,7 @@ class StateHolder:
         self.host = host
         self.beat = Beat()
         self._state = SessionState(host=host_view(host))
-        self._listeners: list[Listener] = []
+        self._listeners: list[StateListener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self.kept: set[asyncio.Task[Any]] = set()  # that a screen leaves to the session
         self._defects: set[str] = set()  # texts of the exceptions that were shown
@@ -42,7 +42,7 @@ class StateHolder:
     def state(self) -> SessionState:
         return self._state
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: StateListener) -> Callable[[], None]:
         """Call `listener(state, changed field names)` after each change, on the thread of the event
         loop. Return a function that unsubscribes the listener."""
         self._listeners.append(listener)
@@ -95,7 +95,7 @@ class StateHolder:
             self._defects.add(text)
             self.notify(Level.ERROR, text, details)
 
-    def record(self, command: str, outcome: str = "") -> None:
+    def record_command(self, command: str, outcome: str = "") -> None:
         """Add an action and its outcome to the activity log, in the state and on disk. `command` is
         the command that a user could have run."""
         # not for the first frame, with what it imports
@@ -105,10 +105,10 @@ class StateHolder:
         masked = (mask_text(clean_text(text), seen_secrets()) for text in (command, outcome))
         entry = Activity(time.time(), self.host.name, *masked)
         activity_log.append_entry(asdict(entry))
-        self.update(activity=(*self._state.activity, entry)[-ACTIVITY_KEPT:])
+        self.update(activity=(*self._state.activity, entry)[-MAX_KEPT_ACTIVITY:])
 
     @contextmanager
-    def busy(self, what: str) -> Iterator[None]:
+    def show_busy(self, what: str) -> Iterator[None]:
         """List the work `what` in `state.busy` while the block runs. A WorkbenchError of the block
         is recorded in the activity log and raised."""
         self.update(busy=(*self._state.busy, what))
@@ -117,7 +117,7 @@ class StateHolder:
         except WorkbenchError as error:
             if error is not self._recorded:  # an inner block has recorded it already
                 self._recorded = error
-                self.record(f"# {what}", f"failed: {error.message}")
+                self.record_command(f"# {what}", f"failed: {error.message}")
             raise
         finally:
             left = list(self._state.busy)

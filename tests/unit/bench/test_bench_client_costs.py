@@ -102,9 +102,11 @@ def test_answers_that_come_at_once_leave_no_backlog(monkeypatch: pytest.MonkeyPa
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         # work in quiet moments does not count: this machine may have none
         monkeypatch.setattr(client, "poller", AlwaysReady(client))
-        turn = client._start_due
+        turn = client._start_due_requests
         monkeypatch.setattr(
-            client, "_start_due", lambda now: waiting.append(len(client._ended)) or turn(now)
+            client,
+            "_start_due_requests",
+            lambda now: waiting.append(len(client._ended)) or turn(now),
         )
         client.run()
     assert sum(r.ok for r in client.counted) == 40 * streams

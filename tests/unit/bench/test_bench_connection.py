@@ -65,7 +65,7 @@ def kernel_time(wall_ns: int) -> list[tuple[int, int, bytes]]:
 def test_stamps_are_carried_to_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
     clock = ReceiveClock()
-    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
+    assert clock.receive_time_ns(kernel_time(clocks.wall - 700)) == clocks.now - 700
 
 
 @pytest.mark.parametrize("step", [3_600 * 10**9, 10**6])
@@ -75,7 +75,7 @@ def test_a_wall_clock_that_is_set_ahead_is_noticed(
     clocks = Clocks(monkeypatch)
     clock = ReceiveClock()
     clocks.ahead += step
-    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
+    assert clock.receive_time_ns(kernel_time(clocks.wall - 700)) == clocks.now - 700
 
 
 def test_a_time_by_a_wall_clock_that_was_set_back_is_not_believed(
@@ -85,10 +85,10 @@ def test_a_time_by_a_wall_clock_that_was_set_back_is_not_believed(
     clock = ReceiveClock()
     clocks.ahead -= 2_400_000_000
     # stamped before the clock was set, and read after
-    assert clock.stamp(kernel_time(clocks.wall + 2_400_000_000 - 700)) == clocks.now - 700
+    assert clock.receive_time_ns(kernel_time(clocks.wall + 2_400_000_000 - 700)) == clocks.now - 700
     assert not clock.unstamped_read
     # stamped after
-    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now
+    assert clock.receive_time_ns(kernel_time(clocks.wall - 700)) == clocks.now
     assert clock.unstamped_read
     clock.unstamped_read = False
     clocks.now += 1_000_000
@@ -104,13 +104,13 @@ def test_a_time_from_before_the_wall_clock_was_set_ahead_is_not_believed(
     stamped_before = kernel_time(clocks.wall - 700)
     clocks.ahead += 2_400_000_000
     clock.refresh()
-    assert clock.stamp(stamped_before) == clocks.now
+    assert clock.receive_time_ns(stamped_before) == clocks.now
     assert clock.unstamped_read
 
 
 def test_no_stamp_is_in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
-    assert ReceiveClock().stamp(kernel_time(clocks.wall + 5)) == clocks.now
+    assert ReceiveClock().receive_time_ns(kernel_time(clocks.wall + 5)) == clocks.now
 
 
 def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None:

@@ -19,11 +19,11 @@ from support.simulated_runs import REALISTIC, TWINS, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
-from workbench.bench.metric_changes import BETTER, WORSE, _change_of_metric, metric_called
+from workbench.bench.metric_changes import BETTER, WORSE, _change_of_metric, metric_with_name
 from workbench.model.bench import Comparison, MetricChange
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 
-METRIC = metric_called("output_tok_s")
+METRIC = metric_with_name("output_tok_s")
 
 
 def changed(experiment: Experiment) -> MetricChange:
@@ -39,7 +39,7 @@ def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
     while design.why_enough_pairs(experiment) is None:
         for _ in "AB":
             run = design.next_run(experiment)
-            experiment = design.with_run(
+            experiment = design.put_run(
                 experiment, replace(run, state="done", value=runs.speed(run.arm, run.place))
             )
         comparison = Comparison(
@@ -139,7 +139,7 @@ def test_a_drift_looks_like_a_difference_in_no_drawn_order(
     assert min(100 * sum(split) / len(split) for split in held.values()) >= 92.0
 
 
-@given(seed=st.integers(0, 2**31), pairs=st.integers(1, design.MOST_PAIRS))
+@given(seed=st.integers(0, 2**31), pairs=st.integers(1, design.MAX_PAIRS))
 def test_neither_order_leads_after_any_number_of_pairs(seed: int, pairs: int) -> None:
     spec = ExperimentSpec(Arm(), Arm(), {}, order_seed=seed)
     firsts = [design.order_of_pair(spec, pair)[0] for pair in range(pairs)]

@@ -94,7 +94,7 @@ def fed(
         if eof and not complete:
             complete = exchange.receive(b"", len(pieces) + 2)
     except HttpError as error:
-        return exchange, exchange.broken(error)[0]
+        return exchange, exchange.failure_of_broken_connection(error)[0]
     except SseError:
         return exchange, records.MALFORMED
     if not complete:
@@ -102,7 +102,7 @@ def fed(
     refused = exchange.http_error()
     if refused is not None:
         return exchange, refused[0]
-    exchange.reply.verdict(9)
+    exchange.reply.judge_answer(9)
     return exchange, exchange.reply.error
 
 
@@ -157,7 +157,7 @@ def test_every_early_end(form: str, line_end: Callable[[bytes], bytes]) -> None:
     whole = whole_reply(form, line_end)
     for at in range(len(whole)):
         exchange, error = fed([whole[:at]], eof=True)
-        assert error == (records.TRUNCATED if at else records.RESET), at
+        assert error == (records.TRUNCATED if at else records.CONNECTION_RESET), at
         assert len(exchange.reply.stamps_ns) <= 8
 
 
@@ -187,9 +187,9 @@ def test_bytes_turned_over_never_break_the_client(data: st.DataObject) -> None:
         complete = exchange.receive(bytes(whole), 5)
         if complete:
             exchange.http_error()
-            exchange.reply.verdict(9)
+            exchange.reply.judge_answer(9)
     except HttpError as error:
-        kind, said = exchange.broken(error)
+        kind, said = exchange.failure_of_broken_connection(error)
         assert kind and isinstance(said, str)
     except SseError:
         pass
@@ -292,8 +292,8 @@ def test_every_single_cut_of_an_answer_without_a_stream() -> None:
         ({"choices": [{"text": "a", "finish_reason": "stop"}], "usage": usage(1, 9)}, None),
         # no usage: a length cannot be judged
         ({"choices": [{"text": "a", "finish_reason": "stop"}]}, None),
-        (answer(8), records.SHORT),
-        (answer(10), records.LONG),
+        (answer(8), records.SHORT_ANSWER),
+        (answer(10), records.LONG_ANSWER),
         ({"error": {"message": "busy"}}, records.STREAM_ERROR),
         ({"choices": [{"message": {"content": "a"}}]}, records.TRUNCATED),
         (
@@ -358,7 +358,7 @@ def test_a_run_without_streams() -> None:
     ("steps", "kind"),
     [
         ([plain("200 OK", answer())[:-5], FIN], records.TRUNCATED),
-        ([RST], records.RESET),
+        ([RST], records.CONNECTION_RESET),
         ([plain("503 Service Unavailable", {"error": "busy"})], "http 503"),
         ([plain("200 OK", answer())[:-5], SILENCE], records.STALL),
         ([plain("200 OK", answer())[:20], SILENCE], records.TIMEOUT),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.bench import profiles
-from workbench.bench.energy import Idle, with_energy, without_energy
+from workbench.bench.energy import IdlePower, with_energy, without_energy
 from workbench.bench.repeated_runs import spread_of_metrics
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
 from workbench.model.errors import InputError
@@ -40,7 +40,7 @@ BASE = BenchSummary(
     window_requests=9.0,
     absent={"power_w": "not yet"},
 )
-IDLE = Idle(100.0, "")
+IDLE = IdlePower(100.0, "")
 
 
 def gpu(**given: Any) -> GpuDuring:
@@ -81,12 +81,12 @@ def test_power_alone_gives_energy() -> None:
     [
         (
             gpu(),
-            Idle(why="the server was busy"),
+            IdlePower(why="the server was busy"),
             "net_tok_per_joule",
             "idle power is unknown: the server was busy",
         ),
-        (gpu(), Idle(why="the server was busy"), "idle_power_w", "the server was busy"),
-        (gpu(), Idle(300.0, ""), "net_tok_per_joule", "no more than the idle power of 300 W"),
+        (gpu(), IdlePower(why="the server was busy"), "idle_power_w", "the server was busy"),
+        (gpu(), IdlePower(300.0, ""), "net_tok_per_joule", "no more than the idle power of 300 W"),
         (gpu(energy_j=0.0), IDLE, "tok_per_joule", "did not change"),
         (
             gpu(
@@ -100,7 +100,9 @@ def test_power_alone_gives_energy() -> None:
         ),
     ],
 )
-def test_an_unknown_energy_has_a_reason(during: GpuDuring, idle: Idle, name: str, why: str) -> None:
+def test_an_unknown_energy_has_a_reason(
+    during: GpuDuring, idle: IdlePower, name: str, why: str
+) -> None:
     s = with_energy(BASE, during, idle, seconds=10.0)
     assert getattr(s, name) is None and why in s.absent[name]
     figures = (
@@ -149,7 +151,7 @@ def test_per_gpu_values_survive_json() -> None:
 
 def test_every_profile_is_a_run_that_can_be_made() -> None:
     known = {f.name for f in fields(BenchSpec)}
-    for name in profiles.NAMES:
+    for name in profiles.PROFILE_NAMES:
         of_profile = profiles.profile_fields(name)
         assert (
             of_profile["profile"] == name
@@ -158,7 +160,7 @@ def test_every_profile_is_a_run_that_can_be_made() -> None:
         )
         spec = BenchSpec(url="", model="", **of_profile)
         assert spec.requests >= 8 * spec.concurrency and spec.warmup <= spec.requests
-    assert (*profiles.NAMES,) == PROFILES  # what --help says
+    assert (*profiles.PROFILE_NAMES,) == PROFILES  # what --help says
 
 
 def test_the_documents_protocol() -> None:

@@ -44,7 +44,7 @@ from workbench.bench import records
 from workbench.bench.client import Client
 from workbench.bench.compare import compare
 from workbench.bench.connection import resolve_endpoint
-from workbench.bench.records import SILENT, RequestRecord
+from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
@@ -128,9 +128,9 @@ EXTENDED = (
 
 # Item of the list -> how it is played; `n` is how many content chunks come before.
 FAULTS: dict[str, Callable[[int], Played]] = {
-    "reset after n tokens": lambda n: after(n, records.RESET, end=(RST,), chunks=None),
-    "reset before any byte": lambda n: Played((RST,), records.RESET, 0),
-    "closed before any byte": lambda n: Played((FIN,), records.RESET, 0),
+    "reset after n tokens": lambda n: after(n, records.CONNECTION_RESET, end=(RST,), chunks=None),
+    "reset before any byte": lambda n: Played((RST,), records.CONNECTION_RESET, 0),
+    "closed before any byte": lambda n: Played((FIN,), records.CONNECTION_RESET, 0),
     "closed in the response head": lambda n: Played((HEAD[: 1 + 7 * n], FIN), records.TRUNCATED, 0),
     "closed in mid-stream, chunked": lambda n: after(n, records.TRUNCATED, end=(FIN,)),
     "closed in mid-stream, sized": lambda n: Played(
@@ -180,10 +180,10 @@ FAULTS: dict[str, Callable[[int], Played]] = {
         (chunked(EVENTS[: 1 + n], end=False) + b"zz\r\n", FIN), records.MALFORMED
     ),
     "too few tokens": lambda n: Played(
-        (chunked(chat_events(TOKENS - 1)),), records.SHORT, TOKENS - 1, TOKENS - 1
+        (chunked(chat_events(TOKENS - 1)),), records.SHORT_ANSWER, TOKENS - 1, TOKENS - 1
     ),
     "too many tokens": lambda n: Played(
-        (chunked(chat_events(TOKENS + 2)),), records.LONG, TOKENS + 2, TOKENS + 2
+        (chunked(chat_events(TOKENS + 2)),), records.LONG_ANSWER, TOKENS + 2, TOKENS + 2
     ),
     "[DONE] in place of the rest": lambda n: after(min(n, 4), records.TRUNCATED, event(b"[DONE]")),
     "no answer but an end": lambda n: Played((chunked([]),), records.TRUNCATED, 0),
@@ -282,7 +282,7 @@ def run(
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     if "timeout_s" not in fields and "stall_s" not in fields:
-        silent = [r for r in client.counted if r.error in SILENT]
+        silent = [r for r in client.counted if r.error in SILENT_SERVER_KINDS]
         assert not silent, "no limit of time was needed"
     assert sorted(r.index for r in client.counted) == list(range(len(scripts)))
     return sorted(client.counted, key=lambda r: r.index)

@@ -159,7 +159,7 @@ def test_a_reply_that_ends_anywhere_is_never_ok(data: st.DataObject) -> None:
     end = data.draw(st.sampled_from([FIN, RST]))
     record = one([whole[:at], end] if at else [end])
     # A reset may take bytes with it that had been sent before.
-    kinds = {records.RESET, records.TRUNCATED}
+    kinds = {records.CONNECTION_RESET, records.TRUNCATED}
     assert record.error in ({records.TRUNCATED} if end == FIN and at else kinds)
     assert record.output_tokens in (None, 3) and record.chunks <= 3
 
@@ -172,11 +172,11 @@ PART = chunked(chat_events(3)[:3], end=False)
 @pytest.mark.parametrize(
     ("steps", "kind"),
     [
-        ([FIN], records.RESET),
-        ([RST], records.RESET),
+        ([FIN], records.CONNECTION_RESET),
+        ([RST], records.CONNECTION_RESET),
         ([b"HTTP/1.1 200", FIN], records.TRUNCATED),
         ([PART, FIN], records.TRUNCATED),
-        ([PART, RST], records.RESET),
+        ([PART, RST], records.CONNECTION_RESET),
         ([chunked(chat_events(3), end=False), FIN], records.TRUNCATED),
         (until_close(chat_events(3)[:2]), records.TRUNCATED),
         ([chunked(chat_events(3)[:2])], records.TRUNCATED),
@@ -202,8 +202,8 @@ PART = chunked(chat_events(3)[:3], end=False)
             records.STREAM_ERROR,
         ),
         ([chunked([b"error: {}\n\n"])], records.STREAM_ERROR),
-        ([chunked(chat_events(2))], records.SHORT),
-        ([chunked(chat_events(4))], records.LONG),
+        ([chunked(chat_events(2))], records.SHORT_ANSWER),
+        ([chunked(chat_events(4))], records.LONG_ANSWER),
     ],
 )
 def test_kinds(steps: list[Step], kind: str) -> None:
@@ -216,7 +216,7 @@ def test_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     client = bench(f"http://127.0.0.1:{port}", requests=50, concurrency=4)
-    assert [r.error for r in client.counted] == [records.REFUSED] * 50
+    assert [r.error for r in client.counted] == [records.CONNECT_REFUSED] * 50
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_the_run_ends_at_its_deadline_with_everything_accounted_for() -> None:
 
 
 def test_a_hopeless_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_HOPELESS_AFTER_NS", 300_000_000)
+    monkeypatch.setattr(client_module, "_GIVE_UP_AFTER_NS", 300_000_000)
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2, warmup=2)
     assert 2 <= len(client.counted) < 10
@@ -264,7 +264,7 @@ def test_a_hopeless_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a lost link: each request would use up its whole time limit."""
-    monkeypatch.setattr(client_module, "_HOPELESS_AFTER_NS", 300_000_000)
+    monkeypatch.setattr(client_module, "_GIVE_UP_AFTER_NS", 300_000_000)
     with ScriptedServer(lambda request, n: [OK] if n < 10 else [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2)
     assert sum(r.ok for r in client.counted) == 10 and 14 <= len(client.counted) < 20
@@ -278,8 +278,8 @@ def test_a_server_that_dies_in_the_middle() -> None:
     kinds = {r.error for r in client.counted if r.error}
     assert len(client.counted) == 40 and 7 <= sum(r.ok for r in client.counted) < 40
     # of the requests that were under way
-    late = {records.CONNECT, records.RESET, records.TRUNCATED}
-    assert kinds <= {records.REFUSED, *late} and records.REFUSED in kinds
+    late = {records.CONNECT_FAILED, records.CONNECTION_RESET, records.TRUNCATED}
+    assert kinds <= {records.CONNECT_REFUSED, *late} and records.CONNECT_REFUSED in kinds
 
 
 def die(server: ScriptedServer) -> list[Step]:

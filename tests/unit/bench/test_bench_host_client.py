@@ -19,7 +19,7 @@ from support.procs import eventually
 
 from workbench.bench import runner, workers
 from workbench.bench.runner import BenchCancelled
-from workbench.bench.workers import CLIENT, NoClientThere
+from workbench.bench.workers import LOAD_CLIENT, ClientMissingError
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost
 from workbench.model.bench import BenchSpec
@@ -94,7 +94,7 @@ def spec_for(url: str, **fields: Any) -> BenchSpec:
 
 async def bench(host: FarHost, spec: BenchSpec, **options: Any) -> Any:
     async with runner.started_worker(host) as worker:
-        return await runner.run(spec, worker=worker, **options)
+        return await runner.run_load(spec, worker=worker, **options)
 
 
 def ok_server() -> ScriptedServer:
@@ -118,7 +118,7 @@ def test_the_modules_are_what_the_client_imports() -> None:
         "m.count('.') == 2)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    sent = {f"workbench.{module}" for module in CLIENT.modules}
+    sent = {f"workbench.{module}" for module in LOAD_CLIENT.modules}
     assert sent - {"workbench.bench.older_python"} == set(done.stdout.split())
 
 
@@ -152,7 +152,7 @@ def test_several_processes_there() -> None:
 )
 def test_a_host_that_cannot_run_it_is_said(python: str, why: str) -> None:
     path = {"missing": "/no/such/python3", "false": "/bin/false"}.get(python) or interpreter(python)
-    with pytest.raises(NoClientThere, match=why) as raised:
+    with pytest.raises(ClientMissingError, match=why) as raised:
         asyncio.run(bench(FarHost(path), spec_for("http://127.0.0.1:1")))
     assert "--client here" in str(raised.value.next_step)
 
@@ -168,9 +168,9 @@ def test_the_key_is_not_on_a_command_line_or_in_a_file(state: Path) -> None:
 def test_times_are_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's clock is an hour ahead: the window must fit the GPU readings, which have times of
     this machine."""
-    source = dict(CLIENT.library())
+    source = dict(LOAD_CLIENT.library())
     ahead = "import time\n_real = time.time\ntime.time = lambda: _real() + 3600\n"
-    monkeypatch.setattr(workers, "CLIENT", _with_library({**source, "clock_ahead": ahead}))
+    monkeypatch.setattr(workers, "LOAD_CLIENT", _with_library({**source, "clock_ahead": ahead}))
     with ok_server() as server:
         began = time.time()
         outcome = asyncio.run(bench(FarHost(), spec_for(server.url)))
@@ -179,7 +179,7 @@ def test_times_are_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _with_library(library: dict[str, str]) -> Any:
-    return replace(CLIENT, library=lambda: library)
+    return replace(LOAD_CLIENT, library=lambda: library)
 
 
 def test_cancel_keeps_what_was_measured_and_ends_it_there(state: Path) -> None:
@@ -237,7 +237,7 @@ def slow_after(count: int) -> Any:
 def test_a_lost_link_loses_no_measurement(
     state: Path, monkeypatch: pytest.MonkeyPatch, away: int
 ) -> None:
-    monkeypatch.setattr(workers, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(workers, "_RETRY_INTERVAL_S", 0.05)
     host = FarHost()
     host.cut_after, host.cut_at, host.away = b'"type":"requests"', 1, away
     with ScriptedServer(slow_after(7)) as server:
@@ -251,8 +251,8 @@ def test_a_lost_link_loses_no_measurement(
 
 
 def test_a_link_that_does_not_come_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_AGAIN_S", 0.05)
-    monkeypatch.setattr(workers, "_RETURN_S", 0.2)
+    monkeypatch.setattr(workers, "_RETRY_INTERVAL_S", 0.05)
+    monkeypatch.setattr(workers, "_LINK_RETURN_TIMEOUT_S", 0.2)
     host = FarHost()
     host.cut_after, host.away = b'"type":"progress"', 10_000
     with (

@@ -42,7 +42,7 @@ def streamed(deltas: list[dict[str, str]], *, ascii_only: bool) -> bytes:
 
 
 def kept(reply: Reply) -> tuple[str, str]:
-    return reply.reasoning.parts()[0], reply.text.parts()[0]
+    return reply.reasoning.beginning_end_and_length()[0], reply.text.beginning_end_and_length()[0]
 
 
 @given(_PIECES, _PIECES, st.booleans(), st.data())
@@ -56,7 +56,7 @@ def test_the_text_is_kept_however_it_is_cut(
     exchange = Exchange(0, False, b"{}")
     for at, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(whole)], strict=True)):
         exchange.receive(whole[start:end], at + 1)
-    exchange.verdict(None)
+    exchange.judge_reply(None)
     assert exchange.reply.error is None and exchange.reply.model == "m"
     assert kept(exchange.reply) == ("".join(thoughts), "".join(words))
 
@@ -65,10 +65,10 @@ def test_the_text_is_kept_however_it_is_cut(
 def test_of_a_long_text_the_ends_are_kept(pieces: list[str]) -> None:
     text, kept_text = "".join(pieces), KeptText()
     for piece in pieces:
-        kept_text.add(piece)
-        kept_text.trim()
+        kept_text.add_text(piece)
+        kept_text.drop_middle()
         assert len(kept_text.raw) <= 8192
-    first, last, characters = kept_text.parts()
+    first, last, characters = kept_text.beginning_end_and_length()
     assert (first, characters) == (text[:FIRST_CHARACTERS], len(text))
     assert last == text[FIRST_CHARACTERS:][-LAST_CHARACTERS:]
 
@@ -77,7 +77,7 @@ def test_a_sample_is_bounded_and_spread_over_the_run() -> None:
     sample = AnswerSample(10)
     for i in range(1000):
         reply = Reply()
-        reply.text.add(f"answer {i}")
+        reply.text.add_text(f"answer {i}")
         sample.add_answer(RequestRecord(i, False, 0.0, 1, output_tokens=2), reply, f"{i}")
     numbers = [int(answer.prompt) for answer in sample.sampled_answers()]
     assert 5 <= len(numbers) <= 10 and sample.seen == 1000

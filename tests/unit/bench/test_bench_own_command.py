@@ -29,7 +29,9 @@ def python(code: str) -> tuple[str, ...]:
 
 def ran(argv: Sequence[str], env: dict[str, str] | None = None) -> tuple[CommandOutcome, list[str]]:
     heard: list[str] = []
-    done = asyncio.run(own_command.run(argv, env or {}, on_line=lambda line, _: heard.append(line)))
+    done = asyncio.run(
+        own_command.run_command(argv, env or {}, on_line=lambda line, _: heard.append(line))
+    )
     return done, heard
 
 
@@ -61,7 +63,7 @@ def test_control_sequences_are_removed() -> None:
 
 
 def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() -> None:
-    env = own_command.environment("http://127.0.0.1:1/v1", "tiny", "sesame-42")
+    env = own_command.command_environment("http://127.0.0.1:1/v1", "tiny", "sesame-42")
     done, heard = ran(
         python(
             "import os; e = os.environ; print(e['OPENAI_BASE_URL'], e['WORKBENCH_MODEL']);"
@@ -71,7 +73,7 @@ def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() 
     )
     assert done.output == ("http://127.0.0.1:1/v1 tiny", "key ***")
     assert "sesame" not in repr((done, heard))
-    assert own_command.environment("u", "m", None)["OPENAI_API_KEY"] == "none"
+    assert own_command.command_environment("u", "m", None)["OPENAI_API_KEY"] == "none"
 
 
 def test_the_servers_address_and_model_replace_placeholders() -> None:
@@ -97,7 +99,7 @@ def test_it_reads_nothing_and_is_no_shell() -> None:
 )
 def test_a_command_that_does_not_start_is_an_error(argv: tuple[str, ...], said: str) -> None:
     with pytest.raises(BenchError, match=said):
-        asyncio.run(own_command.run(argv, {}))
+        asyncio.run(own_command.run_command(argv, {}))
 
 
 def test_ended_by_a_signal() -> None:
@@ -132,12 +134,14 @@ async def child_of(tmp_path: Path) -> int:
 def test_cancelling_ends_its_whole_group(
     tmp_path: Path, ignores_term: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
+    monkeypatch.setattr(own_command, "_KILL_AFTER_TERM_S", 0.5)
 
     async def cancelled() -> int:
         cancel = asyncio.Event()
         task = asyncio.ensure_future(
-            own_command.run(with_child(tmp_path, ignores_term=ignores_term), {}, cancel=cancel)
+            own_command.run_command(
+                with_child(tmp_path, ignores_term=ignores_term), {}, cancel=cancel
+            )
         )
         child = await child_of(tmp_path)
         cancel.set()
@@ -153,9 +157,13 @@ def test_cancelling_ends_its_whole_group(
 def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
     async def both() -> tuple[int, int]:
         with pytest.raises(BenchError, match=r"did not end within 0\.5 s"):
-            await own_command.run(with_child(tmp_path, ignores_term=False), {}, deadline_s=0.5)
+            await own_command.run_command(
+                with_child(tmp_path, ignores_term=False), {}, deadline_s=0.5
+            )
         (tmp_path / "child").unlink(missing_ok=True)
-        task = asyncio.ensure_future(own_command.run(with_child(tmp_path, ignores_term=False), {}))
+        task = asyncio.ensure_future(
+            own_command.run_command(with_child(tmp_path, ignores_term=False), {})
+        )
         child = await child_of(tmp_path)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -187,7 +195,7 @@ def test_a_child_in_a_session_of_its_own_is_ended_with_it(
     tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon: it called setsid, and its parent has ended."""
-    monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
+    monkeypatch.setattr(own_command, "_KILL_AFTER_TERM_S", 0.5)
     code = (
         f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); "
         "time.sleep(60)"
@@ -200,7 +208,7 @@ time.sleep(0.05){stays}"""
 
     async def cancelled() -> None:
         cancel = asyncio.Event()
-        task = asyncio.ensure_future(own_command.run(python(leaver), {}, cancel=cancel))
+        task = asyncio.ensure_future(own_command.run_command(python(leaver), {}, cancel=cancel))
         await child_of(tmp_path)
         cancel.set()
         with pytest.raises(BenchCancelled):
@@ -271,7 +279,7 @@ def test_tokens_and_requests_are_the_engines_counts() -> None:
     engine = EngineDuring(
         requests_finished=20, prompt_tokens=100, generation_tokens=500, prefix_hit_tokens=4
     )
-    s = own_command.with_counts(own_command.command_summary(done), engine)
+    s = own_command.add_engine_counts(own_command.command_summary(done), engine)
     assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (
         20,
         500,
@@ -288,7 +296,7 @@ def test_without_counters_only_time_and_exit_are_known() -> None:
         ("requests_finished", "prompt_tokens", "generation_tokens", "prefix_hit_tokens"),
         "no metrics",
     )
-    s = own_command.with_counts(
+    s = own_command.add_engine_counts(
         own_command.command_summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why)
     )
     assert (
@@ -299,7 +307,7 @@ def test_without_counters_only_time_and_exit_are_known() -> None:
 
 def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing_open() -> None:
     async def cancelled(turns: int) -> None:
-        task = asyncio.ensure_future(own_command.run(["sleep", "600"], {}))
+        task = asyncio.ensure_future(own_command.run_command(["sleep", "600"], {}))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()

@@ -23,7 +23,7 @@ from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
 from workbench.bench.load_share import Share, processes_for_load
 from workbench.bench.records import BenchOutcome, RequestRecord
-from workbench.bench.runner import BenchCancelled, run
+from workbench.bench.runner import BenchCancelled, run_load
 from workbench.bench.schedule import WarmupOutcome, arrival_times
 from workbench.bench.steady_window import window_of
 from workbench.bench.workload import request_mark
@@ -183,7 +183,7 @@ def test_the_same_requests_and_figures_as_from_one_process(fields: dict[str, Any
     def outcome(processes: int) -> tuple[BenchOutcome, set[str]]:
         with TruthProcess("--ttft-ms", "5", "--itl-ms", "2") as server:
             spec = at(server.url, length_spread=0.5, max_tokens=6, **fields)
-            found = asyncio.run(run(spec, processes=processes))
+            found = asyncio.run(run_load(spec, processes=processes))
             return found, set(server.stop())
 
     one, marks_one = outcome(1)
@@ -217,7 +217,9 @@ def test_they_start_the_measured_part_together() -> None:
     with ScriptedServer(
         lambda request, n: late(1.0 if slow in str(request.body) else 0.0)
     ) as server:
-        found = asyncio.run(run(at(server.url, concurrency=2, warmup=2, requests=8), processes=2))
+        found = asyncio.run(
+            run_load(at(server.url, concurrency=2, warmup=2, requests=8), processes=2)
+        )
     first = [min(r.start_s for r in found.requests if r.index % 2 == half) for half in (0, 1)]
     assert min(first) >= 1.0 and abs(first[0] - first[1]) < 0.5
 
@@ -227,7 +229,9 @@ def test_progress_is_that_of_all_processes() -> None:
     seen: list[BenchProgress] = []
     with ScriptedServer(lambda request, n: late(0.05)) as server:
         asyncio.run(
-            run(at(server.url, concurrency=4, requests=80), processes=2, on_progress=seen.append)
+            run_load(
+                at(server.url, concurrency=4, requests=80), processes=2, on_progress=seen.append
+            )
         )
     assert max(p.in_flight for p in seen) == 4 and max(p.total for p in seen) == 80
     assert max(p.done for p in seen) > 40
@@ -238,7 +242,7 @@ def killed(number: int, *, stopped: bool = False) -> tuple[str, list[int]]:
     that were there. With `stopped`, a process that is not killed has received SIGSTOP before."""
 
     async def go(server: ScriptedServer) -> tuple[str, list[int]]:
-        task = asyncio.ensure_future(run(at(server.url), processes=2))
+        task = asyncio.ensure_future(run_load(at(server.url), processes=2))
         await until(lambda: len(server.requests) == 6)
         (worker,) = [
             p
@@ -286,7 +290,9 @@ def assert_ended(pids: list[int]) -> None:
 def test_a_cancelled_run_keeps_what_all_processes_have_measured() -> None:
     async def go(server: ScriptedServer) -> BenchOutcome:
         cancel = asyncio.Event()
-        task = asyncio.ensure_future(run(at(server.url, requests=500), processes=2, cancel=cancel))
+        task = asyncio.ensure_future(
+            run_load(at(server.url, requests=500), processes=2, cancel=cancel)
+        )
         await until(lambda: len(server.requests) > 60)
         cancel.set()
         return await task
@@ -300,7 +306,7 @@ def test_a_cancelled_run_keeps_what_all_processes_have_measured() -> None:
 def test_a_cancelled_run_without_an_answer_is_cancelled() -> None:
     async def go(server: ScriptedServer) -> None:
         cancel = asyncio.Event()
-        task = asyncio.ensure_future(run(at(server.url), processes=2, cancel=cancel))
+        task = asyncio.ensure_future(run_load(at(server.url), processes=2, cancel=cancel))
         await until(lambda: bool(server.requests))
         cancel.set()
         with pytest.raises(BenchCancelled):

@@ -49,7 +49,7 @@ class Plodding(ResponseReader):
     """A reader without the fast path for complete chunks."""
 
     @staticmethod
-    def _whole_chunks(data: bytes, out: list[bytes]) -> int:
+    def _take_whole_chunks(data: bytes, out: list[bytes]) -> int:
         return 0
 
 
@@ -78,7 +78,7 @@ def read(reader: ResponseReader, pieces: list[bytes]) -> tuple[Any, ...]:
         for piece in pieces:
             body += reader.feed(piece)
         if not reader.complete:
-            reader.eof()
+            reader.end_input()
     except HttpError as error:
         failed = (str(error), error.truncated)
     return (
@@ -169,7 +169,7 @@ def test_events(data: st.DataObject, blocks: list[bytes], points: list[int], end
 class Forgetful(Reply):
     """A reply that parses every event."""
 
-    def _learn(self, data: bytes) -> None:
+    def _learn_text_prefix(self, data: bytes) -> None:
         pass
 
 
@@ -213,7 +213,7 @@ NAME = st.sampled_from([b"", b"", b"", b"", b"error", b"message"])
 def heard(reply: Reply, events: list[tuple[bytes, bytes]], batch: int) -> tuple[Any, ...]:
     for at in range(0, len(events), batch):
         reply.feed(events[at : at + batch], at + 1)
-    reply.verdict(2)
+    reply.judge_answer(2)
     return (
         list(reply.stamps_ns),
         reply.finish_reason,

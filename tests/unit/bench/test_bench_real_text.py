@@ -25,7 +25,7 @@ WITH_TEXTS = replace(SPEC, texts=shipped_contents())
 
 
 def content(spec: BenchSpec, index: int = 0) -> str:
-    sent = json.loads(Workload(spec).body(index, warmup=False))
+    sent = json.loads(Workload(spec).request_body(index, warmup=False))
     return str(sent["messages"][0]["content"])
 
 
@@ -147,7 +147,7 @@ def test_the_texts_reach_the_client_and_no_result() -> None:
 
     with ScriptedServer(answer) as server:
         spec = replace(SPEC, url=server.url, requests=4, concurrency=2, max_tokens=4, warmup=1)
-        outcome = asyncio.run(runner.run(spec))
+        outcome = asyncio.run(runner.run_load(spec))
         sent = [one.body["messages"][0]["content"] for one in server.requests]
     assert outcome.summary.requests_ok == 4 and len(sent) == 5
     assert all("Continue this text:\n\n" in one for one in sent)

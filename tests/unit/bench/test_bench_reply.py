@@ -23,7 +23,7 @@ def fed(*events: Any, asked: int | None = None) -> Reply:
     for at, data in enumerate(events, start=1):
         raw = data if isinstance(data, bytes) else json.dumps(data).encode()
         reply.feed([(b"", raw)], at)
-    reply.verdict(asked)
+    reply.judge_answer(asked)
     return reply
 
 
@@ -162,8 +162,14 @@ def test_a_token_count_that_is_no_count_is_unknown(value: Any) -> None:
         ([chunk({"content": "a"}), b"[DONE]"], records.TRUNCATED),
         ([], records.TRUNCATED),
         ([chunk({"content": "a"}, "abort"), b"[DONE]"], records.STREAM_ERROR),
-        ([chunk({"content": "a"}, "stop"), {"choices": [], "usage": usage(5, 1)}], records.SHORT),
-        ([chunk({"content": "a"}, "stop"), {"choices": [], "usage": usage(5, 3)}], records.LONG),
+        (
+            [chunk({"content": "a"}, "stop"), {"choices": [], "usage": usage(5, 1)}],
+            records.SHORT_ANSWER,
+        ),
+        (
+            [chunk({"content": "a"}, "stop"), {"choices": [], "usage": usage(5, 3)}],
+            records.LONG_ANSWER,
+        ),
         ([chunk({"content": "a"}, "length"), {"choices": [], "usage": usage(5, 2)}], None),
     ],
 )
@@ -207,7 +213,7 @@ def test_events_without_text_are_parsed_once_whatever_their_id(
     parsed: list[bytes] = []
     decode = reply_module._json_of
     monkeypatch.setattr(reply_module, "_json_of", lambda data: parsed.append(data) or decode(data))
-    monkeypatch.setattr(reply_module, "_KNOWN", {})
+    monkeypatch.setattr(reply_module, "_KNOWN_EVENTS", {})
     for number in range(3):
         own = {"id": f"chatcmpl-{number}"}
         events = (
@@ -226,7 +232,7 @@ def test_events_without_text_are_parsed_once_whatever_their_id(
 def test_an_event_with_an_invalid_id_is_not_taken_for_a_known_one(
     broken: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply_module, "_KNOWN", {})
+    monkeypatch.setattr(reply_module, "_KNOWN_EVENTS", {})
     form = b'{"id":"%b","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
     for good in (b"a", b"c", b'a\\"b'):
         assert fed(form % good).error is None
@@ -234,12 +240,12 @@ def test_an_event_with_an_invalid_id_is_not_taken_for_a_known_one(
 
 
 def test_known_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_module, "_KNOWN", {})
-    for tokens in range(3 * reply_module._MOST_KNOWN):
+    monkeypatch.setattr(reply_module, "_KNOWN_EVENTS", {})
+    for tokens in range(3 * reply_module._MAX_KNOWN_EVENTS):
         assert fed({**chunk(), "choices": [], "usage": usage(1, tokens)}).output_tokens == tokens
-    assert 0 < len(reply_module._KNOWN) <= reply_module._MOST_KNOWN
-    fed({**chunk(), "usage": usage(1, 7), "more": "x" * reply_module._MOST_KNOWN_BYTES})
-    assert max(map(len, reply_module._KNOWN)) <= reply_module._MOST_KNOWN_BYTES
+    assert 0 < len(reply_module._KNOWN_EVENTS) <= reply_module._MAX_KNOWN_EVENTS
+    fed({**chunk(), "usage": usage(1, 7), "more": "x" * reply_module._MAX_KNOWN_EVENT_BYTES})
+    assert max(map(len, reply_module._KNOWN_EVENTS)) <= reply_module._MAX_KNOWN_EVENT_BYTES
 
 
 def test_random_weights_may_choose_bytes_that_are_no_characters() -> None:
@@ -249,6 +255,6 @@ def test_random_weights_may_choose_bytes_that_are_no_characters() -> None:
         reply = Reply()
         for at, event in enumerate(events, start=1):
             reply.feed([(b"", json.dumps(event).encode())], at)
-        reply.verdict(64, may_be_empty=may_be_empty)
+        reply.judge_answer(64, may_be_empty=may_be_empty)
         assert reply.error == error
         assert not reply.stamps_ns and reply.output_tokens == 64

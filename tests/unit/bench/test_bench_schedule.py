@@ -291,7 +291,7 @@ def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end(
 
 def test_failures_and_prompts_of_another_length_say_nothing() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=0))
-    warmup.prompts_resized(4)
+    warmup.note_resized_prompts(4)
     assert ended(warmup, 500, 500, 500, 500, 500, 500, 500) == [False] * 7
     assert not warmup.add_and_check_end(record(7, error="reset"))
     assert warmup.add_and_check_end(record(8, end_us=500))
@@ -432,10 +432,14 @@ def test_template_hits_give_a_note() -> None:
 
 def test_own_load_is_that_of_the_window() -> None:
     log = CpuLog()
-    assert log.pct(0, 10) is None
+    assert log.cpu_pct_between(0, 10) is None
     log._at_ns, log._cpu_ns = [0, 100, 200, 300], [0, 0, 80, 80]
-    assert (log.pct(0, 300), log.pct(100, 200), log.pct(150, 250)) == (26.67, 80.0, 40.0)
-    assert log.pct(200, 200) is None
+    assert (
+        log.cpu_pct_between(0, 300),
+        log.cpu_pct_between(100, 200),
+        log.cpu_pct_between(150, 250),
+    ) == (26.67, 80.0, 40.0)
+    assert log.cpu_pct_between(200, 200) is None
 
 
 def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
@@ -451,4 +455,4 @@ def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
 
 def test_a_phase_hands_out_each_request_once() -> None:
     phase = RequestPhase(False, 5, None, 0)
-    assert [phase.take() for _ in range(3)] == [(0, 0), (1, 0), (2, 0)] and phase.left == 2
+    assert [phase.take_request() for _ in range(3)] == [(0, 0), (1, 0), (2, 0)] and phase.left == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench.bench.experiment import require_measurable, why_unmeasured
 from workbench.bench.metric_changes import shown_metrics
-from workbench.bench.records import RESET, RequestRecord
+from workbench.bench.records import CONNECTION_RESET, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.slo_attainment import slo_metric_values
 from workbench.bench.steady_window import Window
@@ -42,7 +42,7 @@ def record(index: int, ttft_ms: float = 100, tpot_ms: float = 10) -> RequestReco
 
 def test_attainment_and_goodput_of_known_requests() -> None:
     fast, late, slow = record(0), record(1, ttft_ms=600), record(2, tpot_ms=50)
-    failed = replace(record(3), error=RESET)
+    failed = replace(record(3), error=CONNECTION_RESET)
     found = slo_metric_values(
         "ttft<=500@p95, tpot<=40@p50", [fast, late, slow, failed], WINDOW, None, ()
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.records import SHORT, RequestRecord, sum_or_none
+from workbench.bench.records import SHORT_ANSWER, RequestRecord, sum_or_none
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
@@ -137,7 +137,7 @@ def test_without_usage_tokens_are_unknown() -> None:
     values=st.lists(
         st.builds(
             record,
-            error=st.sampled_from([None, "reset", SHORT]),
+            error=st.sampled_from([None, "reset", SHORT_ANSWER]),
             output_tokens=st.sampled_from([None, 0, 1, 5]),
             prompt_tokens=st.sampled_from([None, 10]),
             cached_tokens=st.sampled_from([None, 0, 9]),
@@ -183,7 +183,9 @@ def test_notes_name_what_distorts_the_metrics() -> None:
         unstamped_reads=3,
         late_reads=5,
     )
-    s = summary(record(cached_tokens=8), record(1, error=SHORT, detail="2 tokens"), facts=facts)
+    s = summary(
+        record(cached_tokens=8), record(1, error=SHORT_ANSWER, detail="2 tokens"), facts=facts
+    )
     for part in (
         "x",
         "the server rejected the request fields ignore_eos",

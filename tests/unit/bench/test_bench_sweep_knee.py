@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.sweep_knee import (
-    CONCURRENCY_LOSS,
-    FLAT_LOSS,
-    NEEDED,
-    SETTING_LOSS,
+    FLAT_CURVE_SHARE,
+    MAX_CONCURRENCY_LOSS_SHARE,
+    MAX_SETTING_LOSS_SHARE,
+    MIN_MEASURED_POINTS,
     knee_of_concurrency,
     knee_of_setting,
 )
@@ -69,7 +69,10 @@ def test_an_unmeasured_metric_has_no_value(rule: object) -> None:
     assert callable(rule)
     failed = [replace(p, state="failed", tok_s=None) for p in PUBLISHED[:3]]
     found = rule([*failed, *PUBLISHED[3:]])
-    assert found.index is None and f"needs {NEEDED} measured values, and there are 2" in found.text
+    assert (
+        found.index is None
+        and f"needs {MIN_MEASURED_POINTS} measured values, and there are 2" in found.text
+    )
     assert rule([]).index is None
 
 
@@ -121,11 +124,11 @@ curves = st.lists(
 def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> None:
     found = knee_of_setting(points)
     best = max(p.tok_s or 0 for p in points)
-    fast = [p for p in points if (p.tok_s or 0) >= (1 - SETTING_LOSS) * best]
+    fast = [p for p in points if (p.tok_s or 0) >= (1 - MAX_SETTING_LOSS_SHARE) * best]
     if found.index is None:
         last = max(points, key=lambda p: p.x or 0)
-        flat = all((p.tok_s or 0) >= (1 - FLAT_LOSS) * best for p in points)
-        assert len(points) < NEEDED or fast == [last] or flat
+        flat = all((p.tok_s or 0) >= (1 - FLAT_CURVE_SHARE) * best for p in points)
+        assert len(points) < MIN_MEASURED_POINTS or fast == [last] or flat
     else:
         knee = points[found.index]
         assert knee in fast and all(
@@ -144,16 +147,16 @@ def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> 
 def test_concurrency_knee_on_any_curve(points: list[SweepPoint], faster: float) -> None:
     found = knee_of_concurrency(points)
     best = max(p.tok_s or 0 for p in points)
-    kept = [p for p in points if (p.tok_s or 0) >= (1 - CONCURRENCY_LOSS) * best]
+    kept = [p for p in points if (p.tok_s or 0) >= (1 - MAX_CONCURRENCY_LOSS_SHARE) * best]
     if found.index is None:
-        assert len(points) < NEEDED or kept == [max(points, key=lambda p: p.x or 0)]
+        assert len(points) < MIN_MEASURED_POINTS or kept == [max(points, key=lambda p: p.x or 0)]
         return
     knee = points[found.index]
     assert knee in kept
     assert all((knee.x or 0) / (knee.tok_s or 1) <= (p.x or 0) / (p.tok_s or 1) for p in kept)
     # A server that is faster at every level alike has its knee at the same level (but for rounding
     # at the rule's edge).
-    edge = any(abs((p.tok_s or 0) / best - (1 - CONCURRENCY_LOSS)) < 1e-9 for p in points)
+    edge = any(abs((p.tok_s or 0) / best - (1 - MAX_CONCURRENCY_LOSS_SHARE)) < 1e-9 for p in points)
     scaled = [replace(p, tok_s=(p.tok_s or 0) * faster) for p in points]
     if not edge:
         latencies = sorted((p.x or 0) / (p.tok_s or 1) for p in kept)

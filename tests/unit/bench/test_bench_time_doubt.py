@@ -26,7 +26,7 @@ from workbench.bench import client, runner, time_doubt
 from workbench.bench.client import Client
 from workbench.bench.connection import Endpoint, resolve_endpoint
 from workbench.bench.exchange import Exchange
-from workbench.bench.poller import IN, OUT
+from workbench.bench.poller import READABLE, WRITABLE
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
@@ -92,7 +92,7 @@ def test_a_reported_latency_is_within_the_limit_of_the_truth(
             value, reported = getattr(true, part), getattr(seen, part)
             if reported is None:  # too few samples for this percentile
                 continue
-            limit = max(time_doubt.LIMIT_MS, time_doubt.LIMIT_SHARE * reported)
+            limit = max(time_doubt.MAX_DOUBT_MS, time_doubt.MAX_DOUBT_SHARE * reported)
             assert abs(reported - value) <= limit + 1e-3
             assert abs(reported - value) <= summary.unsure_ms.get(name, 0.0) + 2e-3
     assert summary.output_tokens == sum(r.output_tokens or 0 for r in records)
@@ -189,7 +189,7 @@ def test_a_client_that_is_kept_from_its_core_reports_no_wrong_latency(
     with TruthProcess("--ttft-ms", "30", "--itl-ms", "5") as server:
         spec = replace(SPEC, url=server.url, requests=48, max_tokens=40)
         try:
-            outcome = asyncio.run(runner.run(spec))
+            outcome = asyncio.run(runner.run_load(spec))
         finally:
             stopper.end()
         truth = server.stop()
@@ -228,7 +228,7 @@ def test_a_server_that_sends_chunks_in_twos_does_not_excuse_a_late_read(
     client._returned_ns = stamp - round(1e6 * last_byte_after_poll_ms)
     client.clock.latest_ns = round(1e6 * late_ms)
     client._empty_ns = stamp - 30_000_000
-    client._note_unsure(exchange, 1, stamp)
+    client._note_uncertain_read_time(exchange, 1, stamp)
     assert exchange.unsure == ([] if doubted_us is None else [(1, 3, doubted_us)])
 
 
@@ -241,11 +241,11 @@ def test_one_late_end_does_not_make_other_answers_unsure() -> None:
     exchange = Exchange(0, False, b"")
     exchange.response.complete = True
     exchange.reply.stamps_ns.extend([1_000_000, 31_000_000])
-    load._note_unsure(exchange, 1, 31_000_000)
+    load._note_uncertain_read_time(exchange, 1, 31_000_000)
     assert not exchange.unsure
     for _ in range(3):
         load._note_end_after(9_000_000)
-    load._note_unsure(exchange, 1, 31_000_000)
+    load._note_uncertain_read_time(exchange, 1, 31_000_000)
     assert exchange.unsure == [(1, 1, 9_000)]
 
 
@@ -294,16 +294,16 @@ class Recording:
     def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
         until_ns = self.now_ns + round(1e9 * timeout_s)
         if self._opening:
-            return [(self.fd, OUT)]
+            return [(self.fd, WRITABLE)]
         if not self._left or self._left[0][0] > until_ns:
             self.now_ns = until_ns
             return []
         came_ns = self._left[0][0]
         self.now_ns = max(self.now_ns, came_ns + 20_000 + self._late_ns)
-        return [(self.fd, IN)]
+        return [(self.fd, READABLE)]
 
     # the connection
-    def advance(self) -> bool:
+    def advance_handshake(self) -> bool:
         self._opening = False
         return True
 
@@ -458,7 +458,7 @@ def test_a_process_that_was_kept_from_running_does_not_know_when_the_chunks_came
 def test_sockets_that_a_poll_had_no_room_for_were_not_empty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "MOST_READY", 2)
+    monkeypatch.setattr(client, "MAX_READY_EVENTS", 2)
 
     def with_few(load: Client) -> None:
         load.poller = FewAtOnce()

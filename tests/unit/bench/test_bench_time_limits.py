@@ -18,9 +18,9 @@ from workbench.bench import time_limits as limits_module
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.exchange import Exchange
-from workbench.bench.time_limits import LONGEST_RUN_S, RUN_S, Limits
+from workbench.bench.time_limits import MAX_RUN_TIMEOUT_S, RUN_TIMEOUT_S, TimeLimits
 from workbench.model.bench import BenchSpec
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 
 S = 1_000_000_000
 
@@ -42,57 +42,63 @@ def spec(**fields: Any) -> BenchSpec:
 def test_a_reply_that_keeps_coming_has_no_time_limit(tok_s: float) -> None:
     """500 tokens at 3.17 tok/s take 158 s."""
     stamps = [i / tok_s for i in range(1, 500)]
-    limits = Limits(spec())
-    assert limits.over(exchange(*stamps), int((stamps[-1] + 0.9 / tok_s) * S)) is None
+    limits = TimeLimits(spec())
+    assert limits.exceeded_limit(exchange(*stamps), int((stamps[-1] + 0.9 / tok_s) * S)) is None
 
 
 @given(tok_s=st.floats(0.2, 200), chunks=st.integers(2, 50))
 def test_a_silence_in_a_reply_ends_it(tok_s: float, chunks: int) -> None:
     stamps = [i / tok_s for i in range(1, chunks)]
-    limits, quiet_s = Limits(spec()), max(60.0, 100 / tok_s)
-    assert limits.over(exchange(*stamps), int((stamps[-1] + 0.98 * 60) * S)) is None
-    found = limits.over(exchange(*stamps), int((stamps[-1] + 1.02 * quiet_s + 1) * S))
+    limits, quiet_s = TimeLimits(spec()), max(60.0, 100 / tok_s)
+    assert limits.exceeded_limit(exchange(*stamps), int((stamps[-1] + 0.98 * 60) * S)) is None
+    found = limits.exceeded_limit(exchange(*stamps), int((stamps[-1] + 1.02 * quiet_s + 1) * S))
     assert found is not None and found[0] == records.STALL
 
 
 def test_before_the_first_token_others_that_get_theirs_keep_a_request_waiting() -> None:
-    limits = Limits(spec())
+    limits = TimeLimits(spec())
     waiting, served = exchange(), exchange(100.0, 200.0)
-    assert limits.over(waiting, 119 * S) is None
-    assert limits.over(waiting, 121 * S) == (
+    assert limits.exceeded_limit(waiting, 119 * S) is None
+    assert limits.exceeded_limit(waiting, 121 * S) == (
         records.TIMEOUT,
         "the request got no first token for 120.02 s, and no other request got a token either",
     )
     limits.note_content([waiting, served])
-    assert limits.over(waiting, 319 * S) is None and limits.over(waiting, 321 * S) is not None
+    assert (
+        limits.exceeded_limit(waiting, 319 * S) is None
+        and limits.exceeded_limit(waiting, 321 * S) is not None
+    )
 
 
 def test_long_prompts_have_longer_until_the_first_token() -> None:
-    long = Limits(spec(concurrency=4, input_tokens=8192))
-    assert long.over(exchange(), 700 * S) is None and long.over(exchange(), 900 * S) is not None
-    own = Limits(spec(prompts=('"' + "x" * 100_000 + '"',)))
-    assert own.over(exchange(), 600 * S) is None
+    long = TimeLimits(spec(concurrency=4, input_tokens=8192))
+    assert (
+        long.exceeded_limit(exchange(), 700 * S) is None
+        and long.exceeded_limit(exchange(), 900 * S) is not None
+    )
+    own = TimeLimits(spec(prompts=('"' + "x" * 100_000 + '"',)))
+    assert own.exceeded_limit(exchange(), 600 * S) is None
 
 
 def test_given_limits_hold_as_they_are() -> None:
-    limits = Limits(spec(timeout_s=10.0, stall_s=2.0, deadline_s=30.0))
-    assert limits.over(exchange(1.0, 2.0, 9.5), 10 * S) is None
-    assert limits.over(exchange(1.0, 2.0, 9.5), 11 * S) == (
+    limits = TimeLimits(spec(timeout_s=10.0, stall_s=2.0, deadline_s=30.0))
+    assert limits.exceeded_limit(exchange(1.0, 2.0, 9.5), 10 * S) is None
+    assert limits.exceeded_limit(exchange(1.0, 2.0, 9.5), 11 * S) == (
         records.TIMEOUT,
         "the reply was not complete after 10 s and 3 chunks",
     )
-    assert limits.over(exchange(1.0), 4 * S) == (
+    assert limits.exceeded_limit(exchange(1.0), 4 * S) == (
         records.STALL,
         "the server sent no byte for 2 s after 1 chunks",
     )
-    assert not limits.run_over(30.0, lambda: 0.9) and limits.run_over(30.1, lambda: 0.9)
+    assert not limits.is_run_over(30.0, lambda: 0.9) and limits.is_run_over(30.1, lambda: 0.9)
 
 
 def test_a_reply_without_end_is_ended() -> None:
-    limits = Limits(spec())
-    assert limits.endless(5000, 500) is None
-    assert limits.endless(5001, 500) == (
-        records.LONG,
+    limits = TimeLimits(spec())
+    assert limits.endless_reply_error(5000, 500) is None
+    assert limits.endless_reply_error(5001, 500) == (
+        records.LONG_ANSWER,
         "5001 chunks arrived, although 500 tokens were requested",
     )
 
@@ -100,19 +106,19 @@ def test_a_reply_without_end_is_ended() -> None:
 @given(needs_s=st.floats(100, 100_000))
 def test_a_run_has_the_time_that_its_pace_asks_for(needs_s: float) -> None:
     """A run at an even pace is not cut off, unless it would take longer than four hours."""
-    limits = Limits(spec())
+    limits = TimeLimits(spec())
     at = 0.0
     while at < needs_s:
-        if limits.run_over(at, lambda share=at / needs_s: share):
-            assert needs_s > LONGEST_RUN_S and at >= RUN_S
+        if limits.is_run_over(at, lambda share=at / needs_s: share):
+            assert needs_s > MAX_RUN_TIMEOUT_S and at >= RUN_TIMEOUT_S
             return
         at += 60.0
-    assert needs_s <= LONGEST_RUN_S + 60
+    assert needs_s <= MAX_RUN_TIMEOUT_S + 60
 
 
 def test_a_run_by_time_has_that_time_and_its_tail() -> None:
-    limits = Limits(spec(seconds=7200.0))
-    assert not limits.run_over(7200 + 1799, lambda: 0.1) and limits.run_over(
+    limits = TimeLimits(spec(seconds=7200.0))
+    assert not limits.is_run_over(7200 + 1799, lambda: 0.1) and limits.is_run_over(
         7200 + 1801, lambda: 0.1
     )
 
@@ -121,7 +127,7 @@ def test_a_run_by_time_has_that_time_and_its_tail() -> None:
 def scaled(factor: float) -> Iterator[None]:
     """Multiply all time limits by a factor."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("FIRST_TOKEN_S", "STALL_S", "RUN_S"):
+        for name in ("FIRST_TOKEN_TIMEOUT_S", "STALL_TIMEOUT_S", "RUN_TIMEOUT_S"):
             patch.setattr(limits_module, name, getattr(limits_module, name) / factor)
         yield
 
@@ -146,7 +152,7 @@ def test_a_slow_server_finishes_the_document_profile() -> None:
     instead of 1.8 s."""
     with scaled(1000), ScriptedServer(slow(10)) as server:
         options = {"profile": "document", "max_tokens": 10, "content": "words"}
-        asked = replace(spec_from(None, options), url=server.url, model="m")
+        asked = replace(spec_from_fields(None, options), url=server.url, model="m")
         client = Client(asked, resolve_endpoint(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 10

@@ -53,7 +53,7 @@ def test_a_connection_that_ends_early(pem: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_unknown_certificate_is_rejected(pem: Path) -> None:
     counted = bench(pem, [LONG])
-    assert {r.error for r in counted} == {records.CONNECT}
+    assert {r.error for r in counted} == {records.CONNECT_FAILED}
     assert "certificate" in str(counted[0].detail).lower()
 
 
@@ -82,4 +82,4 @@ def test_plain_http_behind_an_https_url_fails(monkeypatch: pytest.MonkeyPatch) -
         spec = BenchSpec(url, "m", concurrency=1, requests=1, warmup=0, timeout_s=1.0)
         client = Client(spec, resolve_endpoint(spec), None, lambda r: None)
         client.run()
-    assert client.counted[0].error in (records.CONNECT, records.TIMEOUT)
+    assert client.counted[0].error in (records.CONNECT_FAILED, records.TIMEOUT)

@@ -19,7 +19,7 @@ from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 
 
 def spec_of(seed: int = 0, **options: Any) -> ExperimentSpec:
-    given = {"pairs": twins.PAIRS, "order_seed": seed, "twins": TWINS, **options}
+    given = {"pairs": twins.DEFAULT_PAIRS, "order_seed": seed, "twins": TWINS, **options}
     return design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **given))
 
 
@@ -37,7 +37,7 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
             done = replace(
                 run, state="done", value=result.summary.output_tok_s, result_id=result.id
             )
-            experiment = design.with_run(experiment, done)
+            experiment = design.put_run(experiment, done)
         experiment = design.judge_experiment(experiment, results)
     return design.judge_experiment(replace(experiment, state="done"), results)
 
@@ -46,14 +46,14 @@ def test_each_arm_runs_on_each_host_in_half_of_the_pairs() -> None:
     for seed in range(50):
         spec = spec_of(seed, pairs=8)
         for block in range(4):
-            hosts = {twins.host_of(spec, pair, "A") for pair in (2 * block, 2 * block + 1)}
+            hosts = {twins.host_of_arm(spec, pair, "A") for pair in (2 * block, 2 * block + 1)}
             assert hosts == set(TWINS), "of every two pairs one is swapped"
         for pair in range(8):
-            assert {twins.host_of(spec, pair, arm) for arm in "AB"} == set(TWINS)
+            assert {twins.host_of_arm(spec, pair, arm) for arm in "AB"} == set(TWINS)
     assert len({twins.arms_are_swapped(spec_of(seed), 0) for seed in range(20)}) == 2, (
         "which one is drawn"
     )
-    assert twins.host_of(spec_of(twins=()), 0, "A") is None
+    assert twins.host_of_arm(spec_of(twins=()), 0, "A") is None
 
 
 def test_without_noise_both_effects_are_exact() -> None:

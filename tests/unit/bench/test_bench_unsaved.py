@@ -29,7 +29,7 @@ SHAPE: dict[str, Any] = {
 def with_server(
     scenario: Callable[[Session, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
 
     async def go(url: str) -> None:
         session = Session.of_host()

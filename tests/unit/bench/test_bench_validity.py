@@ -15,7 +15,7 @@ from workbench.bench.client import Client
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import STALL, RequestRecord
 from workbench.bench.result_validity import ClientFacts
-from workbench.bench.steady_window import end_s
+from workbench.bench.steady_window import record_end_s
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec, BenchSummary
 
@@ -45,7 +45,7 @@ def closed_loop(durations_s: list[float], streams: int = 4) -> list[RequestRecor
     for index, took_s in enumerate(durations_s):
         stream = min(range(streams), key=lambda s: free[s])
         made.append(reply(index, free[stream], took_s))
-        free[stream] = end_s(made[-1])
+        free[stream] = record_end_s(made[-1])
     return made
 
 

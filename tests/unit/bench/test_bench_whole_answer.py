@@ -92,7 +92,7 @@ def parsed(data: bytes, stream: bool) -> tuple[Exchange, str | None]:
     refused = exchange.http_error()
     if refused is not None:
         return exchange, refused[0]
-    exchange.verdict(ASKED if stream else None)
+    exchange.judge_reply(ASKED if stream else None)
     return exchange, exchange.reply.error
 
 
@@ -106,7 +106,13 @@ def told(exchange: Exchange) -> tuple[Any, ...]:
     record = exchange.record(0, None, None)
     kept = exchange.keeps_connection
     reply = exchange.parsed_reply()
-    return record, kept, reply.text.parts(), reply.reasoning.parts(), reply.model
+    return (
+        record,
+        kept,
+        reply.text.beginning_end_and_length(),
+        reply.reasoning.beginning_end_and_length(),
+        reply.model,
+    )
 
 
 def changed(draw: Callable[..., Any], data: bytes) -> bytes:
@@ -128,7 +134,7 @@ def test_known_answers_are_what_the_parsers_find(data: st.DataObject, stream: bo
         if whole is not None:
             assert error is None or whole.output_tokens != ASKED
             quick = sent(stream)
-            quick.take_whole(whole, answer, 5_000_000)
+            quick.take_whole_answer(whole, answer, 5_000_000)
             assert told(quick) == told(exchange)
         elif error is None:
             known.learn(answer, exchange)
@@ -163,7 +169,7 @@ def test_runs_have_the_same_records_with_and_without_the_fast_path(
     monkeypatch.setattr(WholeAnswers, "find", lambda self, data: None)
     slow = run(answer)
     assert quick.counted == slow.counted
-    assert {None, records.SHORT} <= {r.error for r in quick.counted}
+    assert {None, records.SHORT_ANSWER} <= {r.error for r in quick.counted}
     assert quick.answers.sampled_answers() == slow.answers.sampled_answers()
 
 
@@ -202,7 +208,7 @@ RECORD = st.builds(
     warmup=st.booleans(),
     start_s=st.floats(0, 10**5).map(lambda s: round(s, 6)),
     end_us=st.integers(0, 10**9),
-    error=st.sampled_from([None, records.SHORT]),
+    error=st.sampled_from([None, records.SHORT_ANSWER]),
     ttft_us=st.none() | st.integers(0, 10**9),
     gaps_us=st.sampled_from([(), (1, 2)]),
     output_tokens=st.none() | st.integers(0, 9),

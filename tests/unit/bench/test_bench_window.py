@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from truth_server import TruthProcess
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.runner import run
-from workbench.bench.schedule import stagger_s
+from workbench.bench.runner import run_load
+from workbench.bench.schedule import stagger_duration_s
 from workbench.bench.steady_window import (
     Window,
-    end_s,
+    count_requests_in,
+    count_tokens_in,
     mean_in_flight,
-    requests_in,
-    tokens_in,
+    record_end_s,
     window_of,
 )
 from workbench.model.bench import BenchSpec
@@ -58,14 +58,14 @@ def closed_loop(streams: int, lengths: list[int], stagger: float) -> list[Reques
     for index, tokens in enumerate(lengths):
         stream = min(range(streams), key=lambda s: free[s])
         made.append(reply(index, free[stream], tokens))
-        free[stream] = end_s(made[-1])
+        free[stream] = record_end_s(made[-1])
     return made
 
 
 def rate(spec: BenchSpec, made: list[RequestRecord], ramp_end_s: float = 0.0) -> float:
     window = window_of(spec, made, ramp_end_s)
     assert window.name == "steady"
-    return (tokens_in(window, made) or 0) / window.seconds
+    return (count_tokens_in(window, made) or 0) / window.seconds
 
 
 @pytest.mark.parametrize("rounds", [4, 8, 16])
@@ -82,7 +82,7 @@ def test_the_rate_is_the_steady_one_and_unbiased(rounds: int, spread: float) -> 
         low, high = round(mean_length * (1 - spread)), round(mean_length * (1 + spread))
         made = closed_loop(streams, [draw.randint(low, high) for _ in range(spec.requests)], 1.0)
         steady.append(rate(spec, made, ramp_end_s=15 / 16) / truth)
-        whole.append(sum(r.output_tokens or 0 for r in made) / max(map(end_s, made)) / truth)
+        whole.append(sum(r.output_tokens or 0 for r in made) / max(map(record_end_s, made)) / truth)
     assert sum(steady) / seeds == pytest.approx(1.0, abs=0.01)
     assert max(abs(s - 1) for s in steady) < 0.04
     assert sum(whole) / seeds < 1 - 0.5 / rounds
@@ -94,8 +94,8 @@ def test_requests_per_second_do_not_depend_on_who_ends_inside() -> None:
     spec = replace(SPEC, requests=16)
     window = window_of(spec, made)
     assert window.seconds == pytest.approx(2 * 1.04)
-    assert requests_in(window, made) / window.seconds == pytest.approx(4 / 1.04)
-    assert (tokens_in(window, made) or 0) / window.seconds == pytest.approx(4 * 100 / 1.04)
+    assert count_requests_in(window, made) / window.seconds == pytest.approx(4 / 1.04)
+    assert (count_tokens_in(window, made) or 0) / window.seconds == pytest.approx(4 * 100 / 1.04)
 
 
 PARTS = st.lists(st.floats(0, 20), min_size=1, max_size=6, unique=True)
@@ -118,8 +118,8 @@ def test_no_token_is_lost_or_counted_twice(
         made = [replace(r, gaps_us=(), chunks=0, ttft_us=None) for r in made]
     edges = [-1.0, *sorted(cuts), 21.0]
     windows = [Window("steady", a, b) for a, b in pairwise(edges)]
-    assert sum(tokens_in(w, made) or 0 for w in windows) == pytest.approx(3 * tokens)
-    assert sum(requests_in(w, made) for w in windows) == pytest.approx(3)
+    assert sum(count_tokens_in(w, made) or 0 for w in windows) == pytest.approx(3 * tokens)
+    assert sum(count_requests_in(w, made) for w in windows) == pytest.approx(3)
     in_flight = sum((mean_in_flight(w, made) or 0) * w.seconds for w in windows)
     assert in_flight == pytest.approx(sum(r.end_us for r in made) / 1e6)
 
@@ -128,7 +128,7 @@ def test_too_few_requests_are_a_whole_run() -> None:
     made = closed_loop(4, [100] * 15, 1.0)
     window = window_of(replace(SPEC, requests=15), made, 0.75)
     assert (window.name, window.begin_s) == ("whole run", 0.0)
-    assert window.end_s == max(map(end_s, made))
+    assert window.end_s == max(map(record_end_s, made))
     assert window.why == "a steady window needs 16 requests (4 per stream)"
 
 
@@ -148,7 +148,7 @@ def test_an_open_loop_takes_two_mean_requests() -> None:
         pytest.approx(0.54),
         pytest.approx(2.9),
     )
-    assert (tokens_in(window, made) or 0) / window.seconds == pytest.approx(500, rel=0.02)
+    assert (count_tokens_in(window, made) or 0) / window.seconds == pytest.approx(500, rel=0.02)
     assert window_of(spec, made[:10]).name == "whole run"
 
 
@@ -159,12 +159,12 @@ def test_without_success_there_is_no_steady_window() -> None:
 
 
 def test_first_starts_are_spread_over_one_request_where_the_ramp_is_not_counted() -> None:
-    assert stagger_s(replace(SPEC, requests=16), 2.0) == 2.0
-    assert stagger_s(replace(SPEC, requests=15), 2.0) == pytest.approx(2.0 * 0.02 * 15 / 4)
-    assert stagger_s(replace(SPEC, requests=10_000, seconds=5.0), 2.0) < 2.0
-    assert stagger_s(replace(SPEC, concurrency=1), 2.0) == 0.0
-    assert stagger_s(replace(SPEC, rate=1.0), 2.0) == 0.0
-    assert stagger_s(SPEC, None) == pytest.approx(0.004)
+    assert stagger_duration_s(replace(SPEC, requests=16), 2.0) == 2.0
+    assert stagger_duration_s(replace(SPEC, requests=15), 2.0) == pytest.approx(2.0 * 0.02 * 15 / 4)
+    assert stagger_duration_s(replace(SPEC, requests=10_000, seconds=5.0), 2.0) < 2.0
+    assert stagger_duration_s(replace(SPEC, concurrency=1), 2.0) == 0.0
+    assert stagger_duration_s(replace(SPEC, rate=1.0), 2.0) == 0.0
+    assert stagger_duration_s(SPEC, None) == pytest.approx(0.004)
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_the_server_s_own_record_of_the_window() -> None:
         spec = BenchSpec(
             server.url, "m", concurrency=8, requests=64, warmup=8, max_tokens=30, length_spread=0.3
         )
-        outcome = asyncio.run(run(spec))
+        outcome = asyncio.run(run_load(spec))
         truth = server.stop()
     s = outcome.summary
     shift = time.monotonic() - time.time()

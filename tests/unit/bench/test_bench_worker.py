@@ -33,7 +33,7 @@ from truth_server import TruthProcess
 from workbench.bench import runner, workers
 from workbench.bench.client_process import WorkerOutput
 from workbench.bench.records import BenchOutcome, RequestRecord
-from workbench.bench.runner import BenchCancelled, run
+from workbench.bench.runner import BenchCancelled, run_load
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.distribution import quantile
@@ -107,7 +107,7 @@ def test_a_run_from_start_to_end() -> None:
     seen: list[BenchProgress] = []
     with ScriptedServer(lambda request, n: [OK]) as server:
         before = time.time()
-        outcome = asyncio.run(run(spec_for(server.url), on_progress=seen.append))
+        outcome = asyncio.run(run_load(spec_for(server.url), on_progress=seen.append))
         assert len(server.requests) == 10
     s = outcome.summary
     assert (s.requests_ok, s.requests_failed, s.output_tokens, s.prompt_tokens) == (8, 0, 24, 1200)
@@ -146,7 +146,7 @@ def test_tpot_does_not_depend_on_how_usage_is_reported(offered: bool, warmup: in
         spec = spec_for(server.url, concurrency=1, requests=3, warmup=warmup, max_tokens=32)
         for _ in range(10):  # on a busy machine a read can be late, and the gaps are withheld
             server.requests.clear()
-            s = asyncio.run(run(spec)).summary
+            s = asyncio.run(run_load(spec)).summary
             if s.itl_ms is not None:
                 break
         counted = server.requests[warmup:]
@@ -171,14 +171,16 @@ def test_a_server_that_rejects_usage_in_chunks_gets_requests_without(said: str) 
         return [plain("400 Bad Request", {"error": said})] if asked else [OK]
 
     with ScriptedServer(answer) as server:
-        s = asyncio.run(run(spec_for(server.url))).summary
+        s = asyncio.run(run_load(spec_for(server.url))).summary
         assert all(r.body["stream_options"]["include_usage"] for r in server.requests)
     assert (s.requests_ok, s.warmup_requests, s.output_tokens) == (8, 2, 24)
 
 
 def test_each_run_has_its_own_salt() -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
-        salts = {asyncio.run(run(spec_for(server.url, requests=1))).spec.salt for _ in range(2)}
+        salts = {
+            asyncio.run(run_load(spec_for(server.url, requests=1))).spec.salt for _ in range(2)
+        }
     assert len(salts) == 2
 
 
@@ -186,7 +188,7 @@ def test_a_run_in_which_all_requests_fail_is_still_a_result() -> None:
     with ScriptedServer(
         lambda request, n: [plain("503 Service Unavailable", {"error": "loading"})]
     ) as server:
-        outcome = asyncio.run(run(spec_for(server.url)))
+        outcome = asyncio.run(run_load(spec_for(server.url)))
     assert outcome.summary.errors == {"http 503": 8}
     assert "8 x http 503: loading" in outcome.summary.notes
 
@@ -194,7 +196,7 @@ def test_a_run_in_which_all_requests_fail_is_still_a_result() -> None:
 def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sesame-42")
     with ScriptedServer(lambda request, n: [OK]) as server:
-        outcome = asyncio.run(run(spec_for(server.url, api_key_env="MY_KEY")))
+        outcome = asyncio.run(run_load(spec_for(server.url, api_key_env="MY_KEY")))
         assert {r.headers["authorization"] for r in server.requests} == {"Bearer sesame-42"}
     assert "sesame" not in repr(outcome)
 
@@ -209,7 +211,7 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
             assert isinstance(worker, workers.LocalWorker)
             assert b"THE_RUNS_OWN" not in Path(f"/proc/{worker.process.pid}/environ").read_bytes()
             spec = spec_for(server.url, api_key_env="THE_RUNS_OWN")
-            outcome = await run(spec, env={"THE_RUNS_OWN": "sesame-43"}, worker=worker)
+            outcome = await run_load(spec, env={"THE_RUNS_OWN": "sesame-43"}, worker=worker)
             assert outcome.summary.requests_ok == 8 and "sesame" not in repr(outcome)
             assert worker.process.returncode is not None  # the run ends it, before the block does
         async with runner.started_worker() as unused:
@@ -241,7 +243,7 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
 )
 def test_specs_without_a_possible_run_are_rejected(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(BenchError, match=said):
-        asyncio.run(run(BenchSpec(**{"url": "http://127.0.0.1:1", "model": "m", **fields})))
+        asyncio.run(run_load(BenchSpec(**{"url": "http://127.0.0.1:1", "model": "m", **fields})))
 
 
 # -- how it ends -----------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ def test_cancel_keeps_what_was_measured_as_partial() -> None:
         cancel = asyncio.Event()
         seen: list[BenchProgress] = []
         task = asyncio.ensure_future(
-            run(spec_for(server.url, requests=50), cancel=cancel, on_progress=seen.append)
+            run_load(spec_for(server.url, requests=50), cancel=cancel, on_progress=seen.append)
         )
         async with asyncio.timeout(30):
             while not (
@@ -315,7 +317,7 @@ def test_progress_contains_the_servers_silence() -> None:
         cancel = asyncio.Event()
         seen: list[BenchProgress] = []
         task = asyncio.ensure_future(
-            run(spec_for(server.url, warmup=0), cancel=cancel, on_progress=seen.append)
+            run_load(spec_for(server.url, warmup=0), cancel=cancel, on_progress=seen.append)
         )
         async with asyncio.timeout(30):
             while not (seen and seen[-1].silent_s >= 0.5):
@@ -334,12 +336,12 @@ def test_cancel_ends_the_process_without_a_kill(monkeypatch: pytest.MonkeyPatch)
     signals: list[int] = []
     kill_group = os.killpg
     monkeypatch.setattr(workers, "_END_WAIT_S", 60.0)
-    monkeypatch.setattr(runner, "_PARTIAL_WAIT_S", 60.0)
+    monkeypatch.setattr(runner, "_PARTIAL_RESULT_WAIT_S", 60.0)
     monkeypatch.setattr(os, "killpg", lambda *to: signals.append(to[1]) or kill_group(*to))
 
     async def cancelled(server: ScriptedServer) -> None:
         cancel = asyncio.Event()
-        task = asyncio.ensure_future(run(spec_for(server.url), cancel=cancel))
+        task = asyncio.ensure_future(run_load(spec_for(server.url), cancel=cancel))
         while not server.requests:
             await asyncio.sleep(0.01)
         (worker,) = [
@@ -359,7 +361,7 @@ def test_cancel_ends_the_process_without_a_kill(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_cancelled_task_leaves_no_process() -> None:
     async def cancelled(server: ScriptedServer) -> int:
-        task = asyncio.ensure_future(run(spec_for(server.url)))
+        task = asyncio.ensure_future(run_load(spec_for(server.url)))
         while not server.requests:
             await asyncio.sleep(0.01)
         (worker,) = [
@@ -378,7 +380,7 @@ def test_a_cancelled_task_leaves_no_process() -> None:
 
 def test_a_worker_that_is_killed_is_an_error_with_its_signal() -> None:
     async def killed(server: ScriptedServer) -> None:
-        task = asyncio.ensure_future(run(spec_for(server.url)))
+        task = asyncio.ensure_future(run_load(spec_for(server.url)))
         while not server.requests:
             await asyncio.sleep(0.01)
         (worker,) = [
@@ -412,7 +414,7 @@ def test_an_invalid_message_of_the_worker_is_an_error(
 ) -> None:
     monkeypatch.setattr(workers, "_WORKER", ("-c", code))
     with pytest.raises(BenchError, match=said.replace("[", r"\[")):
-        asyncio.run(run(spec_for("http://127.0.0.1:1")))
+        asyncio.run(run_load(spec_for("http://127.0.0.1:1")))
 
 
 def test_it_ends_on_sigterm(worker: subprocess.Popen[bytes]) -> None:
@@ -480,13 +482,13 @@ def test_records_wait_for_the_next_line(tmp_path: Path) -> None:
     record = RequestRecord(index=7, warmup=False, start_s=0.5, end_us=3, gaps_us=(1, 2))
     with (tmp_path / "lines").open("w+") as file:
         output = WorkerOutput(file.fileno())
-        output.record(record)
-        output.record(record)
+        output.write_record(record)
+        output.write_record(record)
         assert os.fstat(file.fileno()).st_size == 0
-        output.line({"type": "progress"})
+        output.write_line({"type": "progress"})
         for _ in range(2000):
-            output.record(record)
-        output.line({"type": "summary"})
+            output.write_record(record)
+        output.write_line({"type": "summary"})
         file.seek(0)
         lines = [json.loads(line) for line in file]
     kinds = [line["type"] for line in lines]
@@ -573,7 +575,7 @@ def test_times_agree_with_the_server_s_own_record() -> None:
     with TruthProcess("--ttft-ms", "30", "--itl-ms", "5", "--jitter", "0.3") as server:
         slo = "ttft<=30@p50, tpot<=5.1@p50"
         spec = spec_for(server.url, concurrency=8, requests=24, warmup=8, max_tokens=20, slo=slo)
-        outcome = asyncio.run(run(spec))
+        outcome = asyncio.run(run_load(spec))
         truth = server.stop()
     assert outcome.summary.output_tokens == 24 * 20 and len(truth) == 32
     assert points_off(outcome, truth, parse_slo(slo)) < 100 / 24 + 0.1  # one request of 24

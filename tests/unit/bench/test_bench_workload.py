@@ -30,7 +30,7 @@ TEXT, TALK = (
 
 
 def body(spec: BenchSpec, index: int = 0, *, warmup: bool = False) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(Workload(spec).body(index, warmup=warmup))
+    fields: dict[str, Any] = json.loads(Workload(spec).request_body(index, warmup=warmup))
     return fields
 
 
@@ -70,7 +70,9 @@ def test_lengths_spread_around_the_requested_one_and_depend_on_the_seed() -> Non
 def test_no_length_is_demanded_where_the_engine_may_end_earlier() -> None:
     workload = Workload(replace(SPEC, ignore_eos=False))
     assert workload.asked_tokens(0, warmup=False) is None
-    assert not {"ignore_eos", "min_tokens"} & set(json.loads(workload.body(0, warmup=False)))
+    assert not {"ignore_eos", "min_tokens"} & set(
+        json.loads(workload.request_body(0, warmup=False))
+    )
 
 
 def test_without_a_stream_no_stream_options_are_sent() -> None:
@@ -85,14 +87,14 @@ def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it(
     """TabbyAPI gave no token counts at all, and vLLM rejects the option."""
     content = "text" if texts else SPEC.content
     workload = Workload(replace(SPEC, stream=False, content=content, texts=texts))
-    workload.body(0, warmup=False)
+    workload.request_body(0, warmup=False)
     workload.body(1, warmup=False)
     assert workload.ask_for_usage() and not workload.ask_for_usage()
-    sent = json.loads(workload.body(1, warmup=False))
+    sent = json.loads(workload.request_body(1, warmup=False))
     assert sent["stream_options"] == {"include_usage": True}
     refusal = "Stream options can only be defined when `stream=True`."
     assert workload.drop_rejected_fields(400, refusal, sent)
-    assert "stream_options" not in json.loads(workload.body(1, warmup=False))
+    assert "stream_options" not in json.loads(workload.request_body(1, warmup=False))
     assert not Workload(SPEC).ask_for_usage(), "a stream always asks"
 
 
@@ -131,7 +133,7 @@ def test_a_picture_keeps_its_place_behind_the_mark() -> None:
 # -- the length by the server's tokenizer ----------------------------------------------------------
 
 
-def counted(per_word: float, template: int) -> prompt_length.Count:
+def counted(per_word: float, template: int) -> prompt_length.CountTokens:
     async def count(asked: Mapping[str, Any]) -> int | None:
         text = asked["prompt"] if "prompt" in asked else asked["messages"][0]["content"]
         return round(template + per_word * len(text.split()))
@@ -195,7 +197,7 @@ def test_counted_prompts_equal_sent_prompts(endpoint: str) -> None:
 )
 def test_a_length_is_exact_if_the_server_counts_tokens(fields: dict[str, Any], exact: bool) -> None:
     workload = Workload(BenchSpec("u", "m", max_tokens=8, salt="ab", **fields))
-    sent = json.loads(workload.body(0, warmup=False))
+    sent = json.loads(workload.request_body(0, warmup=False))
     assert bool(sent.get("ignore_eos")) == exact and (sent.get("min_tokens") == 8) == exact
     assert workload.asked_tokens(0, warmup=False) == (8 if exact else None)
 
@@ -247,16 +249,16 @@ def test_a_server_that_knows_max_completion_tokens_only() -> None:
 def test_bodies_differ_only_in_their_prompt() -> None:
     workload = Workload(replace(SPEC, prompts=('"say \\"a\\" \\\\ \\u00e9"', '"b"')))
     for index in (0, 1, 0):
-        asked = json.loads(workload.body(index, warmup=False))
+        asked = json.loads(workload.request_body(index, warmup=False))
         assert asked["messages"] == workload.prompt_fields(index, warmup=False)["messages"]
-    assert "\u00e9".encode() in workload.body(0, warmup=False)
+    assert "\u00e9".encode() in workload.request_body(0, warmup=False)
 
 
 def test_a_rejected_field_is_missing_from_the_next_body() -> None:
     workload = Workload(SPEC)
-    before = json.loads(workload.body(0, warmup=False))
+    before = json.loads(workload.request_body(0, warmup=False))
     assert workload.drop_rejected_fields(400, "unknown field min_tokens", before)
-    after = json.loads(workload.body(0, warmup=False))
+    after = json.loads(workload.request_body(0, warmup=False))
     assert before.keys() - after.keys() == {"min_tokens"}
 
 

@@ -14,7 +14,7 @@ from workbench.bench import prompt_file
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import InputError
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -128,7 +128,7 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         "u", "m", max_tokens=5, prompts=prompt_file.read_prompts(path).prompts, salt="ab"
     )
     workload = Workload(spec)
-    bodies = [json.loads(workload.body(i, warmup=False)) for i in range(4)]
+    bodies = [json.loads(workload.request_body(i, warmup=False)) for i in range(4)]
     assert [b["max_tokens"] for b in bodies] == [b["min_tokens"] for b in bodies] == [7, 5, 9, 7]
     assert [workload.asked_tokens(i, warmup=False) for i in range(4)] == [7, 5, 9, 7]
     assert (
@@ -136,7 +136,7 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         and bodies[2]["messages"][0]["role"] == "user"
     )
     with pytest.raises(InputError, match="the prompts file contains chat messages"):
-        spec_from(None, {"prompts_file": str(path), "endpoint": "completions"})
+        spec_from_fields(None, {"prompts_file": str(path), "endpoint": "completions"})
 
 
 @pytest.mark.parametrize(

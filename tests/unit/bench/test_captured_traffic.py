@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.bench import captured_traffic, trace_file
-from workbench.bench.captured_traffic import CapturedTraffic, Left, Row
+from workbench.bench.captured_traffic import CapturedRow, CapturedTraffic, LeftOutError
 
 CHAT = "/v1/chat/completions"
 Message = dict[str, Any]
@@ -34,7 +34,7 @@ class Clock:
         self.traffic = CapturedTraffic()
         self.now = 0.0
 
-    def row(self, body: Any, answer: bytes, path: str = CHAT) -> Row:
+    def row(self, body: Any, answer: bytes, path: str = CHAT) -> CapturedRow:
         self.now += 1000
         request = body if isinstance(body, bytes) else json.dumps(body).encode()
         made, _ = self.traffic.row_of_exchange(
@@ -42,7 +42,7 @@ class Clock:
         )
         return made
 
-    def chat(self, *messages: Message, tokens: int) -> Row:
+    def chat(self, *messages: Message, tokens: int) -> CapturedRow:
         return self.row({"messages": list(messages)}, usage(tokens, 7))
 
 
@@ -50,7 +50,7 @@ def said(role: str, text: str) -> Message:
     return {"role": role, "content": text}
 
 
-def shared(one: Row, other: Row) -> int:
+def shared(one: CapturedRow, other: CapturedRow) -> int:
     """Return how many blocks two prompts begin with in common."""
     pairs = zip(one.blocks, other.blocks, strict=False)
     many = next((n for n, pair in enumerate(pairs) if pair[0] != pair[1]), None)
@@ -154,19 +154,19 @@ LEFT = [
 
 @pytest.mark.parametrize(("path", "body", "why"), LEFT)
 def test_a_request_without_a_row_says_why(path: str, body: Any, why: str) -> None:
-    with pytest.raises(Left, match=why):
+    with pytest.raises(LeftOutError, match=why):
         Clock().row(body, USAGE, path)
 
 
 def test_an_answer_without_a_token_has_no_row() -> None:
     for answer in (b"", b"data: {", usage(40, 0)):
-        with pytest.raises(Left, match="ended before the first token"):
+        with pytest.raises(LeftOutError, match="ended before the first token"):
             Clock().row(MESSAGES, answer)
 
 
 def test_a_length_that_no_trace_may_have_has_no_row() -> None:
     for answer in (usage(2_000_000, 1), usage(1, 10**400)):
-        with pytest.raises(Left, match="that is too long for a trace"):
+        with pytest.raises(LeftOutError, match="that is too long for a trace"):
             Clock().row(MESSAGES, answer)
 
 
@@ -206,7 +206,7 @@ def test_a_file_of_rows_is_read_back_as_it_was_captured(tmp_path: Path) -> None:
 
 
 def test_the_oldest_beginnings_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_traffic, "MOST_PIECES", 40)
+    monkeypatch.setattr(captured_traffic, "MAX_REMEMBERED_PIECES", 40)
     clock = Clock()
     rows = [clock.chat(said("user", words(200, seed)), tokens=210) for seed in (1, 2, 3, 1, 1)]
     assert rows[3].reused_tokens == 0 and rows[4].reused_tokens > 180

@@ -342,7 +342,7 @@ def test_bytes_that_nobody_reads_do_not_hold_back_the_traffic() -> None:
 
 
 def test_what_is_beyond_the_limit_is_passed_on_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_through, "_MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(pass_through, "_MAX_PIPELINED_REQUESTS", 1 << 20)
     body = bytes(1 << 22)
 
     async def answer(reader: Reader, writer: Writer) -> None:
@@ -377,7 +377,7 @@ def test_the_end_of_the_reader_does_not_end_the_traffic() -> None:
 
 
 def test_clients_wait_while_there_are_no_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_through, "_ACCEPT_AGAIN_S", 0.01)
+    monkeypatch.setattr(pass_through, "_ACCEPT_RETRY_S", 0.01)
 
     async def answer(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"{}")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks.bench_rate_capacity import Server, search, truth
-from workbench.bench.independent_requests import independent_requests
+from workbench.bench.independent_requests import count_independent_requests
 from workbench.bench.rate_capacity import (
-    LEAST_REQUESTS,
+    MIN_REQUESTS_TO_HOLD,
     RateRun,
     RateSearch,
     answer_sentence,
@@ -81,8 +81,13 @@ def test_a_server_that_falls_behind_holds_no_rate() -> None:
 @given(st.floats(2.5, 900.0), st.floats(1.7, 900.0))
 def test_a_server_without_noise_is_bracketed(capacity: float, first: float) -> None:
     found = searched(lambda rate: 100.0 if rate <= capacity else 0.0, first)
-    assert found.holds is not None and found.fails is not None
-    assert found.holds <= capacity < found.fails <= 1.25 * found.holds
+    assert found.highest_rate_that_holds is not None and found.lowest_rate_that_fails is not None
+    assert (
+        found.highest_rate_that_holds
+        <= capacity
+        < found.lowest_rate_that_fails
+        <= 1.25 * found.highest_rate_that_holds
+    )
 
 
 def test_the_answer_is_a_bracket_over_the_horizon() -> None:
@@ -108,7 +113,7 @@ def test_no_answer_without_a_bracket_is_called_one() -> None:
 @pytest.mark.parametrize("horizon_s", [10.0, 60.0, 600.0, 3600.0])
 def test_a_horizon_has_enough_requests_and_a_look_is_shorter(horizon_s: float) -> None:
     rate = lowest_measurable_rate(horizon_s)
-    assert rate * horizon_s >= LEAST_REQUESTS > 0.98 * rate * horizon_s
+    assert rate * horizon_s >= MIN_REQUESTS_TO_HOLD > 0.98 * rate * horizon_s
     assert short_run_s(rate, horizon_s) <= 0.21 * horizon_s
 
 
@@ -116,10 +121,10 @@ def test_a_slow_queue_makes_requests_dependent() -> None:
     rng = random.Random(1)
     alone = [rng.lognormvariate(0.0, 0.5) for _ in range(4000)]
     queued = [each * (8 if place // 500 % 2 else 1) for place, each in enumerate(alone)]
-    assert independent_requests(alone, 2.0, 95) > 1500
-    assert independent_requests(queued, 6.0, 95) < 40
-    assert independent_requests([], 1.0, 95) == 0
-    assert independent_requests([float("inf")] * 50, 1.0, 95) == 50
+    assert count_independent_requests(alone, 2.0, 95) > 1500
+    assert count_independent_requests(queued, 6.0, 95) < 40
+    assert count_independent_requests([], 1.0, 95) == 0
+    assert count_independent_requests([float("inf")] * 50, 1.0, 95) == 50
 
 
 def test_latencies_far_from_the_limit_need_no_independence() -> None:
@@ -130,8 +135,8 @@ def test_latencies_far_from_the_limit_need_no_independence() -> None:
     for _ in range(4000):
         batch = 0.995 * batch + 0.005 + rng.gauss(0.0, 0.004)
         times.append(30 * batch * rng.lognormvariate(0.0, 0.01))
-    assert independent_requests(times, 60.0, 95) == 4000
-    assert independent_requests(times, 32.0, 95) < 400
+    assert count_independent_requests(times, 60.0, 95) == 4000
+    assert count_independent_requests(times, 32.0, 95) < 400
 
 
 @pytest.mark.long
@@ -141,6 +146,18 @@ def test_claims_about_a_simulated_server_are_true() -> None:
     server, limits = Server(), parse_slo("ttft<=1000@p95")
     true = truth(server, limits[0])
     found = [search(server, limits, 0.007, 600.0, random.Random(n))[0] for n in range(40)]
-    assert sum((each.holds or 0.0) > 1.05 * true for each in found) <= 2
-    assert sum(each.fails is not None and each.fails < true / 1.05 for each in found) <= 2
-    assert sum(each.holds is not None and each.fails is not None for each in found) >= 36
+    assert sum((each.highest_rate_that_holds or 0.0) > 1.05 * true for each in found) <= 2
+    assert (
+        sum(
+            each.lowest_rate_that_fails is not None and each.lowest_rate_that_fails < true / 1.05
+            for each in found
+        )
+        <= 2
+    )
+    assert (
+        sum(
+            each.highest_rate_that_holds is not None and each.lowest_rate_that_fails is not None
+            for each in found
+        )
+        >= 36
+    )

@@ -14,12 +14,12 @@ import pytest
 from support.scripted_server import Request, ScriptedServer, Step, chat_events, chunked
 
 from workbench.bench import runner
-from workbench.bench.schedule import stagger_s
-from workbench.bench.time_limits import RUN_S, Limits
+from workbench.bench.schedule import stagger_duration_s
+from workbench.bench.time_limits import RUN_TIMEOUT_S, TimeLimits
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import InputError
 from workbench.model.think_time import ThinkTime, parse_think_time
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 
 
 def answer(request: Request, n: int) -> list[Step]:
@@ -67,13 +67,15 @@ def test_pauses_follow_their_distribution_and_the_seed() -> None:
 )
 def test_a_load_whose_streams_do_not_decide_refuses_one(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        spec_from(None, {"think_time": "5", **given})
+        spec_from_fields(None, {"think_time": "5", **given})
 
 
 def test_the_first_requests_and_the_deadline_leave_room_for_it() -> None:
     spec = BenchSpec("http://x", "m", concurrency=4, requests=40, think_time="2-4")
-    assert stagger_s(spec, 1.0) == 4.0 and Limits(spec).deadline_s == RUN_S + 30
-    assert stagger_s(replace(spec, think_time=""), 1.0) == 1.0
+    assert (
+        stagger_duration_s(spec, 1.0) == 4.0 and TimeLimits(spec).deadline_s == RUN_TIMEOUT_S + 30
+    )
+    assert stagger_duration_s(replace(spec, think_time=""), 1.0) == 1.0
 
 
 def most_in_flight(samples: Any) -> int:
@@ -92,7 +94,7 @@ def test_a_stream_pauses_after_each_answer() -> None:
         "", "m", concurrency=1, requests=4, warmup=2, max_tokens=3, think_time="0.03", salt="x"
     )
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url)))
     samples = sorted(outcome.samples, key=lambda one: one["start_s"])
     ends = [one["start_s"] + one["end_us"] / 1e6 for one in samples]
     waits = [b["start_s"] - a for a, b in zip(ends, samples[1:], strict=False)]
@@ -105,7 +107,7 @@ def test_streams_that_pause_are_not_called_idle() -> None:
         "", "m", concurrency=4, requests=24, warmup=2, max_tokens=3, think_time="exp:0.02", salt="x"
     )
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=2))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url), processes=2))
     assert outcome.summary.requests_ok == 24 and not outcome.partial
     assert most_in_flight(outcome.samples) <= 4
     assert not any("in flight on average" in why for why in outcome.summary.refused)
@@ -130,9 +132,9 @@ def conversations(path: Path, many: int) -> str:
 def test_a_user_keeps_its_conversation_while_it_thinks(tmp_path: Path, streams: int) -> None:
     file = conversations(tmp_path / "talks.jsonl", 7)
     given = {"trace_file": file, "concurrency": streams, "warmup": 1, "think_time": "0-0.01"}
-    spec = replace(spec_from(None, given), model="m", salt="x")
+    spec = replace(spec_from_fields(None, given), model="m", salt="x")
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url)))
         sent = [
             [m["content"].rpartition("] ")[2] for m in r.body["messages"] if m["role"] == "user"]
             for r in server.requests

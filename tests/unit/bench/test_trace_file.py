@@ -185,14 +185,14 @@ def test_conversations_are_requests_turn_by_turn(tmp_path: Path, text: str) -> N
 
 def test_a_large_array_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read(tmp_path, json.dumps(TALKS))
-    monkeypatch.setattr(trace_conversations, "_CHUNK", 7)
+    monkeypatch.setattr(trace_conversations, "_READ_CHUNK_BYTES", 7)
     assert read(tmp_path, json.dumps(TALKS)) == whole
     beginning = json.dumps(TALKS).partition('"alone"')[0]
     assert len(read(tmp_path, beginning + "no JSON", first=1).requests) == 1
-    monkeypatch.setattr(trace_conversations, "_MOST_ENTRY", 100)
+    monkeypatch.setattr(trace_conversations, "_MAX_ENTRY_CHARACTERS", 100)
     with pytest.raises(InputError, match="entry 1: not JSON"):
         read(tmp_path, json.dumps(TALKS))
-    monkeypatch.setattr(trace_conversations, "_MOST_TEXT", 500)
+    monkeypatch.setattr(trace_conversations, "_MAX_TEXT_CHARACTERS", 500)
     with pytest.raises(InputError, match="the conversations have more than"):
         read(tmp_path, lines(*TALKS))
 

@@ -26,7 +26,7 @@ from workbench.bench.result_validity import (
 )
 from workbench.bench.schedule import arrival_times
 from workbench.bench.steady_window import window_of
-from workbench.bench.time_limits import RUN_S, Limits
+from workbench.bench.time_limits import RUN_TIMEOUT_S, TimeLimits
 from workbench.bench.trace_load import trace_load
 from workbench.bench.trace_reuse import reuse_findings
 from workbench.bench.workload import Workload
@@ -34,7 +34,7 @@ from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
 from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import InputError
 from workbench.quality.texts import shipped_contents
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 
 ROWS = [
     {"timestamp": 1000, "input_length": 1124, "output_length": 5, "hash_ids": [0, 1, 2]},
@@ -46,12 +46,12 @@ ROWS = [
 def spec_of(tmp_path: Path, rows: list[dict[str, Any]] | None = None, **options: Any) -> BenchSpec:
     path = tmp_path / "talks.jsonl"
     path.write_text("\n".join(map(json.dumps, rows or ROWS)))
-    made = spec_from(None, {"trace_file": str(path), **options})
+    made = spec_from_fields(None, {"trace_file": str(path), **options})
     return replace(made, salt="ab", model="m", texts=shipped_contents())
 
 
 def prompt(spec: BenchSpec, index: int, *, warmup: bool = False) -> str:
-    sent = json.loads(Workload(spec).body(index, warmup=warmup))
+    sent = json.loads(Workload(spec).request_body(index, warmup=warmup))
     return str(sent["messages"][0]["content"])
 
 
@@ -79,7 +79,7 @@ def test_prompts_share_the_blocks_that_the_trace_says(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     length = asyncio.run(prompt_length.measure_passages(replace(spec, texts=()), count))
     assert length is not None
-    spec = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.numbers)
+    spec = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_numbers)
     first, second, third = (prompt(spec, index) for index in range(3))
     assert 20 + tokens_of(first[: shared(first, second)]) == pytest.approx(512, abs=8)
     assert third.startswith(first) and len(third) > len(first)
@@ -96,13 +96,13 @@ def test_a_and_b_replay_the_same_text_behind_other_marks(tmp_path: Path) -> None
 
 def test_answers_have_the_lengths_of_the_trace(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    bodies = [json.loads(Workload(spec).body(index, warmup=False)) for index in range(3)]
+    bodies = [json.loads(Workload(spec).request_body(index, warmup=False)) for index in range(3)]
     assert [body["max_tokens"] for body in bodies] == [5, 6, 7]
     assert all(body["min_tokens"] == body["max_tokens"] for body in bodies)
-    assert json.loads(Workload(spec).body(0, warmup=True))["max_tokens"] == 6
-    assert json.loads(Workload(replace(spec, endpoint="completions")).body(0, warmup=False))[
-        "prompt"
-    ] == prompt(spec, 0)
+    assert json.loads(Workload(spec).request_body(0, warmup=True))["max_tokens"] == 6
+    assert json.loads(
+        Workload(replace(spec, endpoint="completions")).request_body(0, warmup=False)
+    )["prompt"] == prompt(spec, 0)
 
 
 def test_the_times_follow_the_speed_and_the_share(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_the_times_follow_the_speed_and_the_share(tmp_path: Path) -> None:
     assert of_one is not None and [*of_one] == pytest.approx([0.1])
     assert spec.trace_s == pytest.approx(0.15) and spec.concurrency == 256
     assert spec.requests == 3 and spec.input_tokens == 1216 and spec.max_tokens == 6
-    assert Limits(replace(spec, trace_s=7200.0)).deadline_s == 7200 + RUN_S
-    assert Limits(replace(spec, trace_s=7200.0, seconds=60.0)).deadline_s == 60 + RUN_S
+    assert TimeLimits(replace(spec, trace_s=7200.0)).deadline_s == 7200 + RUN_TIMEOUT_S
+    assert TimeLimits(replace(spec, trace_s=7200.0, seconds=60.0)).deadline_s == 60 + RUN_TIMEOUT_S
 
 
 def lengths_of(spec: BenchSpec) -> list[int]:
@@ -130,7 +130,7 @@ def test_each_prompt_has_the_length_of_the_trace_by_the_servers_tokenizer(tmp_pa
     spec = spec_of(tmp_path, rows)
     length = asyncio.run(prompt_length.measure_passages(replace(spec, texts=()), count))
     assert length is not None
-    fitted = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.numbers)
+    fitted = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_numbers)
     wanted = [row["input_length"] for row in rows]
     apart = [abs(a - b) for a, b in zip(lengths_of(fitted), wanted, strict=True)]
     assert sorted(apart)[-4] <= 5 and max(apart) <= 12
@@ -146,7 +146,9 @@ def test_two_lengths_of_the_warm_up_tell_the_template_from_the_text(tmp_path: Pa
     workload = Workload(spec_of(tmp_path, rows))
 
     def asked(index: int, *, warmup: bool) -> str:
-        return str(json.loads(workload.body(index, warmup=warmup))["messages"][0]["content"])
+        return str(
+            json.loads(workload.request_body(index, warmup=warmup))["messages"][0]["content"]
+        )
 
     workload.calibrate_words([(n, 60 + tokens_of(asked(n, warmup=True))) for n in range(8)])
     made = [60 + tokens_of(asked(n, warmup=False)) for n in range(60)]
@@ -167,7 +169,7 @@ def answer(request: Request, n: int) -> list[Step]:
 def test_requests_start_at_the_times_of_the_trace(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, warmup=2)
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url)))
         assert len(server.requests) == 5
     assert outcome.summary.requests_ok == 3 and outcome.summary.output_tokens == 18
     due_s = sorted(one["due_s"] for one in outcome.samples)
@@ -181,7 +183,7 @@ def test_two_processes_share_a_trace(tmp_path: Path) -> None:
     rows = [{"timestamp": 10 * n, "input_length": 40, "output_length": 1 + n} for n in range(11)]
     spec = spec_of(tmp_path, rows, warmup=2, concurrency=8)
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=2))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url), processes=2))
     assert sorted(one["output_tokens"] for one in outcome.samples) == [*range(1, 12)]
     words = outcome.summary.text.load.prompt_words if outcome.summary.text else None
     assert words is not None and words < 80  # of a prompt of 40 tokens, not of 512
@@ -205,7 +207,7 @@ def test_a_turn_of_a_session_starts_a_pause_after_the_answer_before_it(
     ]
     spec = spec_of(tmp_path, rows, warmup=2, concurrency=4, speed=2.0)
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=processes))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url), processes=processes))
         sent = [one.body["messages"][0]["content"] for one in server.requests][2:]
     assert outcome.summary.requests_ok == 6 and not outcome.partial
     by_index = {one["index"]: one for one in outcome.samples}
@@ -249,7 +251,7 @@ def test_conversations_are_replayed_turn_by_turn(tmp_path: Path, processes: int)
     spec = spec_of(tmp_path, talks(5, 3), concurrency=4, warmup=2)
     assert spec.requests == 17 and not spec.has_schedule and not spec.has_real_text
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=processes))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url), processes=processes))
         sent = [questions(one) for one in server.requests if questions(one)[0].startswith("q")]
         marks = {one.body["messages"][0]["content"][:14] for one in server.requests}
     assert outcome.summary.requests_ok == 17 and not outcome.partial
@@ -272,14 +274,14 @@ def test_a_failed_turn_does_not_end_its_conversation(tmp_path: Path) -> None:
 
     spec = spec_of(tmp_path, talks(2, 2), concurrency=1, warmup=0)
     with ScriptedServer(fails_once) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url)))
     assert (outcome.summary.requests_ok, outcome.summary.requests_failed) == (4, 1)
 
 
 def test_conversations_end_with_the_time_of_the_run(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, talks(40, 60), concurrency=2, warmup=0, seconds=0.3)
     with ScriptedServer(answer) as server:
-        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+        outcome = asyncio.run(runner.run_load(replace(spec, url=server.url)))
     assert 2 <= outcome.summary.requests_ok < spec.requests and not outcome.partial
     assert not any("were not sent" in note for note in outcome.summary.notes)
 
@@ -438,7 +440,7 @@ def test_a_large_trace_starts_in_little_memory(tmp_path: Path) -> None:
     try:
         found = trace_file.read_trace(path)
         spec = replace(spec_of(tmp_path), trace=found.requests)
-        Workload(spec).body(1999, warmup=False)
+        Workload(spec).request_body(1999, warmup=False)
         most_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -136,7 +136,7 @@ async def capturing(path: Path, place: tuple[str, int]) -> TrafficCapture:
     try:
         await made.start(place, 0)
     except BaseException:
-        await made.abandon()
+        await made.abandon_capture()
         raise
     return made
 

@@ -12,13 +12,13 @@ from workbench.bench.tune_race import (
     START,
     Noise,
     RaceSize,
+    combine_noise,
+    entries_of_second_block,
     entry_for_final,
-    findable_pct,
+    findable_gain_pct,
     mean_gains,
-    noise_of,
     race_size,
     run_noise_pct,
-    second_block,
     simulate_tune,
 )
 from workbench.model.errors import InputError
@@ -50,18 +50,26 @@ def test_a_machine_that_slows_down_between_the_blocks_favours_nobody() -> None:
 
 def test_two_that_gain_are_joined_only_if_one_server_can_have_both() -> None:
     found = {("a",): 0.03, ("b",): 0.02, ("c",): -0.01, ("d",): -0.02}
-    assert second_block(found, 3, lambda entry: True, Noise()) == [("a",), ("b",), ("a", "b")]
-    assert second_block(found, 3, lambda entry: False, Noise()) == [("a",), ("b",), ("c",)]
+    assert entries_of_second_block(found, 3, lambda entry: True, Noise()) == [
+        ("a",),
+        ("b",),
+        ("a", "b"),
+    ]
+    assert entries_of_second_block(found, 3, lambda entry: False, Noise()) == [
+        ("a",),
+        ("b",),
+        ("c",),
+    ]
 
 
 def test_what_is_too_far_behind_for_chance_is_not_started_again() -> None:
     found = {("a",): 0.3, ("b",): 0.28, ("c",): 0.1, ("d",): -0.2}
-    assert second_block(found, 4, lambda entry: False, Noise()) == [("a",), ("b",)]
+    assert entries_of_second_block(found, 4, lambda entry: False, Noise()) == [("a",), ("b",)]
     slower = {("a",): -0.2, ("b",): -0.22, ("c",): -0.5}
-    assert second_block(slower, 3, lambda entry: False, Noise()) == []
-    kept = second_block(slower, 3, lambda entry: False, Noise(), start_holds=False)
+    assert entries_of_second_block(slower, 3, lambda entry: False, Noise()) == []
+    kept = entries_of_second_block(slower, 3, lambda entry: False, Noise(), start_holds=False)
     assert kept == [("a",), ("b",)], "the start preset breaks a limit, so it leads nothing"
-    assert len(second_block(found, 4, lambda entry: False, Noise(15, 10))) == 4
+    assert len(entries_of_second_block(found, 4, lambda entry: False, Noise(15, 10))) == 4
 
 
 def test_the_noise_of_a_tune_is_measured_from_its_own_runs() -> None:
@@ -70,13 +78,13 @@ def test_the_noise_of_a_tune_is_measured_from_its_own_runs() -> None:
     assert run_noise_pct(runs) == pytest.approx(1.0, rel=0.1)
     assert run_noise_pct([[1.0, 1.1], [1.0]]) is None
     ratios = [rng.gauss(0, math.sqrt(2) * math.hypot(0.015, 0.01)) for _ in range(400)]
-    measured = noise_of(1.0, ratios)
+    measured = combine_noise(1.0, ratios)
     assert measured is not None and measured.server_pct == pytest.approx(1.5, rel=0.15)
-    assert noise_of(1.0, ratios[:4]) is None
-    with_runs = noise_of(None, ratios)
+    assert combine_noise(1.0, ratios[:4]) is None
+    with_runs = combine_noise(None, ratios)
     assert with_runs is not None and with_runs.run_pct == 0.0
     assert with_runs.server_pct > measured.server_pct  # that of the runs is in it
-    assert noise_of(50.0, ratios) == Noise(0.0, 50.0)
+    assert combine_noise(50.0, ratios) == Noise(0.0, 50.0)
 
 
 def test_nothing_meets_the_start_preset_if_nothing_was_faster() -> None:
@@ -91,8 +99,8 @@ def test_a_gain_of_eight_percent_is_proven_and_equal_candidates_are_not() -> Non
 
 
 def test_what_a_tune_finds_depends_on_the_noise() -> None:
-    assert findable_pct(RaceSize(2, 2, 6), Noise(0.2, 0.1), tunes=20) == 0.5
-    assert findable_pct(RaceSize(2, 2, 6), Noise(90.0, 50.0), tunes=20) is None
+    assert findable_gain_pct(RaceSize(2, 2, 6), Noise(0.2, 0.1), tunes=20) == 0.5
+    assert findable_gain_pct(RaceSize(2, 2, 6), Noise(90.0, 50.0), tunes=20) is None
 
 
 def test_a_claim_is_never_about_a_slower_candidate() -> None:

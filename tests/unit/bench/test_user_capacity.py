@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.benchmarks.bench_capacity import Server
 from workbench.bench.user_capacity import (
-    MOST_RUNS,
+    MAX_RUNS_PER_LEVEL,
+    CapacitySearch,
     LevelRun,
-    Search,
     Verdict,
     answer_sentence,
     judge_level,
-    requests_of_a_run,
+    requests_per_run,
 )
 from workbench.model.slo import LimitAttained, parse_slo
 
@@ -29,16 +29,18 @@ def run(reached_ms: float | None, kept_pct: float, requests: int = 100) -> Level
     return LevelRun(requests, (LimitAttained("tpot<=40@p95", 95, kept_pct, reached_ms, 40.0),))
 
 
-def searched(measure: Callable[[int], LevelRun], first: int = 8, most: int = 4096) -> Search:
+def searched(
+    measure: Callable[[int], LevelRun], first: int = 8, most: int = 4096
+) -> CapacitySearch:
     levels: dict[int, list[LevelRun]] = {}
-    users = Search(TPOT, levels, first, most).next_level()
+    users = CapacitySearch(TPOT, levels, first, most).next_level()
     number = 0
     while users is not None:
         number += 1
         levels.setdefault(users, []).append(replace(measure(users), number=number))
-        assert len(levels[users]) <= MOST_RUNS + 2
-        users = Search(TPOT, levels, first, most).next_level()
-    return Search(TPOT, levels, first, most)
+        assert len(levels[users]) <= MAX_RUNS_PER_LEVEL + 2
+        users = CapacitySearch(TPOT, levels, first, most).next_level()
+    return CapacitySearch(TPOT, levels, first, most)
 
 
 def exact(capacity: int) -> Callable[[int], LevelRun]:
@@ -50,9 +52,11 @@ def exact(capacity: int) -> Callable[[int], LevelRun]:
 @given(st.integers(1, 3000), st.integers(1, 64))
 def test_a_server_without_noise_is_found_within_five_percent(capacity: int, first: int) -> None:
     found = searched(exact(capacity), first)
-    assert found.holds is not None and found.fails is not None
-    assert found.holds <= capacity < found.fails
-    assert found.fails - found.holds <= max(1, found.holds * 0.05)
+    assert found.highest_level_that_holds is not None and found.lowest_level_that_fails is not None
+    assert found.highest_level_that_holds <= capacity < found.lowest_level_that_fails
+    assert found.lowest_level_that_fails - found.highest_level_that_holds <= max(
+        1, found.highest_level_that_holds * 0.05
+    )
 
 
 def test_one_run_decides_nothing() -> None:
@@ -76,20 +80,20 @@ def test_runs_that_disagree_leave_the_level_open() -> None:
 
 def test_requests_that_fail_make_the_level_fail() -> None:
     found = searched(lambda users: run(20.0, 100.0) if users <= 16 else run(None, 60.0))
-    assert (found.holds, found.fails) == (16, 17)
+    assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (16, 17)
     assert "too many requests failed at 17 users" in answer_sentence(found, ended=True)
 
 
 def test_a_server_that_no_user_can_use() -> None:
     found = searched(lambda users: run(90.0, 0.0))
-    assert (found.holds, found.fails) == (None, 1)
+    assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (None, 1)
     said = answer_sentence(found, ended=True)
     assert said.startswith("fails at 1 user; no level holds; tpot<=40@p95 binds: 90 ms at 1 user")
 
 
 def test_the_highest_number_that_was_asked_for_ends_the_search() -> None:
     found = searched(lambda users: run(10.0, 100.0), most=20)
-    assert (found.holds, found.fails) == (20, None)
+    assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (20, None)
     said = answer_sentence(found, ended=True)
     assert (
         "more users were not asked for; no limit binds yet: tpot is nearest (10 of 40 ms)" in said
@@ -121,7 +125,11 @@ def test_both_ends_are_measured_again_in_turn_after_all_other_levels() -> None:
         return exact(12)(users)
 
     found = searched(measure)
-    assert (found.holds, found.fails, found.changed) == (12, 13, None)
+    assert (
+        found.highest_level_that_holds,
+        found.lowest_level_that_fails,
+        found.level_of_changed_verdict,
+    ) == (12, 13, None)
     assert seen[-4:] == [12, 13, 12, 13] or seen[-4:] == [13, 12, 13, 12]
 
 
@@ -138,7 +146,10 @@ def test_a_machine_that_gets_slower_is_noticed_and_answered_for_as_it_is_now(
         return exact(12)(round(users * slow))
 
     found = searched(measure)
-    assert (found.holds, found.fails) == (6, 7) and found.changed is not None
+    assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (
+        6,
+        7,
+    ) and found.level_of_changed_verdict is not None
     assert "the speed changed meanwhile: later runs at" in answer_sentence(found, ended=True)
 
 
@@ -151,8 +162,8 @@ def test_a_machine_whose_speed_comes_and_goes_gets_a_wide_bracket() -> None:
         return exact(12)(round(users * slow))
 
     found = searched(measure)
-    assert found.holds is not None and found.holds <= 9
-    assert found.fails is None or found.fails >= 12
+    assert found.highest_level_that_holds is not None and found.highest_level_that_holds <= 9
+    assert found.lowest_level_that_fails is None or found.lowest_level_that_fails >= 12
 
 
 def test_a_cliff_is_named() -> None:
@@ -161,8 +172,10 @@ def test_a_cliff_is_named() -> None:
 
 
 def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
-    assert answer_sentence(Search(TPOT, {}), ended=False) == "no number of users was decided"
-    half = Search(TPOT, {8: (run(10.0, 100.0), run(10.0, 100.0))})
+    assert (
+        answer_sentence(CapacitySearch(TPOT, {}), ended=False) == "no number of users was decided"
+    )
+    half = CapacitySearch(TPOT, {8: (run(10.0, 100.0), run(10.0, 100.0))})
     assert answer_sentence(half, ended=False).startswith(
         "holds 8 users (attainment >= 98.1 %); a level that fails was not found"
     )
@@ -170,8 +183,8 @@ def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
 
 @pytest.mark.parametrize(("slo", "least"), [("tpot<=40@p95", 64), ("tpot<=40@p99.9", 2600)])
 def test_a_run_has_enough_requests_to_show_its_percentage(slo: str, least: int) -> None:
-    assert requests_of_a_run(1, parse_slo(slo)) >= least
-    assert requests_of_a_run(400, parse_slo(slo)) >= 3200
+    assert requests_per_run(1, parse_slo(slo)) >= least
+    assert requests_per_run(400, parse_slo(slo)) >= 3200
 
 
 @pytest.mark.long
@@ -182,11 +195,17 @@ def test_claims_about_a_noisy_server_are_true() -> None:
         rng = random.Random(seed)
         server = Server(rng.uniform(3, 100), 0.01, TPOT)
         levels: dict[int, list[LevelRun]] = {}
-        users = Search(TPOT, levels).next_level()
+        users = CapacitySearch(TPOT, levels).next_level()
         while users is not None:
-            run_of_level = server.run(users, requests_of_a_run(users, TPOT), rng)
+            run_of_level = server.run(users, requests_per_run(users, TPOT), rng)
             levels.setdefault(users, []).append(run_of_level)
-            users = Search(TPOT, levels).next_level()
-        found = Search(TPOT, levels)
-        assert found.holds is None or found.holds <= server.capacity + 1
-        assert found.fails is None or found.fails > server.capacity - 1
+            users = CapacitySearch(TPOT, levels).next_level()
+        found = CapacitySearch(TPOT, levels)
+        assert (
+            found.highest_level_that_holds is None
+            or found.highest_level_that_holds <= server.capacity + 1
+        )
+        assert (
+            found.lowest_level_that_fails is None
+            or found.lowest_level_that_fails > server.capacity - 1
+        )

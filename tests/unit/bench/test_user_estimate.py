@@ -19,7 +19,7 @@ def estimated(
     while (users := UserEstimate(ratios, first, most).next_level()) is not None:
         assert users not in ratios
         ratios[users] = steep * math.log(users / capacity) + rng.gauss(0, noise)
-    return UserEstimate(ratios, first, most).users(), len(ratios)
+    return UserEstimate(ratios, first, most).estimated_users(), len(ratios)
 
 
 @pytest.mark.parametrize("steep", [0.3, 1.0, 30.0])

@@ -65,7 +65,7 @@ def test_more_presets_make_the_level_of_each_smaller() -> None:
     entry = ({SPEED: loss[:8]}, {SPEED: loss[8:]})
     equal = ({SPEED: EQUAL}, {})
     p = judge_night([entry])[0][0].p
-    assert p is not None and watch_rule.NIGHT_ALPHA / 500 < p < watch_rule.NIGHT_ALPHA
+    assert p is not None and watch_rule.ALPHA_PER_NIGHT / 500 < p < watch_rule.ALPHA_PER_NIGHT
     assert judge_night([entry])[0][0].alarm
     assert not judge_night([entry, *[equal] * 500])[0][0].alarm
 

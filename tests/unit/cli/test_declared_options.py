@@ -41,7 +41,7 @@ from workbench.model.json_records import from_json, to_json
 from workbench.model.load_spec import OF_A_SEARCH, OPTIONS, BenchSpec, option_texts
 from workbench.model.preset import Benchmark
 from workbench.report.formats.stated_load import check_load
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 from workbench.tui.modals.bench_form import IN_FORM, spec_overrides
 from workbench.tui.modals.declared_fields import text_of
 from workbench.tui.modals.sweep_form import Wanted, load_of_search
@@ -214,7 +214,7 @@ def test_an_export_refuses_an_option_that_its_form_does_not_know(option: Declare
 )
 def test_an_option_without_the_one_that_it_needs_is_refused(option: DeclaredOption) -> None:
     with pytest.raises(InputError, match=f"{option.name} has no effect without --") as refused:
-        spec_from(None, {option.field: other_value(option)})
+        spec_from_fields(None, {option.field: other_value(option)})
     assert refused.value.next_step.endswith(f"or leave out {option.name}")
 
 

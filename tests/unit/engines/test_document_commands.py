@@ -17,7 +17,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.engine_probe import InstalledEngine
-from workbench.session.plans.plan_editor import PlanEditor, Surroundings
+from workbench.session.plans.plan_editor import HostSurroundings, PlanEditor
 
 QWEN_2B = ModelFacts(
     "Qwen/Qwen3-VL-2B-Instruct", 2.1e9, "BF16", 4.3e9, 4.3e9, 114_688, 28, source="preset x"
@@ -352,7 +352,7 @@ def cards(case: Case) -> tuple[GpuInfo, ...]:
 def editor_of(case: Case) -> PlanEditor:
     editor = PlanEditor(planned(case))
     found = InstalledEngine(case.engine, "/x", case.version, allotment=Allotment(case.job))
-    editor.around = Surroundings(cards(case), case.version, case.engine, found=found)
+    editor.around = HostSurroundings(cards(case), case.version, case.engine, found=found)
     return editor
 
 
@@ -380,9 +380,9 @@ def test_each_fix_removes_its_finding_is_undone_in_one_step_and_is_the_printed_o
         editor = editor_of(case)
         if not finding.changes:
             with pytest.raises(InputError):
-                editor.apply(finding)
+                editor.apply_fix(finding)
             continue
-        editor.apply(finding)
+        editor.apply_fix(finding)
         left = {(f.code, f.flag) for f in editor.findings() if f.code == finding.code}
         assert (finding.code, finding.flag) not in left, finding
         fixed = editor.plan
@@ -403,5 +403,5 @@ def test_a_secret_in_a_fix_is_masked_and_still_applied() -> None:
     editor = PlanEditor(LaunchPlan("vllm", "org/model", flags=(FlagSetting("api-kye", "s3cret"),)))
     shown = next(f for f in editor.view().findings if f.code == "flag.unknown")
     assert "s3cret" not in repr(editor.view().findings)
-    editor.apply(shown)
+    editor.apply_fix(shown)
     assert editor.plan.flag("api-key") == "s3cret"

@@ -17,7 +17,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.report.formats.terminal import block_lines
-from workbench.session.plans.model_fit import FitReport, fit_blocks, report_of
+from workbench.session.plans.model_fit import FitReport, fit_blocks, fit_report_of_plan
 
 GIB = 2**30
 LLAMA_70B = {
@@ -49,7 +49,7 @@ def test_columns_of_a_tiny_model_do_not_touch() -> None:
     tiny = {**LLAMA_70B, "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64}
     tiny |= {"num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 1000}
     facts = from_config_alone("llama", tiny, source="config.json")
-    report = report_of(
+    report = fit_report_of_plan(
         LaunchPlan("vllm", "llama", facts), telemetry(cards(1, 96, "NVIDIA H100 80GB HBM3"))
     )
     lines = lines_of(report)
@@ -146,11 +146,11 @@ def lines_of(report: FitReport) -> list[str]:
 
 
 def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
-    report = report_of(LaunchPlan("vllm", "llama", FACTS), telemetry(cards(8), 0.4))
+    report = fit_report_of_plan(LaunchPlan("vllm", "llama", FACTS), telemetry(cards(8), 0.4))
     lines = lines_of(report)
     assert all(len(line) <= 78 for line in lines), lines
     assert "GPU0-7  NVIDIA GeForce RTX 3090, 24.0 GiB, 23.6 GiB free now" in lines
-    unknown = report_of(
+    unknown = fit_report_of_plan(
         LaunchPlan("vllm", "m", ModelFacts("m", missing="its files were not found")), None
     )
     assert (
@@ -161,7 +161,7 @@ def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
 def test_a_model_that_finds_no_memory_free_has_a_next_step() -> None:
     plan = LaunchPlan("vllm", "llama", FACTS)
     full, empty = (
-        "\n".join(lines_of(report_of(plan, telemetry(cards(1, gib), used))))
+        "\n".join(lines_of(fit_report_of_plan(plan, telemetry(cards(1, gib), used))))
         for gib, used in ((96, 94), (8, 0))
     )
     assert "next: 94.0 GiB are in use\n  Stop what uses them" in full
@@ -171,9 +171,11 @@ def test_a_model_that_finds_no_memory_free_has_a_next_step() -> None:
 def test_memory_shared_with_the_cpu_is_free_as_far_as_the_system_says() -> None:
     spark = GpuInfo(0, "GPU-0", "NVIDIA GB10", memory_total_bytes=120 * GIB, unified_memory=True)
     read = replace(telemetry([spark], 2.0), host=HostSample(memory_available_bytes=90 * GIB))
-    ((group, rows),) = report_of(LaunchPlan("vllm", "llama", FACTS), read).groups
+    ((group, rows),) = fit_report_of_plan(LaunchPlan("vllm", "llama", FACTS), read).groups
     assert group.free_bytes == (90 * GIB,) and rows
-    report = report_of(LaunchPlan("vllm", "llama", FACTS), replace(read, host=HostSample()))
+    report = fit_report_of_plan(
+        LaunchPlan("vllm", "llama", FACTS), replace(read, host=HostSample())
+    )
     assert report.groups[0][0].free_bytes == (118 * GIB,)
 
 

@@ -11,7 +11,7 @@ from workbench.gpu.settings.preset_settings import memory_lock_warning
 from workbench.model.findings import Level
 from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, GpuSettings
-from workbench.session.series.gpu_sweep_plan import warnings_of
+from workbench.session.series.gpu_sweep_plan import warnings_about_setting
 
 LOCK = GpuSettings(memory_clocks=ClockRange(13365, 13365))
 POWER = GpuSettings(power_limit_w=400.0)
@@ -58,7 +58,7 @@ def test_the_plan_of_a_preset_with_a_memory_lock_says_so(name: str, warned: bool
 def test_a_sweep_of_the_memory_clock_carries_the_warning(
     setting: str, name: str, warned: bool
 ) -> None:
-    notes = warnings_of(setting, [name])
+    notes = warnings_about_setting(setting, [name])
     assert bool(notes) == warned
     assert all(memory_locks.SOURCE in note for note in notes)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import workbench
-from workbench.bench.workers import CLIENT
+from workbench.bench.workers import LOAD_CLIENT
 from workbench.gpu import remote_programs
 from workbench.gpu.pynvml_part import used_definitions
 from workbench.gpu.remote_programs import AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK, TOPOLOGY
@@ -294,7 +294,9 @@ def test_on_this_machine_no_source_is_packed() -> None:
     assert len(program.stdin_frame(local=True)) < 500 and program.argv("python3", True, {})
 
 
-@pytest.mark.parametrize("program", [AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK, TOPOLOGY, CLIENT])
+@pytest.mark.parametrize(
+    "program", [AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK, TOPOLOGY, LOAD_CLIENT]
+)
 def test_every_module_of_a_program_can_be_read_by_its_oldest_python(program: PythonProgram) -> None:
     """The log of the guard was opened in a form that Python 3.8 cannot read."""
     root = Path(workbench.__file__).parent

@@ -11,7 +11,7 @@ from support.userland import UserlandHost
 
 from workbench.server import model_inventory, model_shipment, model_transfer
 from workbench.server.model_inventory import Places
-from workbench.session.hosts.check import _LOOK
+from workbench.session.hosts.check import _LOOK_SCRIPT
 
 FILES = model_files()
 
@@ -72,7 +72,7 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
 def test_the_look_at_a_host(userland: UserlandHost, tmp_path: Path) -> None:
     from workbench.hosts.shell_scripts import shell_argv
 
-    argv = shell_argv(_LOOK, str(tmp_path), "sh", "", str(tmp_path), "/no/such place")
+    argv = shell_argv(_LOOK_SCRIPT, str(tmp_path), "sh", "", str(tmp_path), "/no/such place")
     done = asyncio.run(userland.run(argv))
     said = dict(line.partition("=")[::2] for line in done.out.splitlines())
     assert said["written"] == "yes" and said["program"].endswith("sh") and int(said["free_kib"]) > 0

@@ -95,14 +95,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_name_is_looked_up_in_hosts_toml_first(name: str, address: str) -> None:
-    host = host_names.host_called(name)
+    host = host_names.open_host_by_name(name)
     assert isinstance(host, SshHost) and (host.name, host.address) == (name, address)
 
 
 def test_this_machine_has_a_name_of_its_own() -> None:
-    host = host_names.host_called("desk")
+    host = host_names.open_host_by_name("desk")
     assert isinstance(host, LocalHost) and (host.name, host.is_local) == ("desk", True)
-    assert host_names.host_called(None).name == "local"
+    assert host_names.open_host_by_name(None).name == "local"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_this_machine_has_a_name_of_its_own() -> None:
 def test_a_container_is_opened_on_the_machine_around_it(
     name: str, inner: str, address: str | None
 ) -> None:
-    host = host_names.host_called(name)
+    host = host_names.open_host_by_name(name)
     assert isinstance(host, ContainerHost) and host.name == name and host.inner.name == inner
-    assert getattr(host.inner, "address", None) == address and host_names.is_known(name)
+    assert getattr(host.inner, "address", None) == address and host_names.is_host_known(name)
 
 
 def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
     with pytest.raises(InputError, match="the host wrong cannot be used"):
-        host_names.host_called("wrong")
+        host_names.open_host_by_name("wrong")
     with pytest.raises(InputError, match="the host wrong cannot be used"):
         parse_command_line(["wrong"])
 
@@ -141,7 +141,7 @@ def test_all_names_are_listed_with_their_sources() -> None:
         "spark-01",
         None,
     )
-    assert host_names.is_known("desk") and not host_names.is_known("nowhere")
+    assert host_names.is_host_known("desk") and not host_names.is_host_known("nowhere")
 
 
 def named(*words: str) -> str | None:
@@ -158,7 +158,7 @@ def test_the_command_line_names_hosts_containers_and_clusters() -> None:
     assert parse_command_line(["--cluster", "sparks"]).command == "screen"
     assert parse_command_line(["spark-01"]).target == "spark-01"
     with pytest.raises(InputError) as unknown:
-        host_names.host_called("cluster:spark")
+        host_names.open_host_by_name("cluster:spark")
     assert unknown.value.next_step == "did you mean sparks?"
     assert (named("--container", "podman:x"), named("--host", "box", "--container", "pct:101")) == (
         "podman:x",
@@ -198,9 +198,9 @@ def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
     assert "the plan's own value of VLLM_LOGGING_LEVEL is used, not DEBUG of hosts.toml" in texts
     assert "/opt/v/bin/vllm, which hosts.toml names for this host" in texts
     assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)
-    assert session.plans.editor.command().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
+    assert session.plans.editor.command_lines().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
     assert not session.plans.untrusted_findings()  # the user wrote hosts.toml
-    assert view.edited == 0
+    assert view.is_edited == 0
 
 
 def test_a_choice_kept_on_the_screen_counts_before_hosts_toml() -> None:
@@ -221,10 +221,10 @@ def test_a_saved_plan_is_that_of_its_preset_and_has_no_changes() -> None:
     session = Session.of_host()
     plan_of(session)
     session.plans.editor.set_flag("port", "9001")
-    assert session.plans.view().edited == 1
+    assert session.plans.view().is_edited == 1
     asyncio.run(session.plans.save_preset("my-tiny", "My tiny"))
     view = session.plans.view()
-    assert (view.plan.preset_id, view.title, view.edited) == ("my-tiny", "My tiny", 0)
+    assert (view.plan.preset_id, view.title, view.is_edited) == ("my-tiny", "My tiny", 0)
     assert view.plan.flag("port") == 9001
 
 
@@ -232,7 +232,7 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     session = Session.of_host()
     plan_of(session)
     session.plans.editor.set_env("OWN", "1")
-    session.core.host = host_names.host_called("spark-01")
+    session.core.host = host_names.open_host_by_name("spark-01")
     session.plans.leave_host()
     editor = session.plans.editor
     assert [setting.name for setting in editor.plan.env] == [
@@ -245,10 +245,10 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
         "systemd",
         {"scope": "system"},
     )
-    assert session.plans.view().edited == 1
+    assert session.plans.view().is_edited == 1
     editor.undo()
     assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL", "NCCL_IB_HCA"]
-    session.core.host = host_names.host_called("box")
+    session.core.host = host_names.open_host_by_name("box")
     session.plans.leave_host()
     assert (editor.plan.run_as, dict(editor.plan.run_options)) == ("process", {})
     assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL"]
@@ -272,7 +272,7 @@ def test_the_namespace_has_the_hosts_options() -> None:
 
 def test_containers_in_containers_have_an_end() -> None:
     deep = "/".join(["podman:a"] * 2000)
-    for ask in (host_names.is_known, host_names.host_called):
+    for ask in (host_names.is_host_known, host_names.open_host_by_name):
         with pytest.raises(InputError, match="more than 8 nested containers"):
             ask(deep)
 
@@ -281,23 +281,23 @@ def test_every_part_of_a_session_knows_where_sudo_is_forbidden() -> None:
     with paths.hosts_file().open("a") as file:
         file.write('[hosts.kept]\nssh = "desk"\nsudo = false\n[hosts.through]\nssh = "kept"\n')
     allowed = {
-        name: host_names.host_called(name).may_sudo
+        name: host_names.open_host_by_name(name).may_sudo
         for name in (None, "desk", "kept", "through", "box")
     }
     assert allowed == {None: False, "desk": False, "kept": False, "through": False, "box": True}
-    assert host_names.host_called("kept", "four-pcie").may_sudo is False
+    assert host_names.open_host_by_name("kept", "four-pcie").may_sudo is False
 
 
 @pytest.mark.parametrize("name", ["pbs:4711", "gpu-box/pbs:4711.pbs01"])
 def test_a_job_of_pbs_is_no_host(name: str) -> None:
     with pytest.raises(InputError, match="PBS has no command that enters a job") as refused:
-        host_names.host_called(name)
+        host_names.open_host_by_name(name)
     assert "--as pbs" in (refused.value.next_step or "")
 
 
 def test_the_name_of_a_simulated_driver_on_a_host_leads_back_to_it() -> None:
     """The fleet of `workbench --simulate four-pcie gpu-box`, and a stored experiment there, could
     not open the host: "'gpu-box/sim:four-pcie' is not a valid host name"."""
-    name = host_names.host_called("gpu-box", "four-pcie@2").name
-    again = host_names.host_called(name)
+    name = host_names.open_host_by_name("gpu-box", "four-pcie@2").name
+    again = host_names.open_host_by_name(name)
     assert (again.name, again.kind, again.simulated) == (name, "ssh", "four-pcie")

@@ -15,8 +15,8 @@ from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.model.json_records import to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import Sweep
-from workbench.session.bench.bench import _series_under_way
-from workbench.session.bench.left_benchmarks import as_message, store_left_results
+from workbench.session.bench.bench import _name_of_running_series
+from workbench.session.bench.left_benchmarks import outcome_as_message, store_left_results
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.store import left_benchmarks, paths
@@ -56,7 +56,7 @@ def test_a_cut_off_benchmark_of_a_series_is_resumed_with_it(
 ) -> None:
     """After a killed experiment, b measured once more what the experiment would measure again."""
     session = Session(FakeHost())
-    under_way = _series_under_way(SessionState(session.state.host, **series))  # type: ignore[arg-type]
+    under_way = _name_of_running_series(SessionState(session.state.host, **series))  # type: ignore[arg-type]
     kept = {"path": "/none", "pid": 0}
     about = {
         "run_id": "r",
@@ -78,7 +78,7 @@ def next_screen() -> Session:
         note = left_benchmarks._note_path(name)
         text = note.read_text()
     note.write_text(text)
-    left_benchmarks.keep_result(name, as_message(OUTCOME))
+    left_benchmarks.keep_result(name, outcome_as_message(OUTCOME))
     asyncio.run(store_left_results(session, left_benchmarks.left_benchmarks(session.host.name)))
     assert not left_benchmarks.left_benchmarks(session.host.name)
     return session

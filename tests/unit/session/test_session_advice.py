@@ -23,10 +23,10 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
 from workbench.session.results.advice import (
-    Advised,
+    AdvisedResult,
     advised_change,
     arms_of_finding,
-    can_be_tested,
+    can_test_finding,
     experiment_options_of,
 )
 from workbench.session.session import Session
@@ -50,7 +50,7 @@ def eager_on_four_cards(**conditions: Any) -> BenchResult:
     return replace(made, summary=measured, spec=replace(made.spec, concurrency=8))
 
 
-async def advised(result: BenchResult) -> Advised:
+async def advised(result: BenchResult) -> AdvisedResult:
     session = Session.of_host()
     return await session.advisor.advise_on_result(kept(session, result))
 
@@ -87,7 +87,7 @@ async def test_a_change_that_is_known_to_change_the_answers_is_not_recommended(
         f"(comparison of answers {stored.id}). "
     )
     assert finding.expected_gain is None
-    assert not can_be_tested(finding)
+    assert not can_test_finding(finding)
 
 
 @pytest.mark.anyio
@@ -106,7 +106,7 @@ async def test_a_change_with_the_same_answers_is_recommended() -> None:
     QualityDb(session.results.db.path).add(measured)
     found = (await session.advisor.advise_on_result(number)).findings
     assert found[0].code == "eager.cost"
-    assert can_be_tested(found[0])
+    assert can_test_finding(found[0])
 
 
 @pytest.mark.anyio
@@ -237,7 +237,9 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
     assert b == Arm(("tensor-parallel-size=4",), ("max-num-seqs", "api-key", "enforce-eager"))
     a, b = arms_of_finding(findings["dp-before-tp"], made, plan)
     assert b.sets == ("enforce-eager=true", "tensor-parallel-size=1", "data-parallel-size=4")
-    assert can_be_tested(findings["eager.cost"]) and not can_be_tested(findings["launch.bound"])
+    assert can_test_finding(findings["eager.cost"]) and not can_test_finding(
+        findings["launch.bound"]
+    )
     unset = replace(
         findings["eager.cost"], changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),)
     )

@@ -149,9 +149,9 @@ def test_hot_gpus_raise_one_alert_with_a_mark_that_says_simulated(
         assert alert.effects == {"mark", "title"} and alert.gpus == (0, 1, 2)
         marks = [(event.kind, event.text) for event in part.timeline.history.events]
         assert marks == [(EventKind.ALERT, alert.text)]
-        row = next(row for row in part.alerts.rows() if row.rule.name == "temperature")
+        row = next(row for row in part.alerts.rule_rows() if row.rule.name == "temperature")
         assert (row.state, row.where, row.value) == ("active", "GPU0-2", 3.0)
-        assert [row.rule.name for row in part.alerts.rows() if row.state == "active"] == [
+        assert [row.rule.name for row in part.alerts.rule_rows() if row.state == "active"] == [
             "temperature"
         ]
         part.read(50.0, 50.0, 50.0)
@@ -286,12 +286,12 @@ def test_one_key_turns_all_rules_on_and_back(
     async def scenario(part: Part) -> None:
         part.config.path.write_text('# mine\n[alerts]\nwebhook_url = "https://x.example/"\n')
         part.alerts.switch_all(True)
-        assert part.alerts.all_on
+        assert part.alerts.are_all_on
         assert ConfigStore(part.config.path).config.alerts.mark == ALL
         part.alerts.raise_test_alert()
         assert part.core.state.alerts[-1].effects == {"bell", "mark", "title"}
         part.alerts.switch_all(False)
-        assert part.alerts.config.bell == BELL and not part.alerts.all_on
+        assert part.alerts.config.bell == BELL and not part.alerts.are_all_on
         part.config.path.write_text('# mine\n[alerts]\nbell = ["queue"]\n')
         part.alerts.switch_all(True)
         part.alerts.switch_all(False)

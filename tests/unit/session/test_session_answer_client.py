@@ -136,7 +136,7 @@ def test_bytes_that_are_not_utf8() -> None:
 def test_what_is_no_answer_is_a_problem(
     steps: list[Step], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_client, "_MOST_BYTES", 200)
+    monkeypatch.setattr(answer_client, "_MAX_ANSWER_BYTES", 200)
     (reply,), _ = asked(lambda request, n: steps)
     assert reply.status is None and problem in reply.problem
 

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.model.load_spec import REPEATED
 from workbench.model.preset import Benchmark
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 from workbench.session.session import Session
 from workbench.session.state import BenchState
 
@@ -28,7 +28,7 @@ from workbench.session.state import BenchState
 )
 def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
-    spec = session.bench.asked = spec_from(None, asked)
+    spec = session.bench.asked = spec_from_fields(None, asked)
     again = session.load.spec_of(None, session.bench.default_fields())
     assert {n: getattr(again, n) for n in REPEATED if n != "profile"} == {
         n: getattr(spec, n) for n in REPEATED if n != "profile"
@@ -37,7 +37,7 @@ def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
 
 def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
     session = Session.of_host()
-    session.bench.asked = spec_from(None, {"concurrency": 3})
+    session.bench.asked = spec_from_fields(None, {"concurrency": 3})
     load = replace(session.bench.asked, concurrency=32, requests=20_000, seconds=10.0)
     session.core.update(bench=BenchState(spec=load))
     assert (
@@ -50,7 +50,7 @@ def test_a_benchmark_with_a_presets_own_word_for_its_profile_is_repeated() -> No
     """`.` failed after it had restarted the server: no profile has that name."""
     session = Session.of_host()
     own = Benchmark(profile="of their own", concurrency=[2], requests=6)
-    spec = spec_from(own, {"endpoint": "completions"})
+    spec = spec_from_fields(own, {"endpoint": "completions"})
     again = session.bench.fields_to_repeat_benchmark(spec)
-    assert spec_from(own, again) == spec
+    assert spec_from_fields(own, again) == spec
     assert session.load.spec_of(None, again) == replace(spec, profile="quick")

@@ -11,18 +11,18 @@ import pytest
 
 from workbench.model.errors import InputError
 from workbench.model.preset import Benchmark
-from workbench.session.bench.spec import spec_from, with_content
+from workbench.session.bench.spec import set_content, spec_from_fields
 
 SUGGESTED = Benchmark(concurrency=[4, 16], requests=12, max_tokens=200, input_tokens=100, warmup=3)
 
 
 def test_without_anything_it_is_quick() -> None:
-    spec = spec_from(None, {})
+    spec = spec_from_fields(None, {})
     assert (spec.profile, spec.concurrency, spec.requests, spec.max_tokens) == ("quick", 8, 64, 128)
 
 
 def test_a_presets_suggestion_then_options() -> None:
-    spec = spec_from(SUGGESTED, {"max_tokens": 7, "warmup": None, "temperature": 0.5})
+    spec = spec_from_fields(SUGGESTED, {"max_tokens": 7, "warmup": None, "temperature": 0.5})
     assert (spec.concurrency, spec.requests, spec.max_tokens, spec.warmup, spec.temperature) == (
         4,
         12,
@@ -34,7 +34,7 @@ def test_a_presets_suggestion_then_options() -> None:
 
 
 def test_a_presets_profile_brings_what_a_preset_cannot_say() -> None:
-    spec = spec_from(SUGGESTED.model_copy(update={"profile": "batch"}), {})
+    spec = spec_from_fields(SUGGESTED.model_copy(update={"profile": "batch"}), {})
     assert (spec.profile, spec.until_steady, spec.length_spread, spec.requests) == (
         "batch",
         True,
@@ -42,13 +42,13 @@ def test_a_presets_profile_brings_what_a_preset_cannot_say() -> None:
         12,
     )
     assert (
-        spec_from(SUGGESTED.model_copy(update={"profile": "of their own"}), {}).profile
+        spec_from_fields(SUGGESTED.model_copy(update={"profile": "of their own"}), {}).profile
         == "of their own"
     )
 
 
 def test_a_profile_by_name_stands_for_all_that_a_preset_says() -> None:
-    spec = spec_from(SUGGESTED, {"profile": "document", "requests": 3})
+    spec = spec_from_fields(SUGGESTED, {"profile": "document", "requests": 3})
     assert (spec.concurrency, spec.requests, spec.max_tokens, spec.warmup) == (1, 3, 500, 0)
 
 
@@ -56,19 +56,19 @@ def test_a_profile_by_name_stands_for_all_that_a_preset_says() -> None:
 def test_eight_rounds_where_only_the_concurrency_is_given(
     level: int, requests: int, warmup: int
 ) -> None:
-    spec = spec_from(SUGGESTED, {"concurrency": level})
+    spec = spec_from_fields(SUGGESTED, {"concurrency": level})
     assert (spec.concurrency, spec.requests, spec.warmup) == (level, requests, warmup)
-    assert spec_from(SUGGESTED, {"concurrency": level, "requests": 17}).requests == 17
+    assert spec_from_fields(SUGGESTED, {"concurrency": level, "requests": 17}).requests == 17
 
 
 def test_a_file_of_prompts(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a"}\n{"messages": [{"role": "user", "content": "b"}]}\n')
-    spec = spec_from(None, {"prompts_file": str(path)})
+    spec = spec_from_fields(None, {"prompts_file": str(path)})
     assert [json.loads(p) for p in spec.prompts] == ["a", [{"role": "user", "content": "b"}]]
     assert spec.prompts_name.startswith("mine.jsonl (2 prompts")
     with pytest.raises(InputError, match="completions does not accept"):
-        spec_from(None, {"prompts_file": str(path), "endpoint": "completions"})
+        spec_from_fields(None, {"prompts_file": str(path), "endpoint": "completions"})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
 )
 def test_specs_without_a_possible_run_are_rejected(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        spec_from(None, options)
+        spec_from_fields(None, options)
 
 
 def test_a_preset_cannot_carry_a_command() -> None:
@@ -101,7 +101,7 @@ def test_a_preset_cannot_carry_a_command() -> None:
         Benchmark.model_validate({"command": ["rm", "-rf", "/"]})
     with pytest.raises(ValueError, match="prompts"):
         Benchmark.model_validate({"prompts": ["x"]})
-    assert spec_from(SUGGESTED, {}).command == ()
+    assert spec_from_fields(SUGGESTED, {}).command == ()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_preset_cannot_carry_a_command() -> None:
 def test_a_rate_and_an_end_by_time_bring_what_fits_them(
     given: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
-    spec = spec_from(None, given)
+    spec = spec_from_fields(None, given)
     assert (spec.concurrency, spec.requests, spec.warmup) == expected
 
 
@@ -129,7 +129,7 @@ def test_a_rate_and_an_end_by_time_bring_what_fits_them(
 )
 def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str) -> None:
     with pytest.raises(InputError, match=f"contain '{name}'"):
-        spec_from(None, {"extra_body": {name: 1}})
+        spec_from_fields(None, {"extra_body": {name: 1}})
 
 
 def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
@@ -157,12 +157,12 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
         {"concurrency": 3, "length_spread": 0.25, "until_steady": True, "api_key_env": "MY_KEY"},
         {"content": "text", "input_tokens": 300},
     ):
-        spec = replace(spec_from(None, given), url="http://x", model="m")
+        spec = replace(spec_from_fields(None, given), url="http://x", model="m")
         arguments = parse_command_line(
             ["bench", "--url", spec.url, "--model", spec.model, *bench_cli_options(spec)]
         )
         levels = levels_of(arguments.levels)
-        again = spec_from(
+        again = spec_from_fields(
             SUGGESTED, {**load_of(arguments), "concurrency": levels[0], "url": spec.url}
         )
         assert replace(again, profile=spec.profile) == spec, given
@@ -185,28 +185,28 @@ def test_the_command_of_a_benchmark_leaves_the_suggestion_of_its_preset_out() ->
     )
     back = {"endpoint": "chat", "slo": "", "until_steady": False, "length_spread": 0.0}
     for given in ({}, back, {**back, "timeout_s": 5.0}, {"profile": "document"}):
-        spec = spec_from(suggested, given)
+        spec = spec_from_fields(suggested, given)
         arguments = parse_command_line(["bench", "RUN", *bench_cli_options(spec, "a-preset")])
         levels = levels_of(arguments.levels)
-        again = spec_from(suggested, {**load_of(arguments), "concurrency": levels[0]})
+        again = spec_from_fields(suggested, {**load_of(arguments), "concurrency": levels[0]})
         assert replace(again, profile=spec.profile) == spec, given
 
 
 def test_a_closed_loop_has_a_request_for_each_stream() -> None:
     with pytest.raises(InputError, match="1 request cannot keep 8 streams busy"):
-        spec_from(None, {"concurrency": 8, "requests": 1})
+        spec_from_fields(None, {"concurrency": 8, "requests": 1})
     # streams of the profile, which nobody asked for
-    assert spec_from(None, {"requests": 3}).concurrency == 3
-    assert spec_from(None, {"rate": 5.0, "requests": 16}).concurrency == 256
+    assert spec_from_fields(None, {"requests": 3}).concurrency == 3
+    assert spec_from_fields(None, {"rate": 5.0, "requests": 16}).concurrency == 256
 
 
 def test_an_slo_is_read_checked_and_written_in_its_usual_form() -> None:
-    assert spec_from(None, {"slo": "TTFT <= 0.5s @ 95%"}).slo == "ttft<=500@p95"
+    assert spec_from_fields(None, {"slo": "TTFT <= 0.5s @ 95%"}).slo == "ttft<=500@p95"
     suggested = SUGGESTED.model_copy(update={"slo": "e2e<=8s@99%"})
-    assert spec_from(suggested, {}).slo == "e2e<=8000@p99"
-    assert spec_from(suggested, {"slo": "ttft<=1@p50"}).slo == "ttft<=1@p50"
-    assert spec_from(suggested, {"slo": ""}).slo == ""
-    assert spec_from(suggested, {"command": ("true",)}).slo == ""
+    assert spec_from_fields(suggested, {}).slo == "e2e<=8000@p99"
+    assert spec_from_fields(suggested, {"slo": "ttft<=1@p50"}).slo == "ttft<=1@p50"
+    assert spec_from_fields(suggested, {"slo": ""}).slo == ""
+    assert spec_from_fields(suggested, {"command": ("true",)}).slo == ""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_an_slo_is_read_checked_and_written_in_its_usual_form() -> None:
 )
 def test_an_slo_that_cannot_be_measured_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        spec_from(None, given)
+        spec_from_fields(None, given)
 
 
 def test_a_preset_with_an_slo_that_is_none_says_what_one_is() -> None:
@@ -229,10 +229,12 @@ def test_a_preset_with_an_slo_that_is_none_says_what_one_is() -> None:
 
 
 def test_the_content_of_synthetic_prompts() -> None:
-    assert spec_from(None, {}).has_real_text and spec_from(SUGGESTED, {}).has_real_text
-    assert not spec_from(None, {"content": "words"}).has_real_text
+    assert (
+        spec_from_fields(None, {}).has_real_text and spec_from_fields(SUGGESTED, {}).has_real_text
+    )
+    assert not spec_from_fields(None, {"content": "words"}).has_real_text
     with pytest.raises(InputError, match="'prose' is not a valid value of content"):
-        spec_from(None, {"content": "prose"})
+        spec_from_fields(None, {"content": "prose"})
 
 
 def test_own_prompts_and_commands_have_their_own_content(tmp_path: Path) -> None:
@@ -243,12 +245,12 @@ def test_own_prompts_and_commands_have_their_own_content(tmp_path: Path) -> None
         ({"command": ("true",)}, "your own command has its own"),
     ):
         with pytest.raises(InputError, match=whose):
-            spec_from(None, {**given, "content": "text"})
-        assert spec_from(None, given).content == "words"
+            spec_from_fields(None, {**given, "content": "text"})
+        assert spec_from_fields(None, given).content == "words"
 
 
 def test_a_series_names_the_content_of_prompts_that_it_does_not_have_otherwise() -> None:
-    assert with_content({"requests": 4}, "text") == {"requests": 4, "content": "text"}
+    assert set_content({"requests": 4}, "text") == {"requests": 4, "content": "text"}
     for given in (
         {"content": "words"},
         {"prompts_file": "mine.jsonl"},
@@ -256,4 +258,4 @@ def test_a_series_names_the_content_of_prompts_that_it_does_not_have_otherwise()
         {"prompts": ('"hi"',), "prompts_name": "mine.jsonl (1 prompts, sha256 0)"},
         {"command": ("true",)},
     ):
-        assert with_content(given, "text") == given
+        assert set_content(given, "text") == given

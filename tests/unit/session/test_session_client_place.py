@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.bench.workers import HostWorker, LocalWorker, NoClientThere
+from workbench.bench.workers import ClientMissingError, HostWorker, LocalWorker
 from workbench.cli.load_options import load_of
 from workbench.cli.parser import parse_command_line
 from workbench.hosts.local import LocalHost
@@ -16,13 +16,13 @@ from workbench.model.bench import BenchSpec
 from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import InputError
 from workbench.session.bench.benchmark_load import (
-    ANYWHERE,
-    HERE,
-    THERE,
+    CLIENT_ANYWHERE,
+    CLIENT_ON_HOST,
+    CLIENT_ON_THIS_MACHINE,
     client_place,
     prestart_client,
 )
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 
 
 class FarHost(LocalHost):
@@ -44,13 +44,18 @@ class FarHost(LocalHost):
 @pytest.mark.parametrize(
     ("host", "fields", "on_host", "place"),
     [
-        (LocalHost(), {}, True, HERE),
-        (LocalHost(), {"client": "host"}, True, HERE),  # the same machine
-        (FarHost(), {}, True, ANYWHERE),
-        (FarHost(), {}, False, HERE),  # a URL elsewhere: the host is only a detour
-        (FarHost(), {"client": "host"}, False, THERE),  # unless the user wants it
-        (FarHost(), {"client": "here"}, True, HERE),
-        (FarHost(), {"ca_file": "/ca.pem"}, True, HERE),  # a file of this machine
+        (LocalHost(), {}, True, CLIENT_ON_THIS_MACHINE),
+        (LocalHost(), {"client": "host"}, True, CLIENT_ON_THIS_MACHINE),  # the same machine
+        (FarHost(), {}, True, CLIENT_ANYWHERE),
+        (
+            FarHost(),
+            {},
+            False,
+            CLIENT_ON_THIS_MACHINE,
+        ),  # a URL elsewhere: the host is only a detour
+        (FarHost(), {"client": "host"}, False, CLIENT_ON_HOST),  # unless the user wants it
+        (FarHost(), {"client": "here"}, True, CLIENT_ON_THIS_MACHINE),
+        (FarHost(), {"ca_file": "/ca.pem"}, True, CLIENT_ON_THIS_MACHINE),  # a file of this machine
         (FarHost(), {"command": ("vf-eval",)}, True, None),
     ],
 )
@@ -67,18 +72,18 @@ def test_a_host_that_cannot_run_it_gets_the_load_from_here(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert asyncio.run(started(FarHost(), ANYWHERE)) == (HostWorker, "host", "")
-    kind, client, why = asyncio.run(started(FarHost("/bin/false"), ANYWHERE))
+    assert asyncio.run(started(FarHost(), CLIENT_ANYWHERE)) == (HostWorker, "host", "")
+    kind, client, why = asyncio.run(started(FarHost("/bin/false"), CLIENT_ANYWHERE))
     assert (kind, client) == (LocalWorker, "tunnel") and "the load client cannot run there" in why
-    with pytest.raises(NoClientThere):
-        asyncio.run(started(FarHost("/bin/false"), THERE))
+    with pytest.raises(ClientMissingError):
+        asyncio.run(started(FarHost("/bin/false"), CLIENT_ON_HOST))
 
 
 def test_the_option() -> None:
-    spec = spec_from(None, load_of(parse_command_line(["bench", "RUN", "--client", "host"])))
+    spec = spec_from_fields(None, load_of(parse_command_line(["bench", "RUN", "--client", "host"])))
     assert spec.client == "host" and "--client" in bench_cli_options(spec)
-    assert spec_from(None, load_of(parse_command_line(["bench", "RUN"]))).client == ""
+    assert spec_from_fields(None, load_of(parse_command_line(["bench", "RUN"]))).client == ""
     with pytest.raises(InputError, match="cannot read the --cacert file"):
-        spec_from(None, {"client": "host", "ca_file": "/ca.pem"})
+        spec_from_fields(None, {"client": "host", "ca_file": "/ca.pem"})
     with pytest.raises(InputError, match="'there' is not a valid value of client"):
-        spec_from(None, {"client": "there"})
+        spec_from_fields(None, {"client": "there"})

@@ -46,7 +46,7 @@ def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> Non
         )
         assert plan.plan.variables["interface"] == "lo"
         assert [node.name for node, _ in plan.nodes] == list(NAMES)
-        text = plan.shell()
+        text = plan.shell_command()
         assert (
             "# spark-01 (rank 0)\n" in text
             and ("# spark-02 (rank 1)\n") in text
@@ -250,7 +250,7 @@ def test_a_node_that_is_not_read_is_named_as_long_as_it_is_not_read(tmp_path: Pa
 def test_a_tune_on_a_cluster_starts_each_candidate_on_all_nodes_and_writes_a_preset_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_meter, "IDLE_S", 0.0)
+    monkeypatch.setattr(gpu_meter, "IDLE_BEFORE_RUN_S", 0.0)
 
     async def scenario() -> None:
         session = Session(cluster(tmp_path))

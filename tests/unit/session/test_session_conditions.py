@@ -19,7 +19,12 @@ from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.server_run import ServedText, ServerState, ServerStatus
 from workbench.session.bench.benchmark_load import ServerUnderTest
-from workbench.session.bench.result_rows import ceiling_view, experiment_arm, label_of, rows_of
+from workbench.session.bench.result_rows import (
+    ceiling_view,
+    experiment_arm,
+    label_of_result,
+    rows_of_results,
+)
 from workbench.session.conditions import _status_conditions, gpus_of_plan, load_digest
 from workbench.session.servers.server_address import parse_server_url
 
@@ -176,19 +181,21 @@ def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -
     ],
 )
 def test_a_label_says_what_differs(before: dict[str, Any], now: dict[str, Any], label: str) -> None:
-    assert label_of(result(2, **now), result(1, **before)) == label
+    assert label_of_result(result(2, **now), result(1, **before)) == label
 
 
 def test_the_first_of_its_kind_is_called_by_its_preset_or_model() -> None:
-    assert label_of(result(1), None) == "m"
-    rows = rows_of([result(3, preset_id="p", model="other"), result(2), result(1, preset_id="p")])
+    assert label_of_result(result(1), None) == "m"
+    rows = rows_of_results(
+        [result(3, preset_id="p", model="other"), result(2), result(1, preset_id="p")]
+    )
     assert [row.label for row in rows] == ["p", "again", "p"]
 
 
 def test_a_row_has_each_of_its_changes_by_itself() -> None:
     before = {"flags": {"enforce-eager": True}, "gpu_settings": {"gpu0.power_limit_w": 250.0}}
     now = {"flags": {"enforce-eager": False}, "gpu_settings": {"gpu0.power_limit_w": 170.0}}
-    changed, first = rows_of([result(2, **now), result(1, **before)])
+    changed, first = rows_of_results([result(2, **now), result(1, **before)])
     assert changed.changes == ("enforce-eager=off", "power limit 170 W")
     assert changed.label == " ".join(changed.changes) and first.changes == ()
 
@@ -196,11 +203,11 @@ def test_a_row_has_each_of_its_changes_by_itself() -> None:
 def test_a_server_on_fewer_gpus_changes_no_setting_of_the_others() -> None:
     watts = {f"gpu{n}.power_limit_w": 250.0 for n in range(4)}
     fewer = {"gpu0.power_limit_w": 250.0, "gpu1.power_limit_w": 160.0}
-    assert label_of(result(2, gpu_settings=fewer), result(1, gpu_settings=watts)) == (
+    assert label_of_result(result(2, gpu_settings=fewer), result(1, gpu_settings=watts)) == (
         "power limit 160 W"
     )
     lock = {"gpu0.gpu_clocks": "1200,1200"}
-    assert label_of(result(2, gpu_settings=lock), result(1)).startswith("GPU clocks ")
+    assert label_of_result(result(2, gpu_settings=lock), result(1)).startswith("GPU clocks ")
 
 
 def test_the_first_point_of_a_sweep_has_its_value() -> None:
@@ -209,10 +216,10 @@ def test_the_first_point_of_a_sweep_has_its_value() -> None:
         result(3 - n, preset_id="p", gpu_settings={"gpu0.power_limit_w": w})
         for n, w in enumerate(watts)
     ]
-    labels = [row.label for row in rows_of(points)]
+    labels = [row.label for row in rows_of_results(points)]
     assert labels == ["power limit 500 W", "power limit 400 W", "power limit 300 W p"]
     streams = [result(2, spec={"concurrency": 4}), result(1, spec={"concurrency": 1})]
-    assert [row.label for row in rows_of(streams)] == ["c=4", "c=1 m"]
+    assert [row.label for row in rows_of_results(streams)] == ["c=4", "c=1 m"]
 
 
 def test_all_results_of_an_arm_have_one_label() -> None:
@@ -226,7 +233,7 @@ def test_all_results_of_an_arm_have_one_label() -> None:
         for n, arm in enumerate(arms, start=1)
     ]
     assert all(experiment_arm(one.tags) == (7, arm) for one, arm in zip(made, arms, strict=True))
-    labels = {row.label for row in rows_of(made[::-1])}
+    labels = {row.label for row in rows_of_results(made[::-1])}
     assert labels == {"A/B 7 A -enforce-eager", "A/B 7 B enforce-eager=on"}
 
 
@@ -266,7 +273,7 @@ def test_what_is_no_address(url: str) -> None:
 
 
 def test_a_marked_result_is_a_row_like_any() -> None:
-    (row,) = rows_of([replace(result(1, simulated=True), note="n")])
+    (row,) = rows_of_results([replace(result(1, simulated=True), note="n")])
     assert row.simulated and row.note == "n" and row.output_tok_s is None
 
 

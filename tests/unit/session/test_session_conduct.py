@@ -24,11 +24,11 @@ from workbench.model.experiment import (
     ExperimentSpec,
 )
 from workbench.model.quality import QualityResult
-from workbench.session.series.conduct import Stopped
+from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.experiment_run import (
     AnswersBeside,
     ExperimentConduct,
-    StartFailed,
+    StartFailedError,
 )
 
 QUIET = Noise(0, 0, 0, 0)
@@ -62,7 +62,7 @@ class Carried:
         self.kept.append(experiment)
 
     def ended(self) -> Experiment:
-        return asyncio.run(self.conduct.carry_out())
+        return asyncio.run(self.conduct.carry_out_experiment())
 
 
 def test_order_servers_and_seeds() -> None:
@@ -237,7 +237,7 @@ class Failing(SimulatedRuns):
 
 
 def test_an_arm_that_never_starts_ends_it_at_once_and_keeps_the_other() -> None:
-    runs = Failing(StartFailed("the server did not start: no such backend"), "B", 0)
+    runs = Failing(StartFailedError("the server did not start: no such backend"), "B", 0)
     one = Carried(runs).ended()
     assert one.state == "failed" and one.error == "B: the server did not start: no such backend"
     assert [(r.arm, r.state) for r in one.runs] == [("A", "dropped"), ("B", "failed")]
@@ -245,7 +245,7 @@ def test_an_arm_that_never_starts_ends_it_at_once_and_keeps_the_other() -> None:
 
 
 def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
-    one = Carried(Failing(StartFailed("out of memory"), "B", 1, always=False)).ended()
+    one = Carried(Failing(StartFailedError("out of memory"), "B", 1, always=False)).ended()
     assert one.state == "done" and [r.error for r in one.runs if r.state == "failed"] == [
         "out of memory"
     ]
@@ -255,7 +255,7 @@ def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
     ("error", "state", "said"),
     [
         (HostError("the link was lost"), "stopped", "the link was lost"),
-        (Stopped("the benchmark was cancelled"), "stopped", "the benchmark was cancelled"),
+        (SeriesStopped("the benchmark was cancelled"), "stopped", "the benchmark was cancelled"),
         (asyncio.CancelledError(), "stopped", INTERRUPTED),
         (WorkbenchError("no right to set clocks"), "failed", "no right to set clocks"),
         (
@@ -434,7 +434,7 @@ def test_an_arm_whose_discarded_first_start_fails_is_named_with_its_run() -> Non
         async def compiles_first(self, arm: str) -> bool:
             return True
 
-    one = Carried(Compiling(StartFailed("no kernel image"), "B", 0), throw_away=None).ended()
+    one = Carried(Compiling(StartFailedError("no kernel image"), "B", 0), throw_away=None).ended()
     assert one.state == "failed" and one.error == "B: no kernel image"
     assert [(r.arm, r.state, r.error) for r in one.runs] == [
         ("A", "discarded", None),
@@ -487,7 +487,9 @@ def many(
     async def all_of_them() -> tuple[int, int]:
         held = shown = 0
         for seed in range(experiments):
-            one = await Carried(SimulatedRuns(effect, seed, noise), **options).conduct.carry_out()
+            one = await Carried(
+                SimulatedRuns(effect, seed, noise), **options
+            ).conduct.carry_out_experiment()
             assert one.comparison is not None
             change = one.comparison.metrics[0]
             assert change.change_pct is not None and change.interval_pct is not None

@@ -92,7 +92,10 @@ def test_what_another_user_has_only_begun_is_not_called_altered() -> None:
 
 @pytest.mark.parametrize(
     ("states", "offer"),
-    [(("pending",), alterations.CUT_OFFER), (("pending", "applied"), alterations.OFFER)],
+    [
+        (("pending",), alterations.CUT_CHANGE_OFFER),
+        (("pending", "applied"), alterations.REVERT_OFFER),
+    ],
 )
 def test_a_setting_is_called_on_only_if_it_was_made(states: tuple[str, ...], offer: str) -> None:
     def record(state: str) -> Any:
@@ -112,6 +115,6 @@ def test_a_revert_that_needs_no_command_is_recorded_in_words() -> None:
         _telemetry=SimpleNamespace(refresh=_nothing),
     )
     report = SettingsReport((SettingOutcome(left, ok=True),))
-    asyncio.run(GpuControl._follow_up_report(control, report))  # type: ignore[arg-type]
+    asyncio.run(GpuControl._record_change_report(control, report))  # type: ignore[arg-type]
     (done,) = core.state.activity
     assert done.command == "# GPU0 power limit: no command was needed"

@@ -13,7 +13,7 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, Node
-from workbench.session.plans.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings
+from workbench.session.plans.plan_editor import MAX_UNDO_STEPS, HostSurroundings, PlanEditor
 from workbench.session.plans.recipes import export_plan
 from workbench.session.session import Session
 
@@ -45,11 +45,11 @@ def test_undo_brings_back_an_edited_plan_over_which_a_preset_was_loaded() -> Non
 def test_edits_can_be_taken_back_and_done_again() -> None:
     editor = PlanEditor(BASE, "title")
     view = editor.view()
-    assert (view.edited, view.can_undo, view.can_redo, view.title) == (0, False, False, "title")
+    assert (view.is_edited, view.can_undo, view.can_redo, view.title) == (0, False, False, "title")
     editor.set_flag("max-num-seqs", "512")
     editor.set_env("VLLM_LOGGING_LEVEL", "DEBUG")
     editor.unset_flag("port")
-    assert (editor.view().edited, editor.view().can_undo) == (3, True)
+    assert (editor.view().is_edited, editor.view().can_undo) == (3, True)
     plans = [editor.plan]
     for _ in range(3):
         editor.undo()
@@ -92,36 +92,36 @@ def test_assignments_are_one_step() -> None:
 def test_unknown_flags_are_kept_and_found() -> None:
     editor = PlanEditor(BASE)
     editor.set_flag("max-num-sequences", "8")
-    command = editor.command()
+    command = editor.command_lines()
     assert command.argv[-2:] == ("--max-num-sequences", "8")
     assert any(f.flag == "max-num-sequences" for f in editor.findings())
-    assert "max-num-sequences" in [row.name for row in editor.rows()]
+    assert "max-num-sequences" in [row.name for row in editor.flag_rows()]
 
 
 def test_rows_changed_all_and_searched() -> None:
     editor = PlanEditor(BASE)
     editor.set_env("HF_HOME", "/x")
-    assert [row.name for row in editor.rows()] == ["model", "executable", "port", "HF_HOME"]
-    assert len(editor.rows("all")) > 300
-    assert editor.rows(query="max num seqs")[0].name == "max-num-seqs"
-    assert editor.rows(query="qqqqzzzz") == []
+    assert [row.name for row in editor.flag_rows()] == ["model", "executable", "port", "HF_HOME"]
+    assert len(editor.flag_rows("all")) > 300
+    assert editor.flag_rows(query="max num seqs")[0].name == "max-num-seqs"
+    assert editor.flag_rows(query="qqqqzzzz") == []
 
 
 def test_the_model_is_a_row_that_can_be_set_but_not_taken_away() -> None:
     editor = PlanEditor(BASE)
-    row = editor.rows()[0]
+    row = editor.flag_rows()[0]
     assert (row.name, row.value, row.origin) == ("model", "org/model", Origin.PRESET)
     editor.set_flag("model", "/other")
-    row = editor.rows()[0]
+    row = editor.flag_rows()[0]
     assert (row.value, row.origin) == ("/other", Origin.EDITED) and row.spec is not None
     with pytest.raises(InputError, match="model cannot be removed"):
         editor.unset_flag("model")
-    assert [r.name for r in editor.rows("all")].count("model") == 1
+    assert [r.name for r in editor.flag_rows("all")].count("model") == 1
 
 
 def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
     editor = PlanEditor(BASE)
-    row = editor.rows()[1]
+    row = editor.flag_rows()[1]
     assert (row.name, row.value, row.default, row.origin) == (
         "executable",
         None,
@@ -130,18 +130,18 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
     )
     editor.set_flag("executable", "'/opt/v 1/bin/vllm'")
     assert (
-        editor.command().argv[:2] == ("/opt/v 1/bin/vllm", "serve")
-        and "--executable" not in editor.command().argv
+        editor.command_lines().argv[:2] == ("/opt/v 1/bin/vllm", "serve")
+        and "--executable" not in editor.command_lines().argv
     )
-    row = editor.rows()[1]
+    row = editor.flag_rows()[1]
     assert (row.value, row.origin) == (
         "'/opt/v 1/bin/vllm'",
         Origin.EDITED,
-    ) and editor.view().edited == 1
+    ) and editor.view().is_edited == 1
     editor.apply_assignments(
         ["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ()
     )
-    assert editor.command().argv[:3] == (
+    assert editor.command_lines().argv[:3] == (
         "/opt/v/bin/python",
         "-m",
         "vllm.entrypoints.openai.api_server",
@@ -150,27 +150,27 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
         with pytest.raises(InputError):
             editor.set_flag("executable", wrong)
     editor.unset_flag("executable")
-    assert editor.command().argv[0] == "vllm"
+    assert editor.command_lines().argv[0] == "vllm"
     editor.undo()
-    assert editor.command().argv[0] == "/opt/v/bin/python"
+    assert editor.command_lines().argv[0] == "/opt/v/bin/python"
 
 
 def test_a_host_without_the_engine_is_a_finding_like_others() -> None:
     editor = PlanEditor(BASE)
     assert "engine.missing" not in [f.code for f in editor.findings()]
-    editor.around = Surroundings(
+    editor.around = HostSurroundings(
         installed_problem="vllm not found on box", executables=("/opt/v/bin/vllm",)
     )
     (finding,) = [f for f in editor.findings() if f.code == "engine.missing"]
     assert finding.text == "vllm not found on box" and "/opt/v/bin/vllm" in (finding.fix or "")
-    assert editor.rows()[1].finding == finding.text and finding in editor.view().findings
+    assert editor.flag_rows()[1].finding == finding.text and finding in editor.view().findings
 
 
 def test_the_history_does_not_grow_without_end() -> None:
     editor = PlanEditor(BASE)
-    for number in range(HISTORY_KEPT + 50):
+    for number in range(MAX_UNDO_STEPS + 50):
         editor.set_flag("max-num-seqs", str(number + 1))
-    for _ in range(HISTORY_KEPT + 50):
+    for _ in range(MAX_UNDO_STEPS + 50):
         editor.undo()
     assert editor.plan.flag("max-num-seqs") == 50 and not editor.view().can_undo
 
@@ -179,7 +179,7 @@ def test_the_surroundings_decide_what_is_found() -> None:
     editor = PlanEditor(BASE)
     editor.set_flag("tensor-parallel-size", "2")
     assert "gpus.too-few" not in [f.code for f in editor.findings()]  # not known yet
-    editor.around = Surroundings(
+    editor.around = HostSurroundings(
         gpus=(GpuInfo(0, "GPU-0", "NVIDIA GB10"),), installed_version="0.11.0"
     )
     assert "gpus.too-few" in [f.code for f in editor.findings()]
@@ -199,9 +199,9 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
     view = editor.view()
     assert [node.name for node, _ in view.nodes] == ["h", "w"]
     assert (
-        "# h (rank 0)" in view.shell()
-        and "# w (rank 1)" in view.shell()
-        and ("--node-rank 1") in view.shell()
+        "# h (rank 0)" in view.shell_command()
+        and "# w (rank 1)" in view.shell_command()
+        and ("--node-rank 1") in view.shell_command()
     )
     script = tmp_path / "start.sh"
     script.write_text(export_plan(editor.effective_plan, "shell", name="x").text)
@@ -213,4 +213,4 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
         )
     wrong = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "h|w" in wrong.stderr
-    assert PlanEditor(BASE).view().shell() == PlanEditor(BASE).command().shell()
+    assert PlanEditor(BASE).view().shell_command() == PlanEditor(BASE).command_lines().shell()

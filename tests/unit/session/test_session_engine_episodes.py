@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from workbench.model.server_run import EngineMetrics
 from workbench.model.timeline import Event, EventKind
-from workbench.session.servers.engine_episodes import Episodes
+from workbench.session.servers.engine_episodes import EngineEpisodes
 
 T0 = 1_800_000_000.0
 
 
 def told(readings: Iterable[EngineMetrics], limit: tuple[str, int] | None = None) -> list[Event]:
-    episodes = Episodes(limit)
-    return [event for read in readings for event in episodes.take(read)]
+    episodes = EngineEpisodes(limit)
+    return [event for read in readings for event in episodes.take_reading(read)]
 
 
 def queue(waiting: Iterable[int], running: int = 16, **more: float) -> list[EngineMetrics]:

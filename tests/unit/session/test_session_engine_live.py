@@ -19,7 +19,7 @@ from support.serving import eventually, free_port, stream
 from workbench.model.engine_live import EngineView
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.timeline import ENGINE, EventKind
-from workbench.session.servers.engine_live import EngineLive
+from workbench.session.servers.engine_live import EngineReader
 from workbench.session.session import Session
 
 FLAGS = {"vllm-any": {}, "sglang-any": {}, "llamacpp-gguf": {"parallel": "2"}}
@@ -92,7 +92,9 @@ def watched(
             run_id = await session.servers.start()
             status = await session.servers.wait_ready(run_id, 20)
             assert status.state is ServerState.READY
-            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
+            session.core.spawn(
+                EngineReader(session.core, session.servers, session.timeline).watch_engine()
+            )
             watch = Watched(session, status)
             await eventually(
                 lambda: session.state.engine is not None and "generation_tok_s" in watch.view.values
@@ -203,7 +205,9 @@ def test_a_server_without_its_metrics_flag_says_which_flag_switches_it_on() -> N
             session.plans.set_flag("port", str(free_port()))
             session.plans.unset_flag("metrics")
             await session.servers.wait_ready(await session.servers.start(), 20)
-            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
+            session.core.spawn(
+                EngineReader(session.core, session.servers, session.timeline).watch_engine()
+            )
             await eventually(
                 lambda: (
                     session.state.engine is not None and session.state.engine.problem is not None
@@ -253,14 +257,16 @@ def test_a_server_that_workbench_did_not_start_is_watched_until_it_ends(tmp_path
         session = Session.of_host()
         try:
             await session.link.connect()
-            found = session.servers.others
+            found = session.servers.other_servers
 
             async def others() -> list[Any]:
                 return [server for server in await found() if server.port == port]
 
-            session.servers.others = others  # type: ignore[assignment]
+            session.servers.other_servers = others  # type: ignore[assignment]
             await eventually_found(others)
-            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
+            session.core.spawn(
+                EngineReader(session.core, session.servers, session.timeline).watch_engine()
+            )
             await eventually(
                 lambda: (
                     session.state.engine is not None

@@ -17,7 +17,7 @@ from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 
@@ -43,7 +43,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.0)
     seen: list[Experiment] = []
 
     def look(state: SessionState, changed: frozenset[str]) -> None:
@@ -125,7 +125,9 @@ def test_a_trace_is_found_from_another_directory_and_says_how_long_it_takes(
         assert bench["trace_file"] == "day.csv"
         b = Arm(target=ArmTarget("http://127.0.0.1:9", url="http://127.0.0.1:9"))
         a = Arm(target=ArmTarget("http://127.0.0.1:8", url="http://127.0.0.1:8"))
-        left_s = session.experiments.estimate_s(a, b, bench=bench, pairs=1, throw_away=False)
+        left_s = session.experiments.estimate_duration_s(
+            a, b, bench=bench, pairs=1, throw_away=False
+        )
         assert left_s == pytest.approx(2 * (15.0 + 4.0))
 
     asyncio.run(_on_a_session(scenario))
@@ -153,7 +155,7 @@ def test_an_experiment_keeps_the_content_of_its_prompts(
             seen.append(experiment)
             raise Seen
 
-        monkeypatch.setattr(experiments, "_conduct", conduct)
+        monkeypatch.setattr(experiments, "_conduct_experiment", conduct)
         for bench in (SHAPE, spec.bench):
             stored = Experiment(
                 0,
@@ -182,7 +184,7 @@ def test_an_experiment_goes_on_only_with_the_file_that_it_began_with(
         bench = {**SHAPE, "prompts_file": str(path)}
         spec = session.experiments.experiment_spec(*ARMS, bench=bench)
         sent = made_results.result()
-        prompts = spec_from(None, bench).prompts_name
+        prompts = spec_from_fields(None, bench).prompts_name
         ran = replace(sent, spec=replace(sent.spec, prompts_name=prompts))
         number = session.results.db.add(ran.spec, ran.conditions, ran.summary)
         runs = (ExperimentRun(0, 0, "A", RunState.DONE, number),)

@@ -17,7 +17,7 @@ from workbench.server.small_requests import late_reply
 from workbench.session.bench import measurement, text_probe
 from workbench.session.bench.gpu_meter import RequestCounts
 from workbench.session.bench.measurement import Measurement
-from workbench.session.bench.text_probe import GivenUp, TextProbe
+from workbench.session.bench.text_probe import AbandonedRequests, TextProbe
 
 SPEC = BenchSpec("http://127.0.0.1:9", "tiny", concurrency=1)
 
@@ -49,9 +49,9 @@ class Engine:
 
 def prepared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Measurement:
     """Return a measurement whose probe was given up, up to the begin of its load."""
-    monkeypatch.setattr(text_probe, "PART_S", 0.02)
-    monkeypatch.setattr(measurement, "IDLE_S", 0.1)
-    monkeypatch.setattr(measurement, "_LOOK_S", 0.01)
+    monkeypatch.setattr(text_probe, "PROBE_PART_S", 0.02)
+    monkeypatch.setattr(measurement, "PROBE_IDLE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(measurement, "_POLL_INTERVAL_S", 0.01)
     load: Any = SimpleNamespace(spec=SPEC, cancel=asyncio.Event(), server=None)
     host: Any = None
     made_one = Measurement(host, load, on_progress=lambda _: None, on_sent=lambda _: None)
@@ -66,7 +66,7 @@ def judged(one: Measurement, engine: EngineDuring) -> BenchSummary:
     result = made.result()
     summary = replace(result.summary, warmup_prompt_tokens=0, warmup_output_tokens=0)
     outcome = BenchOutcome(replace(result.spec, concurrency=1), summary)
-    return one._with_engine(outcome, engine)
+    return one._add_engine_counters(outcome, engine)
 
 
 def others(reasons: Sequence[str]) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_prompt_that_still_runs_is_not_somebody_elses(monkeypatch: pytest.Monk
     found = judged(one, during)
     assert not others(found.refused) and not any("other clients" in n for n in found.notes)
     assert any("still worked on" in mark for mark in found.marked)
-    one._left = GivenUp()  # as before: the same counts were called somebody else's
+    one._left = AbandonedRequests()  # as before: the same counts were called somebody else's
     assert others(judged(one, during).refused)
     many = replace(during, generation_tokens=(during.generation_tokens or 0) * 2)
     one._left = left
@@ -100,5 +100,5 @@ def test_the_load_waits_until_the_engine_has_ended_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = prepared(Engine(1, 1, 0), monkeypatch)
-    assert one._probe.given_up.requests and one._left == GivenUp()
+    assert one._probe.given_up.requests and one._left == AbandonedRequests()
     assert prepared(Engine(None), monkeypatch)._left.requests, "an engine that says nothing"

@@ -91,11 +91,11 @@ def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environm
 def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
         wanted = {"0": GpuSettings(power_limit_w=200.0), "2": GpuSettings(power_limit_w=220.0)}
-        assert [c.gpu_index for c in await session.gpu.plan_each(wanted)] == [0, 2]
-        assert (await session.gpu.apply_each(wanted)).ok
+        assert [c.gpu_index for c in await session.gpu.plan_changes_by_gpu(wanted)] == [0, 2]
+        assert (await session.gpu.apply_settings_by_gpu(wanted)).ok
         assert [s.limit_w for s in driver("four-pcie").settings()] == [200.0, None, 220.0, None]
         with pytest.raises(InputError):
-            await session.gpu.apply_each(
+            await session.gpu.apply_settings_by_gpu(
                 {"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)}
             )
         assert driver("four-pcie").settings()[0].limit_w == 200.0
@@ -115,10 +115,12 @@ def test_a_plan_is_made_and_marked_with_one_reading_and_one_look_at_the_journal(
         return await spawn(self, argv, *rest, **more)
 
     async def scenario(session: Session) -> None:
-        monkeypatch.setattr("workbench.session.history.telemetry_watch._SINGLE_S", 60.0)
+        monkeypatch.setattr(
+            "workbench.session.history.telemetry_watch._SINGLE_READING_VALID_S", 60.0
+        )
         monkeypatch.setattr(LocalHost, "_spawn", counted)
         commands = await session.gpu.plan(POWER, 0)
-        await session.gpu.mark_foreign(commands)
+        await session.gpu.mark_foreign_changes(commands)
         # for a measurement of others, before the question
         assert session.gpu.alterations.register_dir is not None
         assert started == ["telemetry agent", "journal of GPU settings"]
@@ -240,7 +242,7 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
 
     async def proven(session: Session) -> None:
         assert (await session.gpu.apply(POWER, 0)).ok
-        await session.gpu.evidence.show([no_effect])
+        await session.gpu.evidence.show_proofs([no_effect])
         assert session.state.gpu_findings == ((0, no_effect.short),)
         await session.gpu.guard.keep()
 

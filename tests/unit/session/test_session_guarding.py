@@ -86,7 +86,7 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
 def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
         assert (await session.gpu.apply(LIMIT, 0)).ok
-        session.gpu.guard.screen_drawn()  # as a screen says with each frame, and then no more
+        session.gpu.guard.note_screen_drawn()  # as a screen says with each frame, and then no more
         await until(lambda: box.in_force() == OFF, "given back", HEARTBEAT_S + 2.5 + WITHIN_S)
         await until(lambda: session.state.alterations == (), "no alteration")
         await until(lambda: session.state.notice is not None, "a notice")

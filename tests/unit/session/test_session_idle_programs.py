@@ -13,7 +13,7 @@ import pytest
 from workbench.gpu import measurement_lock
 from workbench.gpu.settings import journal as journals
 from workbench.hosts.local import LocalHost
-from workbench.session.servers.engine_live import EngineLive
+from workbench.session.servers.engine_live import EngineReader
 from workbench.session.session import Session
 
 QUIET_LOOKS, MOST_LOOKS = 4, 40
@@ -53,7 +53,7 @@ def test_looking_for_what_others_do_starts_no_program(
     async def scenario() -> None:
         session = Session.of_host(None)
         await session.open()
-        live = EngineLive(session.core, session.servers, session.timeline)
+        live = EngineReader(session.core, session.servers, session.timeline)
         count_programs(monkeypatch, started)
         quiet = 0
         # Opening the session starts programs in the background, which may still run.

@@ -25,7 +25,7 @@ from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.measurement import Measurement, decided_by_cache
+from workbench.session.bench.measurement import Measurement, is_decided_by_cache
 from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.session import Session
 from workbench.store import paths
@@ -45,9 +45,9 @@ def test_the_token_that_begins_a_text_is_not_a_prompt_that_the_cache_answered() 
     """llama.cpp counts it as cached: each run of an experiment after its first one was refused."""
     spec = BenchSpec(url="", model="m", endpoint="completions", input_tokens=32, prompt_words=8)
     begun = EngineDuring(prompt_tokens=815, prefix_hit_tokens=26)
-    assert decided_by_cache(spec, begun, 26) is None
+    assert is_decided_by_cache(spec, begun, 26) is None
     whole = EngineDuring(prompt_tokens=815, prefix_hit_tokens=800)
-    assert "98 % of the prompt tokens" in str(decided_by_cache(spec, whole, 26))
+    assert "98 % of the prompt tokens" in str(is_decided_by_cache(spec, whole, 26))
 
 
 async def started(session: Session, preset: str, **flags: str) -> str:
@@ -178,7 +178,7 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
 def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 1.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 1.0)
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
 
     async def scenario(session: Session, run_id: str) -> None:
@@ -216,7 +216,7 @@ def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(
 def test_another_clients_traffic_is_told(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.1)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 0.1)
 
     async def scenario(session: Session, run_id: str) -> None:
         async with other_traffic(url_of(session, run_id), "Qwen/Qwen3-0.6B", 64):
@@ -420,7 +420,7 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
 def test_cancelling_while_the_idle_power_is_read(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 60.0)
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_BEFORE_RUN_S", 60.0)
 
     async def scenario(session: Session, run_id: str) -> None:
         before = await finished(session, run_id)
@@ -449,7 +449,7 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
     async def main() -> None:
         sim = SimState(host.driver_state, profiles.get_profile("rtx-pro-6000"))
         async with Meter(host) as measuring, asyncio.timeout(20):
-            watch = measuring.watch([0])
+            watch = measuring.watch_gpus([0])
 
             async def seen(said: str) -> None:
                 async with asyncio.timeout(3.5):  # a second, and what a busy machine adds
@@ -521,7 +521,7 @@ def test_the_settings_are_read_once_before_a_benchmark_and_once_after_it(
     monkeypatch.setenv("MY_KEY", KEY)
     monkeypatch.setattr(GpuAlterations, "read", read)
     # a busy machine may take more than a second
-    monkeypatch.setattr("workbench.session.bench.bench._READ_VALID_S", 60.0)
+    monkeypatch.setattr("workbench.session.bench.bench._ALTERATIONS_VALID_S", 60.0)
 
     async def scenario(session: Session, run_id: str) -> None:
         await session.gpu.alterations.read()

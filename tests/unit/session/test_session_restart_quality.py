@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "200")
-    monkeypatch.setattr("workbench.session.quality.scored_server._OTHERS_S", 0.05)
+    monkeypatch.setattr("workbench.session.quality.scored_server._COUNTERS_INTERVAL_S", 0.05)
     few = replace(texts.shipped_text_set(), texts=texts.shipped_text_set().texts[:2])
     monkeypatch.setattr("workbench.quality.texts.shipped_text_set", lambda: few)
 
@@ -49,9 +49,9 @@ def measured(scenario: Callable[[Session, str], Awaitable[None]]) -> None:
 
 def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
     async def scenario(session: Session, first: str) -> None:
-        assert session.bench.answers_cost() == "", "nothing is changed yet"
+        assert session.bench.cost_of_comparing_answers() == "", "nothing is changed yet"
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        cost = session.bench.answers_cost()
+        cost = session.bench.cost_of_comparing_answers()
         assert cost.startswith(
             "A and B differ in kv-cache-dtype, so their answers are compared too"
         )
@@ -60,7 +60,7 @@ def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
             "slow server"
         )
         await session.bench.restart_and_compare()
-        (found,) = await session.results.quality()
+        (found,) = await session.results.list_quality_results()
         assert (found.a, found.b) == (first, session.state.run_id)
         assert found.conditions_b["flag kv-cache-dtype"] == "fp8"
         assert found.forks is not None and found.forks.concurrency == 2, "as in the benchmark"
@@ -107,7 +107,7 @@ def test_a_stop_while_a_is_measured_leaves_the_server_as_it_was() -> None:
         assert view is not None and view.ended.startswith("stopped: the server was not restarted")
         assert session.state.run_id == first and not session.state.busy
         assert session.servers.supervisor.status(first).state is ServerState.READY
-        assert not await session.results.quality()
+        assert not await session.results.list_quality_results()
 
     measured(scenario)
 
@@ -121,7 +121,7 @@ def test_an_instrument_that_fails_leaves_the_speed_and_says_why(
 
     async def scenario(session: Session, first: str) -> None:
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        monkeypatch.setattr(ScoredServer, "begin", fails)
+        monkeypatch.setattr(ScoredServer, "begin_counting", fails)
         said: list[str] = []
         session.subscribe(
             lambda state, changed: said.append(state.notice.text if state.notice else "")

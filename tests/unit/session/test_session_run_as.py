@@ -86,12 +86,12 @@ def test_wrong_options_are_refused(word: str, given: list[str], problem: str) ->
 
 def test_the_editor_has_rows_for_the_launcher_and_its_options() -> None:
     editor = PlanEditor(plan())
-    assert not [row for row in editor.rows() if row.name.startswith("run-as")]
-    assert [row.name for row in editor.rows("all")][:3] == ["model", "executable", "run-as"]
+    assert not [row for row in editor.flag_rows() if row.name.startswith("run-as")]
+    assert [row.name for row in editor.flag_rows("all")][:3] == ["model", "executable", "run-as"]
     editor.set_flag("run-as", "systemd")
     editor.set_flag("run-as.restart", "always")
     editor.set_flag("run-as.property", "Nice=-5 'MemoryMax=1 G'")
-    rows = {row.name: row.value for row in editor.rows() if row.name.startswith("run-as")}
+    rows = {row.name: row.value for row in editor.flag_rows() if row.name.startswith("run-as")}
     assert rows == {
         "run-as": "systemd",
         "run-as.scope": None,
@@ -101,7 +101,7 @@ def test_the_editor_has_rows_for_the_launcher_and_its_options() -> None:
         "run-as.property": "Nice=-5 'MemoryMax=1 G'",
     }
     assert editor.plan.run_options["property"] == "Nice=-5\nMemoryMax=1 G"
-    assert [row.name for row in editor.rows(query="run-as")][:1] == ["run-as"]
+    assert [row.name for row in editor.flag_rows(query="run-as")][:1] == ["run-as"]
     editor.unset_flag("run-as.restart")
     assert "restart" not in editor.plan.run_options
     editor.undo()
@@ -110,7 +110,7 @@ def test_the_editor_has_rows_for_the_launcher_and_its_options() -> None:
         editor.set_flag("run-as.scope", "nobody")
     editor.unset_flag("run-as")
     assert (editor.plan.run_as, dict(editor.plan.run_options)) == ("process", {})
-    assert editor._with_change(plan(), PlanChange("run-as", "systemd")).run_as == "systemd"
+    assert editor._plan_with_change(plan(), PlanChange("run-as", "systemd")).run_as == "systemd"
 
 
 def test_the_assignments_of_a_command_set_the_launcher() -> None:
@@ -136,7 +136,7 @@ def test_the_view_shows_the_command_that_runs_without_its_secrets(
     assert view.run_command.argv[:3] == ("standin", "run", "RUN")
     assert MASK in view.run_command.files["job.sh"]
     assert "sesame" not in repr(view)
-    assert view.shell() == view.run_command.shell()
+    assert view.shell_command() == view.run_command.shell()
 
 
 def test_a_preset_says_what_runs_its_server() -> None:

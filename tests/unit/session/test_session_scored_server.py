@@ -58,7 +58,7 @@ async def test_requests_of_others_are_counted_or_it_is_said_that_they_are_not(
     counts: tuple[int | None, ...], said: str
 ) -> None:
     measured = server(Watch(*counts))
-    await measured.begin()
+    await measured.begin_counting()
     assert await measured.foreign_requests_since() == said
 
 
@@ -103,4 +103,4 @@ async def test_an_engine_without_log_probabilities_is_one_sentence() -> None:
     engine: Any = SimpleNamespace(score_interface=None, title="Some engine")
     load: Any = SimpleNamespace()
     with pytest.raises(BenchError, match="Some engine gives no log probabilities of a text"):
-        ScoredServer(load, SimpleNamespace(), Watch(), engine).instrument(lambda *words: None)
+        ScoredServer(load, SimpleNamespace(), Watch(), engine).make_instrument(lambda *words: None)

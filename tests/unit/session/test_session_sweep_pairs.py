@@ -16,10 +16,10 @@ from workbench.model.errors import InputError, SettingsError
 from workbench.model.setting_records import SettingsReport
 from workbench.model.settings import GpuSettings
 from workbench.model.sweep import PointState, Sweep, SweepPoint
-from workbench.session.gpu.previous_settings import Previous
+from workbench.session.gpu.previous_settings import PreviousValues
 from workbench.session.series.gpu_sweep import GpuSweep
-from workbench.session.series.gpu_sweep_plan import values_of
-from workbench.session.series.sweep_parts import Target
+from workbench.session.series.gpu_sweep_plan import parse_values
+from workbench.session.series.sweep_parts import SweepTarget
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.session import Session
 
@@ -40,7 +40,7 @@ class Compared:
         self.gain, self.refused, self.stops_at = gain, refused, stops_at
         self.limit_w = 0.0
         self.made: list[tuple[float, int]] = []  # the power limit and the seed of each run
-        self.session.gpu.apply_each = self._apply  # type: ignore[method-assign]
+        self.session.gpu.apply_settings_by_gpu = self._apply  # type: ignore[method-assign]
         self.session.bench.run_target = self._bench  # type: ignore[method-assign]
         store = self.session.sweeps.store
         points = tuple(
@@ -77,9 +77,9 @@ class Compared:
             self.session.sweeps._parts,
             self.progress,
             "power_limit_w",
-            values_of("power_limit_w", [f"{watts:g}" for watts, *_ in MEASURED]),
-            {0: Previous(GpuSettings(power_limit_w=START_W))},
-            Target("run"),
+            parse_values("power_limit_w", [f"{watts:g}" for watts, *_ in MEASURED]),
+            {0: PreviousValues(GpuSettings(power_limit_w=START_W))},
+            SweepTarget("run"),
             {},
             settle_s=0,
             pairs=4,
@@ -131,6 +131,6 @@ def test_a_value_that_cannot_be_set_is_not_compared() -> None:
     async def refused(wanted: Any, **_: Any) -> SettingsReport:
         raise SettingsError("the driver did not like it")
 
-    compared.session.gpu.apply_each = refused  # type: ignore[method-assign]
+    compared.session.gpu.apply_settings_by_gpu = refused  # type: ignore[method-assign]
     found = compared.ended()
     assert found.confirmed is None and "the driver did not like it" in found.notes[-1]

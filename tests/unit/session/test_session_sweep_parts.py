@@ -22,15 +22,15 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange
 from workbench.model.sweep import PointState, Sweep, SweepPoint
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.concurrency_sweep import levels_of
-from workbench.session.series.flag_sweep import best_of, deciding_metric
+from workbench.session.series.concurrency_sweep import check_levels
+from workbench.session.series.flag_sweep import best_point, deciding_metric
 from workbench.session.series.flag_sweep_plan import combinations_of
-from workbench.session.series.gpu_sweep_plan import values_of
+from workbench.session.series.gpu_sweep_plan import parse_values
 from workbench.session.series.sweep_parts import (
-    UNKNOWN,
+    UNKNOWN_VERSION_TEXT,
     check_minutes,
     check_same_conditions,
-    conditions_differ,
+    condition_differences,
     conditions_of_plan,
 )
 from workbench.session.session import Session
@@ -41,13 +41,13 @@ from workbench.store.sweeps import SweepStore
 
 
 def test_values_of_a_power_limit_and_of_clocks() -> None:
-    watts = values_of("power_limit_w", ["600", "350.5", " 300 W "])
+    watts = parse_values("power_limit_w", ["600", "350.5", " 300 W "])
     assert [(v.label, v.x, v.wanted["power_limit_w"]) for v in watts] == [
         ("600 W", 600.0, 600.0),
         ("350.5 W", 350.5, 350.5),
         ("300 W", 300.0, 300.0),
     ]
-    clocks = values_of("gpu_clocks", ["1500", "210-2400"])
+    clocks = parse_values("gpu_clocks", ["1500", "210-2400"])
     assert [(v.label, v.x, v.wanted["gpu_clocks"]) for v in clocks] == [
         ("1500 MHz", 1500.0, ClockRange(1500, 1500)),
         ("210-2400 MHz", 2400.0, ClockRange(210, 2400)),
@@ -85,14 +85,14 @@ def test_a_time_limit_that_no_sweep_can_have(minutes: float) -> None:
 )
 def test_values_that_are_none(setting: str, texts: list[str]) -> None:
     with pytest.raises(InputError):
-        values_of(setting, texts)
+        parse_values(setting, texts)
 
 
 def test_levels_rise_and_are_there_once() -> None:
-    assert levels_of([8, 1, 8, 2]) == (1, 2, 8)
+    assert check_levels([8, 1, 8, 2]) == (1, 2, 8)
     for wrong in ([], [0, 1], [1, 1_000_000]):
         with pytest.raises(InputError):
-            levels_of(wrong)
+            check_levels(wrong)
 
 
 # -- kept
@@ -458,8 +458,8 @@ def measured(name: str, tok_s: float, goodput: float | None = None) -> SweepPoin
 def test_a_load_with_limits_ranks_the_values_of_a_flag_by_goodput() -> None:
     points = (measured("now", 900.0, 4.0), measured("a", 1200.0, 1.0), measured("b", 950.0, 6.0))
     assert deciding_metric(points) == "goodput_request_s"
-    assert best_of(points, "goodput_request_s") == 2
-    assert best_of(points, "output_tok_s") == 1
+    assert best_point(points, "goodput_request_s") == 2
+    assert best_point(points, "output_tok_s") == 1
 
 
 def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
@@ -468,9 +468,9 @@ def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
     none_kept = (measured("now", 900.0, 0.0), measured("a", 1200.0, 0.0))
     assert deciding_metric(none_kept) == "output_tok_s"
     equal = (measured("now", 900.0, 4.0), measured("a", 1200.0, 4.0))
-    assert best_of(equal, "goodput_request_s") is None  # the current value is not worse
+    assert best_point(equal, "goodput_request_s") is None  # the current value is not worse
     failed = replace(measured("now", 900.0), state=PointState.FAILED)
-    assert best_of((failed, measured("a", 1200.0)), "output_tok_s") is None
+    assert best_point((failed, measured("a", 1200.0)), "output_tok_s") is None
 
 
 @pytest.mark.parametrize(
@@ -478,17 +478,17 @@ def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
     [
         ("vllm 0.33.0", "vllm 0.33.0", False),
         ("vllm 0.33.0", "vllm 0.32.0", True),
-        (f"vllm {UNKNOWN}", "vllm 0.33.0", False),
-        ("vllm 0.33.0", f"vllm {UNKNOWN}", False),
-        (f"vllm {UNKNOWN}", "sglang 0.5.6", True),
-        (f"vllm {UNKNOWN}", f"vllm {UNKNOWN}", False),
+        (f"vllm {UNKNOWN_VERSION_TEXT}", "vllm 0.33.0", False),
+        ("vllm 0.33.0", f"vllm {UNKNOWN_VERSION_TEXT}", False),
+        (f"vllm {UNKNOWN_VERSION_TEXT}", "sglang 0.5.6", True),
+        (f"vllm {UNKNOWN_VERSION_TEXT}", f"vllm {UNKNOWN_VERSION_TEXT}", False),
     ],
 )
 def test_an_unknown_version_does_not_differ_from_a_known_one(
     before: str, present: str, differ: bool
 ) -> None:
     """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
-    assert conditions_differ(before, present) is differ
+    assert condition_differences(before, present) is differ
 
 
 def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:

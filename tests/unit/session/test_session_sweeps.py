@@ -46,7 +46,7 @@ PROFILE = "rtx-pro-6000"
 @pytest.fixture(autouse=True)
 def quick_engines(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
-    monkeypatch.setattr("workbench.session.series.gpu_sweep._RETRY_S", 0.01)
+    monkeypatch.setattr("workbench.session.series.gpu_sweep._RETRY_INTERVAL_S", 0.01)
 
 
 def driver() -> SimState:
@@ -248,14 +248,14 @@ def test_one_value_that_cannot_be_set_does_not_end_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(session: Scripted) -> None:
-        apply = session.gpu.apply_each
+        apply = session.gpu.apply_settings_by_gpu
 
         async def refuses_400(wanted: Any, **options: Any) -> SettingsReport:
             if any(w.get("power_limit_w") == 400.0 for w in wanted.values()):
                 raise SettingsError("the driver did not like it")
             return await apply(wanted, **options)
 
-        monkeypatch.setattr(session.gpu, "apply_each", refuses_400)
+        monkeypatch.setattr(session.gpu, "apply_settings_by_gpu", refuses_400)
         sweep = await session.sweeps.run_gpu("power_limit_w", ["400", "300"], **QUICK)
         assert states(sweep) == ["failed", "done"] and sweep.state == "done"
         assert sweep.points[0].error == "the driver did not like it" and limit_w() in (600.0, None)
@@ -359,10 +359,12 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
 ) -> None:
     """It is tried until the link is back; where it stays away the person is told, and journal and
     guard are left."""
-    monkeypatch.setattr("workbench.session.series.gpu_sweep.RESTORE_S", 20.0 if back_after else 0.1)
+    monkeypatch.setattr(
+        "workbench.session.series.gpu_sweep.RESTORE_TIMEOUT_S", 20.0 if back_after else 0.1
+    )
 
     async def scenario(session: Scripted) -> None:
-        apply, cut = session.gpu.apply_each, []
+        apply, cut = session.gpu.apply_settings_by_gpu, []
 
         async def cut_off(wanted: Any, **options: Any) -> SettingsReport:
             if any(w.get("power_limit_w") == 600.0 for w in wanted.values()):
@@ -371,7 +373,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
                     raise HostUnreachable("the link is cut", host="here")
             return await apply(wanted, **options)
 
-        monkeypatch.setattr(session.gpu, "apply_each", cut_off)
+        monkeypatch.setattr(session.gpu, "apply_settings_by_gpu", cut_off)
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
         assert states(sweep) == ["done", "done"]
         if back_after:
@@ -381,7 +383,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
             return
         assert sweep.state == "failed" and "GPU0: power limit was not restored" in str(sweep.error)
         assert limit_w() == 300.0 and len((await journal.read_journal(session.host)).entries) == 1
-        monkeypatch.setattr(session.gpu, "apply_each", apply)
+        monkeypatch.setattr(session.gpu, "apply_settings_by_gpu", apply)
         await session.gpu.revert()
 
     settings_only(scenario)
@@ -500,7 +502,7 @@ def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measur
         QualityDb(session.results.db.path).add(measured)
         comparison = await session.results.compare(a.id, b.id)
         assert (comparison.quality, comparison.quality_verdict) == (summary, "same")
-        report = await session.reports.text("md", [[a.id], [b.id]])
+        report = await session.reports.report_text("md", [[a.id], [b.id]])
         assert summary in report
 
     with_servers(scenario, start=False)

@@ -40,7 +40,7 @@ from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.bench.answer_client import AnswerClient
-from workbench.session.bench.text_probe import TextProbe, nonsense_expected
+from workbench.session.bench.text_probe import TextProbe, is_nonsense_expected
 
 REFUSED = {  # kind of text -> the code of the finding that makes the result invalid
     "bang": DEGENERATE,
@@ -79,7 +79,7 @@ async def looked(engine: TextEngine, **fields: Any) -> BenchSummary:
     with closing(AnswerClient(spec)) as client:
         probe = TextProbe(client, spec, nonsense)
         await probe.probe_before_load(spec)
-        outcome = await runner.run(spec)
+        outcome = await runner.run_load(spec)
         await probe.probe_after_load()
         summary = probe.judge_text(outcome.summary, earlier)
     return from_json(BenchSummary, json.loads(json.dumps(to_json(summary))))
@@ -214,10 +214,10 @@ def test_which_models_need_no_sense() -> None:
     spec = BenchSpec("http://h", "m")
     plan = LaunchPlan("vllm", "m")
     facts = ModelFacts("m", weight_bytes=5e6)
-    assert nonsense_expected(spec, plan) == nonsense_expected(spec, None) == ""
-    assert "random" in nonsense_expected(replace(spec, random_weights=True), None)
-    assert "dummy" in nonsense_expected(spec, plan.with_flag("load-format", "dummy"))
-    assert "5 MB" in nonsense_expected(spec, replace(plan, model_facts=facts))
+    assert is_nonsense_expected(spec, plan) == is_nonsense_expected(spec, None) == ""
+    assert "random" in is_nonsense_expected(replace(spec, random_weights=True), None)
+    assert "dummy" in is_nonsense_expected(spec, plan.with_flag("load-format", "dummy"))
+    assert "5 MB" in is_nonsense_expected(spec, replace(plan, model_facts=facts))
 
 
 def test_usage_is_compared_with_an_earlier_result() -> None:

@@ -223,7 +223,7 @@ def test_another_host_begins_a_new_history() -> None:
         cleared: list[bool] = []
         session.timeline.on_clear.append(lambda: cleared.append(True))
         now = time.time()
-        session.timeline.add_engine({"generation_tok_s": 100.0}, now)
+        session.timeline.add_engine_values({"generation_tok_s": 100.0}, now)
         session.timeline.add_event(EventKind.QUEUEING, "3 requests wait")
         assert session.timeline.history.value_at((ENGINE, "generation_tok_s"), now) is not None
         await session.switch_host("sim:four-pcie")

@@ -37,7 +37,7 @@ from workbench.session.series.conduct import conduct_series
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.sweeps import minutes_left
 from workbench.session.series.tune import Tune
-from workbench.session.series.tune_plan import _check_what_counts, _is_proposal, combination_of
+from workbench.session.series.tune_plan import _check_goal_and_limits, _is_proposal, combination_of
 from workbench.session.session import Session
 
 EIGHT, FOUR, ASYNC = "max-num-seqs=8", "max-num-seqs=4", "async-scheduling=true"
@@ -141,7 +141,7 @@ class Raced:
         parts.bench.run_on = self._bench  # type: ignore[method-assign,assignment]
         self.stored = parts.experiments.get
         parts.experiments.get = self._get  # type: ignore[method-assign]
-        parts.results.quality = self._quality  # type: ignore[method-assign,assignment]
+        parts.results.list_quality_results = self._quality  # type: ignore[method-assign,assignment]
         self.limit_w = 600.0  # in force
         parts.telemetry.reading = self._reading  # type: ignore[method-assign,assignment]
         parts.gpu.guard.begin_heartbeats = lambda: None  # type: ignore[method-assign]
@@ -195,7 +195,7 @@ class Raced:
     ) -> Experiment:
         options.pop("quality_texts", None)
         spec = ExperimentSpec(a, b, {}, seed=seed, **options)
-        self.progress.change(experiment_id=None)  # the one before had other pairs
+        self.progress.change_sweep(experiment_id=None)  # the one before had other pairs
         experiment = await self.session.experiments.run_for_sweep(
             spec, Bed(self, (*b.sets, *(f"gpu.{word}" for word in b.gpu.words))), self.progress
         )
@@ -357,7 +357,7 @@ def test_goodput_takes_its_limits_from_the_tune() -> None:
     """It said that there are no limits, beside those of --slo."""
     load = BenchSpec("http://127.0.0.1:1", "m", slo="e2e<=500@p95")
     with pytest.raises(InputError, match="--subject-to has none"):
-        _check_what_counts("goodput", parse_limits(""), load)
+        _check_goal_and_limits("goodput", parse_limits(""), load)
 
 
 def test_goodput_is_a_goal_for_which_a_broken_limit_excludes_nothing() -> None:
@@ -529,7 +529,7 @@ def test_answers_that_were_not_compared_keep_no_limit() -> None:
     async def nothing() -> Sequence[QualityResult]:
         return ()
 
-    raced.session.sweeps._parts.results.quality = nothing  # type: ignore[method-assign,assignment]
+    raced.session.sweeps._parts.results.list_quality_results = nothing  # type: ignore[method-assign,assignment]
     found = raced.ended()
     assert f"{FP8}: out, was not shown to keep a limit: the KLD was not measured" in found.notes
     assert "no candidate could be measured within the limits" in found.knee_text
@@ -574,7 +574,7 @@ def test_what_a_killed_final_left_set_does_not_end_the_tune() -> None:
     raced = Raced({(): Server(), (CAPPED,): Server(98, power_w=200)}, goal="tok_j")
     on = Alteration(0, "GPU-0", "power_limit_w", 600.0, 400.0, 0.0, owner_state="dead")
     raced.session.core.update(alterations=(on,))
-    raced.progress.change(experiment_id=1)
+    raced.progress.change_sweep(experiment_id=1)
     asyncio.run(raced.tune()._check_settings())
 
 
@@ -583,7 +583,7 @@ def test_what_a_killed_tune_left_set_is_reverted_and_what_a_person_set_is_not() 
     raced.limit_w = 400.0
     asyncio.run(raced.tune()._check_settings())
     assert raced.limit_w == 400.0, "the tune did not set it"
-    raced.progress.change(start={"settings": ["power_limit_w"]})
+    raced.progress.change_sweep(start={"settings": ["power_limit_w"]})
     asyncio.run(raced.tune()._check_settings())
     assert raced.limit_w == 600.0 and raced.progress.sweep.start is None
 
@@ -615,9 +615,9 @@ def test_a_start_that_was_interrupted_in_the_final_stands_beside_those_that_coun
     found = raced.ended()
     assert found.experiment_id is not None
     final = asyncio.run(raced.stored(found.experiment_id))
-    assert raced.tune()._cost(final).startswith("14 starts,")
+    assert raced.tune()._tune_cost(final).startswith("14 starts,")
     cut_off = replace(final.runs[0], state=RunState.FAILED, error="interrupted")
-    said = raced.tune()._cost(replace(final, runs=(*final.runs, cut_off)))
+    said = raced.tune()._tune_cost(replace(final, runs=(*final.runs, cut_off)))
     assert said.startswith("14 starts (1 more start in pairs that were made again),")
 
 
@@ -632,11 +632,11 @@ def test_time_is_kept_to_compare_the_answers_in_the_final(candidate: str, second
     async def compared() -> Sequence[QualityResult]:
         return [other, earlier]
 
-    raced.session.sweeps._parts.results.quality = compared  # type: ignore[method-assign,assignment]
+    raced.session.sweeps._parts.results.list_quality_results = compared  # type: ignore[method-assign,assignment]
     tune = raced.tune()
     tune.quality = True
     asyncio.run(tune._read_answers_time())
-    assert tune._final_s == seconds
+    assert tune._final_duration_s == seconds
 
 
 def test_a_host_that_is_lost_while_a_setting_is_made_is_not_blamed_on_the_candidate() -> None:

@@ -16,11 +16,11 @@ from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.session.series import experiment_arms
-from workbench.session.series.experiment_arms import Arms
-from workbench.session.series.experiment_run import StartFailed
+from workbench.session.series.experiment_arms import ExperimentArms
+from workbench.session.series.experiment_run import StartFailedError
 from workbench.session.series.experiments import Experiments
 from workbench.session.servers import server_address
-from workbench.session.servers.arm_targets import Side
+from workbench.session.servers.arm_targets import ComparedSide
 
 MODELS = plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
 
@@ -39,10 +39,10 @@ class NoGpus:
         return SimpleNamespace(infos=())
 
 
-def arms_at(url: str) -> Arms:
+def arms_at(url: str) -> ExperimentArms:
     session = SimpleNamespace(load=Load(), host=SimpleNamespace(name="box"), telemetry=NoGpus())
-    side = Side(cast(Any, session), url=url)
-    return Arms(ExperimentSpec(Arm(), Arm(), {}), {"A": side, "B": side}, restarts=False)
+    side = ComparedSide(cast(Any, session), url=url)
+    return ExperimentArms(ExperimentSpec(Arm(), Arm(), {}), {"A": side, "B": side}, restarts=False)
 
 
 def free_port() -> int:
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment_arms, "_LOOK_S", 0.05)
+    monkeypatch.setattr(experiment_arms, "_POLL_INTERVAL_S", 0.05)
     port, told = free_port(), []
     refused = asyncio.Event()
 
@@ -102,10 +102,10 @@ def test_a_server_that_loads_its_model_is_not_there_yet(status: str) -> None:
 
 
 def test_a_server_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment_arms, "_LOOK_S", 0.01)
-    monkeypatch.setattr(experiment_arms, "RESTART_S", 0.05)
+    monkeypatch.setattr(experiment_arms, "_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(experiment_arms, "RESTART_TIMEOUT_S", 0.05)
     arms = arms_at(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(StartFailed, match=r"does not answer: .*; Workbench waited 0 s for it"):
+    with pytest.raises(StartFailedError, match=r"does not answer: .*; Workbench waited 0 s for it"):
         asyncio.run(arms.ready("A", "", lambda text: None))
 
 
@@ -129,10 +129,12 @@ def test_only_a_server_of_the_host_takes_the_lock_of_the_host(url: str, locked: 
 
     lock = SimpleNamespace(hold=hold)
     session = SimpleNamespace(host=SimpleNamespace(name="box"), measurement_lock=lock)
-    side = Side(cast(Any, session), url=url)
+    side = ComparedSide(cast(Any, session), url=url)
 
     async def scenario() -> None:
-        async with Experiments._locked(cast(Any, None), {"A": side, "B": side}, "an experiment"):
+        async with Experiments._hold_locks(
+            cast(Any, None), {"A": side, "B": side}, "an experiment"
+        ):
             assert held == locked
 
     asyncio.run(scenario())

@@ -124,7 +124,7 @@ def test_a_redirect_is_not_followed_and_the_token_goes_nowhere_else() -> None:
 def test_alerts_wait_in_order_and_too_many_are_dropped_and_counted() -> None:
     async def scenario() -> None:
         async with receiving(*[OK] * 30) as receiver:
-            most = webhook.MOST_WAITING
+            most = webhook.MAX_WAITING_ALERTS
             hook = await sent(receiver, *({"n": n} for n in range(most + 5)))
             numbers = [receiver.body(i)["n"] for i in range(len(receiver.requests))]
             assert numbers == [0, *range(6, most + 5)]

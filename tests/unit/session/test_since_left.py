@@ -16,7 +16,7 @@ from workbench.model.setting_records import Alteration, GuardView
 from workbench.session.bench.row import SeriesView
 from workbench.session.last_screen import ScreenMemory
 from workbench.session.session import Session
-from workbench.session.since_left import SinceLeft, since_left
+from workbench.session.since_left import SinceLeft, changes_since_left
 from workbench.session.state import Activity, HostView, SessionState
 from workbench.session.state_holder import StateHolder
 from workbench.store import screen_state
@@ -42,7 +42,7 @@ def test_a_change_that_was_cut_off_is_not_told_as_made() -> None:
 
 
 def found(host_ahead_s: float = 0.0, **fields: object) -> SinceLeft:
-    return since_left(SessionState(HOST, **fields), LEFT_S, host_ahead_s)  # type: ignore[arg-type]
+    return changes_since_left(SessionState(HOST, **fields), LEFT_S, host_ahead_s)  # type: ignore[arg-type]
 
 
 def test_only_what_is_newer_is_told_and_a_series_once() -> None:
@@ -103,7 +103,7 @@ def test_a_killed_screen_has_seen_what_it_showed() -> None:
     core.update(servers_read=True, host=replace(core.state.host, link="connected"))
 
     def seen_unix_s() -> float:
-        asyncio.run(memory.note_seen())
+        asyncio.run(memory.note_screen_seen())
         return float(screen_state.read(core.host.name)["seen_unix_s"])
 
     first_s = seen_unix_s()
@@ -129,7 +129,7 @@ def test_a_damaged_file_of_the_last_screen_is_left_out(damaged: dict[str, object
     screen_state.keep(core.host.name, damaged)
     core.update(results=(bench_row(1, "again", 420.0),))
     memory = ScreenMemory(core, pytest.fail, pytest.fail)
-    asyncio.run(memory.resume())
+    asyncio.run(memory.resume_last_screen())
     state = core.state
     assert (memory.left_unix_s, state.mark_a, state.mark_b, state.comparison) == (None,) * 4
     assert memory.resumed is core.host

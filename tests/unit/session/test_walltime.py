@@ -77,4 +77,4 @@ def test_more_time_or_an_end_takes_the_warning_back() -> None:
         )
         == []
     )
-    assert walltime.WARN_S == (600.0, 120.0)
+    assert walltime.WARN_BEFORE_END_S == (600.0, 120.0)

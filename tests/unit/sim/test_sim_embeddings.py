@@ -18,8 +18,8 @@ from workbench import engines
 from workbench.bench.metric_changes import shown_metrics
 from workbench.bench.records import BenchOutcome
 from workbench.bench.reply import Reply
-from workbench.bench.runner import run
-from workbench.bench.worker import check as check_spec
+from workbench.bench.runner import run_load
+from workbench.bench.worker import check_request_spec as check_spec
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError
@@ -51,7 +51,7 @@ def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_promp
             answer = await readiness.check_readiness(
                 connection.ask, engines.get_engine("vllm"), first_timeout_s=5
             )
-        return answer, await run(replace(SPEC, url=url))
+        return answer, await run_load(replace(SPEC, url=url))
 
     answer, outcome = asyncio.run(ask())
     assert answer.model == GRANITE and answer.reason is None
@@ -78,13 +78,13 @@ def test_a_server_that_generates_text_has_no_embeddings(
 ) -> None:
     server = start_engine("vllm", "serve", "Qwen/Qwen3-0.6B").wait_ready()
     outcome = asyncio.run(
-        run(replace(SPEC, url=f"http://127.0.0.1:{server.port}", model="Qwen/Qwen3-0.6B"))
+        run_load(replace(SPEC, url=f"http://127.0.0.1:{server.port}", model="Qwen/Qwen3-0.6B"))
     )
     assert outcome.summary.errors == {"http 404": 40}
 
 
 def test_a_request_for_an_embedding_has_no_fields_of_generation() -> None:
-    body = json.loads(Workload(SPEC).body(0, warmup=False))
+    body = json.loads(Workload(SPEC).request_body(0, warmup=False))
     assert body.keys() == {"model", "input", "encoding_format"} and body["input"].startswith("[")
     assert Workload(SPEC).asked_tokens(0, warmup=False) is None
     with pytest.raises(BenchError, match="not streamed"):
@@ -103,10 +103,10 @@ def test_a_request_for_an_embedding_has_no_fields_of_generation() -> None:
 )
 def test_only_an_answer_with_an_embedding_is_right(data: object, error: str | None) -> None:
     reply = Reply()
-    reply.whole(
+    reply.read_whole_body(
         json.dumps({"object": "list", "data": data, "usage": {"prompt_tokens": 3}}).encode()
     )
-    reply.verdict(None)
+    reply.judge_answer(None)
     assert reply.error == error
 
 

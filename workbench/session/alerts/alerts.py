@@ -22,7 +22,7 @@ from workbench.model.counts import gpus_text
 from workbench.model.secrets import mask_text, remember_secrets, seen_secrets
 from workbench.model.timeline import EventKind
 from workbench.model.untrusted_text import clean_text
-from workbench.session.alerts.events import FIELDS, EventWatch
+from workbench.session.alerts.events import WATCHED_FIELDS, EventWatch
 from workbench.store.config import ConfigStore
 from workbench.store.config_schema import AlertsConfig
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
 
-_FOLLOWED = FIELDS | {"gpu_findings"}
-_TEXT_CHARS = 500  # chat services refuse texts that are much longer
-TEST = "test"  # the rule of an alert that the user asked for
-SWITCHED = ("bell", "mark", "title")  # the effects that `switch_all` sets
+_FOLLOWED_FIELDS = WATCHED_FIELDS | {"gpu_findings"}
+_MAX_TEXT_CHARACTERS = 500  # chat services refuse texts that are much longer
+TEST_RULE = "test"  # the rule of an alert that the user asked for
+SWITCHED_EFFECTS = ("bell", "mark", "title")  # the effects that `switch_all` sets
 
 
 class Alerts:
@@ -117,14 +117,14 @@ class Alerts:
                 self._raise_alert_of_change(change, telemetry)
 
     def _follow_state(self, state: SessionState, changed: frozenset[str]) -> None:
-        if changed.isdisjoint(_FOLLOWED):
+        if changed.isdisjoint(_FOLLOWED_FIELDS):
             return
         if self._core.host is not self._host:
             self._begin_watching()
             return
         if "gpu_findings" in changed and self._watch is not None:
             self._capped = _capped_gpus(state)
-        for rule, text in self._events.take(state, changed):
+        for rule, text in self._events.events_of_change(state, changed):
             self._raise_alert(rule, ONCE, text, self._effects[rule])
 
     def _raise_alert_of_change(self, change: AlertChange, telemetry: Telemetry) -> None:
@@ -166,7 +166,7 @@ class Alerts:
             rule=rule,
             phase=phase,
             # cut after it is masked: half a secret would not be recognized
-            text=clean_text(mask_text(clean_text(text), seen_secrets()), _TEXT_CHARS),
+            text=clean_text(mask_text(clean_text(text), seen_secrets()), _MAX_TEXT_CHARACTERS),
             host=self._core.host.name,
             simulated=self._core.state.simulated,
             effects=frozenset(effects),
@@ -181,11 +181,11 @@ class Alerts:
 
     # ---- for the page
 
-    def rows(self) -> list[RuleView]:
+    def rule_rows(self) -> list[RuleView]:
         """Return the state of each rule now, in the order of the table."""
-        return [self._row(name) for name in RULES]
+        return [self._row_of_rule(name) for name in RULES]
 
-    def _row(self, name: str) -> RuleView:
+    def _row_of_rule(self, name: str) -> RuleView:
         rule, effects = RULES[name], self._effects[name]
         if self._watch is not None and name in self._watch.rules:
             watch = self._watch.rules[name]
@@ -202,12 +202,12 @@ class Alerts:
     def raise_test_alert(self) -> None:
         """Raise an alert with all effects that any rule has."""
         used = {effect for effects in self._effects.values() for effect in effects}
-        self._raise_alert(TEST, ONCE, "this is a test of the alerts", sorted(used))
+        self._raise_alert(TEST_RULE, ONCE, "this is a test of the alerts", sorted(used))
 
     @property
-    def all_on(self) -> bool:
+    def are_all_on(self) -> bool:
         """Whether `switch_all` would turn the alerts off."""
-        return all(getattr(self.config, effect) == (ALL,) for effect in SWITCHED)
+        return all(getattr(self.config, effect) == (ALL,) for effect in SWITCHED_EFFECTS)
 
     def switch_all(self, on: bool) -> None:
         """Write to config.toml that all rules ring, mark and show in the title. With `on` False,
@@ -215,10 +215,10 @@ class Alerts:
         Raises StoreError if the file cannot be written."""
         if on:  # the file is read again: the user may have changed it since
             now, usual = ConfigStore(self._store.path).config.alerts, AlertsConfig()
-            found = {effect: getattr(now, effect) for effect in SWITCHED}
+            found = {effect: getattr(now, effect) for effect in SWITCHED_EFFECTS}
             changed = {e: rules for e, rules in found.items() if rules != getattr(usual, e)}
             self._before = {effect: list(rules) for effect, rules in changed.items()}
-        for effect in SWITCHED:
+        for effect in SWITCHED_EFFECTS:
             self._store.set(("alerts", effect), [ALL] if on else self._before.get(effect))
         self.use_config(self._store.config.alerts)
 

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
     from workbench.session.state import SessionState
 
-Told = tuple[str, str]  # the name of a rule, and a sentence
-FIELDS = frozenset({"servers", "bench", "experiment", "sweep", "host"})
+RuleAndSentence = tuple[str, str]  # the name of a rule, and a sentence
+WATCHED_FIELDS = frozenset({"servers", "bench", "experiment", "sweep", "host"})
 # words in what the lock of a measurement says -> the rule of its end
-_ELSEWHERE = {
+_RULES_OF_OTHER_MEASUREMENTS = {
     "benchmark": "benchmark-done",
     "experiment": "series-done",
     "sweep": "series-done",
     "tune": "series-done",
 }
-_RUNS = (ServerState.READY, ServerState.UNRESPONSIVE)
-_SILENT_S = 60.0  # between two alerts about one server
-_OLD_S = 60.0  # an end that was that long ago is told with its time
+_RUNNING_STATES = (ServerState.READY, ServerState.UNRESPONSIVE)
+_MIN_ALERT_INTERVAL_S = 60.0  # between two alerts about one server
+_LATE_EVENT_S = 60.0  # an end that was that long ago is told with its time
 
 
 class EventWatch:
@@ -40,7 +40,9 @@ class EventWatch:
         self._servers = {one.run_id: one.state for one in state.servers}
         self._silent_s: dict[str, float] = {}  # when a server was told to be silent
 
-    def take(self, state: SessionState, changed: frozenset[str]) -> Iterator[Told]:
+    def events_of_change(
+        self, state: SessionState, changed: frozenset[str]
+    ) -> Iterator[RuleAndSentence]:
         """Yield the events that follow from the changes since the last state. `changed` are the
         names of the changed fields."""
         before, self._before = self._before, state
@@ -55,7 +57,7 @@ class EventWatch:
         if "sweep" in changed and _has_ended(before.sweep, state.sweep):
             yield "series-done", _sweep_text(state.sweep)
 
-    def _server_events(self, state: SessionState) -> Iterator[Told]:
+    def _server_events(self, state: SessionState) -> Iterator[RuleAndSentence]:
         """Yield what became of servers that were seen in another state before. A lost link hides
         the state, and is no change of it."""
         for status in state.servers:
@@ -66,20 +68,20 @@ class EventWatch:
             if before is None or before is status.state or status.others:
                 continue
             for rule, text in _events_of_server(before, status):
-                if rule != "server-silent" or self._silence_is_new(status.run_id):
+                if rule != "server-silent" or self._is_new_silence(status.run_id):
                     yield rule, text
 
-    def _silence_is_new(self, run_id: str) -> bool:
+    def _is_new_silence(self, run_id: str) -> bool:
         """Return whether a server was not told to be silent within the last minute: one that
         answers now and then must not ring each time."""
         now_s = time.monotonic()
-        if now_s - self._silent_s.get(run_id, -math.inf) < _SILENT_S:
+        if now_s - self._silent_s.get(run_id, -math.inf) < _MIN_ALERT_INTERVAL_S:
             return False
         self._silent_s[run_id] = now_s
         return True
 
 
-def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[Told]:
+def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[RuleAndSentence]:
     name = status.title
     reason = f": {status.reason}" if status.reason else ""
     if status.state is ServerState.READY and before is ServerState.STARTING:
@@ -93,19 +95,19 @@ def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[Tol
         yield "server-failed", f"the start of {name} failed{reason}"
     elif status.state is ServerState.CRASHED:
         yield "server-ended", f"{name} ended unexpectedly{_late_end_text(status)}{reason}"
-    elif status.state is ServerState.UNRESPONSIVE and before in _RUNS:
+    elif status.state is ServerState.UNRESPONSIVE and before in _RUNNING_STATES:
         yield "server-silent", f"{name} no longer answers{reason}"
 
 
 def _late_end_text(status: ServerStatus) -> str:
     """Return the time of an end that was found late, such as after a lost link; else ""."""
     ended = status.ended_unix_s
-    if ended is None or time.time() - ended < _OLD_S:
+    if ended is None or time.time() - ended < _LATE_EVENT_S:
         return ""
     return time.strftime(" at %H:%M", time.localtime(ended))
 
 
-def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[Told]:
+def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[RuleAndSentence]:
     """Yield the end of a benchmark, unless it is a run of a series, which is told as a whole."""
     series = (before.experiment, before.sweep, state.experiment, state.sweep)
     if any(one is not None and one.state is SeriesState.RUNNING for one in series):
@@ -115,13 +117,15 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
     yield "benchmark-done", f"the benchmark of {what} has ended: {outcome_text(state.bench)}"
 
 
-def _event_of_foreign_measurement(before: SessionState, state: SessionState) -> Told | None:
+def _event_of_foreign_measurement(
+    before: SessionState, state: SessionState
+) -> RuleAndSentence | None:
     """Return the end of what another Workbench measured on the host, such as a command in a shell;
     None if it has not ended. What this session measures beside it is no end."""
     owner = before.host.measured_by
     if owner is None or owner == state.host.measured_by or state.bench.running:
         return None
-    for word, rule in _ELSEWHERE.items():
+    for word, rule in _RULES_OF_OTHER_MEASUREMENTS.items():
         if word in owner.what:
             return rule, f"{owner.what} by {owner.owner_text} has ended"
     return None

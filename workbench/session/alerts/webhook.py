@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0  # of one request, with its connection
 RETRY_S = 2.0  # between the two attempts
-MOST_WAITING = 20
-_TOO_MANY = 429
-_REASON_CHARS = 200
+MAX_WAITING_ALERTS = 20
+_TOO_MANY_REQUESTS_STATUS = 429
+_MAX_REASON_CHARACTERS = 200
 
 
 class Webhook:
@@ -45,7 +45,7 @@ class Webhook:
 
     def send(self, document: Mapping[str, Any]) -> None:
         """Send a document soon. If too many wait, the oldest one that is not under way is dropped."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING_ALERTS:
             del self._waiting[1]
             self.dropped += 1
         self._waiting.append(document)
@@ -121,9 +121,12 @@ def _judge_status(status: int) -> tuple[str, bool]:
         return "", False
     if 300 <= status < 400:
         return f"the answer is a redirect ({status}), which is not followed", False
-    return f"the answer has the status {status}", status >= 500 or status == _TOO_MANY
+    return (
+        f"the answer has the status {status}",
+        status >= 500 or status == _TOO_MANY_REQUESTS_STATUS,
+    )
 
 
 def _reason_text(error: Exception) -> str:
-    text = mask_text(clean_text(str(error), _REASON_CHARS), seen_secrets())
+    text = mask_text(clean_text(str(error), _MAX_REASON_CHARACTERS), seen_secrets())
     return text or type(error).__name__

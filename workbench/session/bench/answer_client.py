@@ -12,7 +12,7 @@ from workbench.bench.connection import (
     Connection,
     Endpoint,
     ReceiveClock,
-    failure_of,
+    failure_kind_and_detail,
     resolve_endpoint,
 )
 from workbench.bench.http1 import HttpError, ResponseReader
@@ -23,8 +23,8 @@ from workbench.server.small_requests import CONNECT_S, Reply, late_reply, reply_
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
-_MOST_BYTES = 16 * 1024 * 1024  # of one answer
-_BEAT_S = 0.05  # between two reads of a streamed answer
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of one answer
+_READ_INTERVAL_S = 0.05  # between two reads of a streamed answer
 
 
 class AnswerClient:
@@ -59,7 +59,7 @@ class AnswerClient:
             self._endpoint = await asyncio.to_thread(resolve_endpoint, self._spec)
         request = self._request_bytes(self._endpoint, body)
         while self._idle:
-            exchange = _Exchange(self._idle.pop(), request, is_open=True)
+            exchange = _AnswerExchange(self._idle.pop(), request, is_open=True)
             try:
                 return await self._receive_answer(exchange)
             except OSError:
@@ -69,9 +69,9 @@ class AnswerClient:
                     return Reply(None, problem="the server closed the connection")
         try:
             connection = Connection(self._endpoint, self._clock)
-            return await self._receive_answer(_Exchange(connection, request, is_open=False))
+            return await self._receive_answer(_AnswerExchange(connection, request, is_open=False))
         except OSError as error:
-            kind, detail = failure_of(error, connecting=False)
+            kind, detail = failure_kind_and_detail(error, connecting=False)
             return Reply(None, problem=clean_text(f"{kind}: {detail}"))
 
     def _request_bytes(self, endpoint: Endpoint, body: bytes) -> bytes:
@@ -86,7 +86,7 @@ class AnswerClient:
         ]
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
-    async def _receive_answer(self, exchange: _Exchange) -> Reply:
+    async def _receive_answer(self, exchange: _AnswerExchange) -> Reply:
         """Return the answer to one request, and keep its connection if it stays open."""
         kept = False
         try:
@@ -107,7 +107,7 @@ class AnswerClient:
                 exchange.connection.close()
 
 
-class _Exchange:
+class _AnswerExchange:
     """One request on a connection, and its answer. `is_open` says whether the connection is open
     already."""
 
@@ -150,15 +150,15 @@ class _Exchange:
 
     def _on_ready(self) -> None:
         try:
-            self._advance()
+            self._advance_exchange()
         except (OSError, HttpError) as error:
             if not self._done.done():
                 self._done.set_exception(error)
 
-    def _advance(self) -> None:
+    def _advance_exchange(self) -> None:
         connection = self.connection
         if not self._open:
-            self._open = connection.advance()
+            self._open = connection.advance_handshake()
             if self._open:
                 connection.send(self._request)
             self._watch_writing()
@@ -175,27 +175,27 @@ class _Exchange:
         if data:
             self.body += self.response.feed(data)
         else:
-            self._at_end()
-        if len(self.body) > _MOST_BYTES:
-            raise HttpError(f"the server's answer is larger than {_MOST_BYTES >> 20} MiB")
+            self._is_at_end()
+        if len(self.body) > _MAX_ANSWER_BYTES:
+            raise HttpError(f"the server's answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
         if self.response.complete:
             self._done.set_result(None)
         elif self._is_streamed:
-            self._rest()
+            self._pause_reading()
 
     @property
     def _is_streamed(self) -> bool:
         kind = self.response.headers.get("content-type", "")
         return bool(self.body) and kind.startswith("text/event-stream")
 
-    def _rest(self) -> None:
+    def _pause_reading(self) -> None:
         """Read next at the next beat, together with the other streamed answers. Nobody asks when a
         piece came, so one read takes all pieces of a beat."""
         self._loop.remove_reader(self.connection.fd)
-        beats = self._loop.time() // _BEAT_S + 1
-        self._next_read = self._loop.call_at(beats * _BEAT_S, self._on_ready)
+        beats = self._loop.time() // _READ_INTERVAL_S + 1
+        self._next_read = self._loop.call_at(beats * _READ_INTERVAL_S, self._on_ready)
 
-    def _at_end(self) -> None:
+    def _is_at_end(self) -> None:
         if not self.response.received:
             raise ConnectionResetError("the server closed the connection without an answer")
-        self.response.eof()
+        self.response.end_input()

@@ -29,15 +29,15 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import TUNE
 from workbench.server.model_fingerprint import ModelBytes, identify_model
 from workbench.session.bench.earlier_results import earlier_result, tokenizer_of_server
-from workbench.session.bench.left_benchmarks import as_message
+from workbench.session.bench.left_benchmarks import outcome_as_message
 from workbench.session.bench.measurement import Measurement
-from workbench.session.bench.result_rows import last_usable
+from workbench.session.bench.result_rows import last_usable_row
 from workbench.session.conditions import conditions_of, load_digest
 from workbench.session.state import BenchState
 from workbench.store import left_benchmarks
 
 if TYPE_CHECKING:
-    from workbench.bench.energy import Idle
+    from workbench.bench.energy import IdlePower
     from workbench.bench.records import BenchOutcome
     from workbench.gpu.settings.clock_contrasts import ContrastEvidence
     from workbench.gpu.settings.journal import Journal
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchSpec
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
-    from workbench.session.bench.benchmark_load import Load, ServerUnderTest
-    from workbench.session.bench.measurement import Measured
+    from workbench.session.bench.benchmark_load import BenchmarkLoad, ServerUnderTest
+    from workbench.session.bench.measurement import MeasuredLoad
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
     from workbench.session.plans.plans import Plans
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
 
-_AGAIN = "restart, benchmark, compare"
-_EARLIER_RESULTS = 50  # among which one of the same model and load is looked for
-_IDLE_VALID_S = 900.0
-_READ_VALID_S = 1.0  # of the altered settings: a command has read them when it began
+_RESTART_AND_COMPARE = "restart, benchmark, compare"
+_MAX_EARLIER_RESULTS = 50  # among which one of the same model and load is looked for
+_IDLE_POWER_VALID_S = 900.0
+_ALTERATIONS_VALID_S = 1.0  # of the altered settings: a command has read them when it began
 
 
 class Bench:
@@ -83,12 +83,12 @@ class Bench:
         self._answers = answers
         self._queued: dict[str, Any] | None = None
         # by server and settings: idle power, time
-        self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}
+        self._idles: dict[tuple[Any, ...], tuple[IdlePower, float]] = {}
         # The last valid benchmark that the user asked for; loads of sweeps and proofs do not count.
         self.asked: BenchSpec | None = None
         self._change_note: Callable[..., None] | None = None  # of the benchmark that is measured
-        servers.on_ready.append(self._run_queued)
-        servers.on_ended.append(self._drop_queued)
+        servers.on_ready.append(self._run_queued_benchmark)
+        servers.on_ended.append(self._drop_queued_benchmark)
 
     # ---- shapes
 
@@ -106,7 +106,7 @@ class Bench:
         fields = {name: getattr(spec, name) for name in REPEATED if name != "profile"}
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
-    def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    def profile_titles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by
         name)."""
         return {
@@ -120,7 +120,7 @@ class Bench:
         """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
         result, or None if the benchmark was queued until the server is READY. Raises BenchError if
         there is no server to measure."""
-        if self._servers.starting and not await self._wait_until_start_is_listed():
+        if self._servers.is_starting and not await self._wait_until_start_is_listed():
             return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
@@ -142,7 +142,7 @@ class Bench:
                 host=host,
                 next_step="press s to start the plan under edit",
             )
-        return await self.run_asked(status.run_id, spec, overrides)
+        return await self.run_requested_benchmark(status.run_id, spec, overrides)
 
     async def _wait_until_start_is_listed(self) -> bool:
         """Wait until the server that is being started is listed, and show the benchmark as queued
@@ -153,7 +153,9 @@ class Bench:
         self._core.update(bench=replace(self._core.state.bench, queued=False))
         return wanted
 
-    async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
+    async def run_requested_benchmark(
+        self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]
+    ) -> int:
         """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return
         the id of the result. If the result is valid, its spec `asked` becomes the default of the
         next benchmark."""
@@ -163,7 +165,7 @@ class Bench:
         return result_id
 
     @contextmanager
-    def _keep_note(self, load: Load) -> Iterator[Callable[[BenchOutcome], None]]:
+    def _keep_benchmark_note(self, load: BenchmarkLoad) -> Iterator[Callable[[BenchOutcome], None]]:
         """Keep a note about a benchmark on disk while the block runs. If this process is killed,
         the next Workbench keeps what was measured (session/bench/left_benchmarks.py). Yield a
         function that adds the outcome of the load to the note: the load client has ended then."""
@@ -183,14 +185,14 @@ class Bench:
             "client": load.prestarted.client,
             "kept": asdict(kept),
             "spec": to_json(replace(load.spec, prompts=(), trace=())),
-            "series": _series_under_way(self._core.state),
+            "series": _name_of_running_series(self._core.state),
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
         with left_benchmarks.keep_note(name, about) as change:
             self._change_note = change
             try:
-                yield lambda outcome: left_benchmarks.keep_result(name, as_message(outcome))
+                yield lambda outcome: left_benchmarks.keep_result(name, outcome_as_message(outcome))
             finally:
                 self._change_note = None
 
@@ -199,26 +201,28 @@ class Bench:
         if self._change_note is not None:
             self._change_note(alone=True)
 
-    async def keep_left(self, load: Load, measured: Measured) -> int:
+    async def store_left_benchmark(self, load: BenchmarkLoad, measured: MeasuredLoad) -> int:
         """Store what a killed Workbench has measured. Return the id of the result."""
         files = await self._model_bytes(load.server)
         ended_unix_s = measured.outcome.t1_unix or None
-        result_id = await self._store(measured, load, files, ended_unix_s=ended_unix_s)
+        result_id = await self._store_result(measured, load, files, ended_unix_s=ended_unix_s)
         await self._results.refresh()
         return result_id
 
-    def _run_queued(self, status: ServerStatus) -> None:
+    def _run_queued_benchmark(self, status: ServerStatus) -> None:
         if self._queued is not None and status.run_id == self._core.state.run_id:
             overrides, self._queued = self._queued, None
             self._core.update(bench=replace(self._core.state.bench, queued=False))
-            self._core.keep(self._bench_queued(status.run_id, overrides))
+            self._core.keep(self._queued_benchmark(status.run_id, overrides))
 
-    async def _bench_queued(self, run_id: str, overrides: dict[str, Any]) -> None:
+    async def _queued_benchmark(self, run_id: str, overrides: dict[str, Any]) -> None:
         with suppress(BenchCancelled):  # by the user
             preset_id = self._servers.supervisor.status(run_id).preset_id
-            await self.run_asked(run_id, self._load.spec_of(preset_id, overrides), overrides)
+            await self.run_requested_benchmark(
+                run_id, self._load.spec_of(preset_id, overrides), overrides
+            )
 
-    def _drop_queued(self, status: ServerStatus) -> None:
+    def _drop_queued_benchmark(self, status: ServerStatus) -> None:
         if self._queued is not None and status.run_id == self._core.state.run_id:
             self._queued = None
             error = "the server did not become READY"
@@ -235,14 +239,14 @@ class Bench:
     async def run_on(self, run_id: str, **overrides: Any) -> int:
         """Benchmark a run whose server is READY. Return the id of the stored result."""
         async with self._load.load_at_run(run_id, overrides, ahead=True) as load:
-            return await self._measure(load)
+            return await self._measure_load(load)
 
     async def run_url(self, url: str, **overrides: Any) -> int:
         """Benchmark the server at a base URL, started by others. Return the id of the stored
         result. The result has GPU metrics only if the URL is a loopback address, which means the
         session's host."""
         async with self._load.load_at_url(url, overrides, ahead=True) as load:
-            return await self._measure(load)
+            return await self._measure_load(load)
 
     async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
         """Benchmark the server at `url`, or if `url` is None the run `run_id`. Return the id of the
@@ -252,7 +256,7 @@ class Bench:
         assert run_id is not None
         return await self.run_on(run_id, **overrides)
 
-    async def _measure(self, load: Load) -> int:
+    async def _measure_load(self, load: BenchmarkLoad) -> int:
         last_id = self._core.state.bench.last_id
         self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
         error: str | None = None
@@ -274,21 +278,21 @@ class Bench:
         finally:
             bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
             self._core.update(bench=bench)
-        self._core.record(_repeat_command(load), f"result {result_id}")
+        self._core.record_command(_repeat_command(load), f"result {result_id}")
         await self._results.refresh()
         if not (await self._results.get(result_id)).summary.refused:
             # now in `state.results`
             self._core.update(bench=replace(self._core.state.bench, last_id=result_id))
         return result_id
 
-    async def _measure_and_store(self, load: Load) -> int:
+    async def _measure_and_store(self, load: BenchmarkLoad) -> int:
         server = load.server
         idle_key = self._idle_key(load)
         idle, since_s = self._idles.get(idle_key, (None, 0.0))
-        if time.monotonic() - since_s > _IDLE_VALID_S:
+        if time.monotonic() - since_s > _IDLE_POWER_VALID_S:
             idle = None
         alterations = self._gpu.alterations
-        if time.monotonic() - alterations.read_monotonic_s > _READ_VALID_S:
+        if time.monotonic() - alterations.read_monotonic_s > _ALTERATIONS_VALID_S:
             await alterations.read()
         locks, changes = alterations.locks_on, alterations.lock_changes
         claimed = self._core.state.others
@@ -296,7 +300,7 @@ class Bench:
         files = await self._model_bytes(load.server)
         earlier = await asyncio.to_thread(self._earlier_result_of, load, files)
         read: list[asyncio.Future[Journal]] = []
-        with self._keep_note(load) as keep_outcome:
+        with self._keep_benchmark_note(load) as keep_outcome:
 
             def sent(outcome: BenchOutcome) -> None:
                 keep_outcome(outcome)
@@ -313,7 +317,7 @@ class Bench:
                 earlier=earlier,
             )
             try:
-                measured = await measurement.run()
+                measured = await measurement.measure_load()
                 if idle is None and measured.idle is not None and measured.idle.power_w is not None:
                     self._idles = {idle_key: (measured.idle, time.monotonic())}
                 measured = await self._mark_if_disturbed(measured, read, locks, changes, known)
@@ -323,7 +327,7 @@ class Bench:
             finally:
                 for reading in read:
                     reading.cancel()
-            result_id = await self._store(measured, load, files)
+            result_id = await self._store_result(measured, load, files)
         await self._results.timelines.keep(result_id, measured)
         if measured.outcome.partial and load.cancel.is_set():
             cancelled = BenchCancelled(
@@ -333,27 +337,27 @@ class Bench:
             raise cancelled
         return result_id
 
-    def _earlier_result_of(self, load: Load, files: ModelBytes) -> Earlier | None:
+    def _earlier_result_of(self, load: BenchmarkLoad, files: ModelBytes) -> Earlier | None:
         tokenizer = tokenizer_of_server(
             load.server, load.spec, files, simulated=self._is_simulated(load)
         )
         with suppress(StoreError):
-            return earlier_result(self._results.db.list(_EARLIER_RESULTS), load.spec, tokenizer)
+            return earlier_result(self._results.db.list(_MAX_EARLIER_RESULTS), load.spec, tokenizer)
         return None
 
-    def _is_simulated(self, load: Load) -> bool:
+    def _is_simulated(self, load: BenchmarkLoad) -> bool:
         server = load.server
         started = server.status is not None and server.status.simulated
         return self._core.state.simulated or server.simulated or started
 
     async def _mark_if_disturbed(
         self,
-        measured: Measured,
+        measured: MeasuredLoad,
         read: Sequence[Awaitable[Journal]],
         locks: Sequence[Alteration],
         changes: frozenset[LockChange],
         known: ContrastEvidence,
-    ) -> Measured:
+    ) -> MeasuredLoad:
         """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as
         partial if the connection to the host was lost. `read` are calls that read the present
         settings. `locks` and `changes` are the clock locks and their recorded changes from before
@@ -363,15 +367,15 @@ class Bench:
             await asyncio.gather(*read)
             meanwhile = alterations.lock_changes - changes
             if changed := lock_change_texts(locks, alterations.locks_on, measured.gpus, meanwhile):
-                measured = measured.with_locks_changed(changed)
+                measured = measured.mark_locks_changed(changed)
             else:
                 await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
-            await self._gpu.evidence.show(measured.proofs)
+            await self._gpu.evidence.show_proofs(measured.proofs)
         except HostUnreachable as lost:
             return measured.mark_as_partial(lost)
         return measured
 
-    def _idle_key(self, load: Load) -> tuple[Any, ...]:
+    def _idle_key(self, load: BenchmarkLoad) -> tuple[Any, ...]:
         """Return the values on which the idle power of the GPUs depends: the server, and the
         altered GPU settings. Idle power is measured again only if one of these values has changed.
         """
@@ -383,10 +387,10 @@ class Bench:
         """Show the progress of a load in the session's state."""
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-    async def _store(
+    async def _store_result(
         self,
-        measured: Measured,
-        load: Load,
+        measured: MeasuredLoad,
+        load: BenchmarkLoad,
         files: ModelBytes,
         *,
         ended_unix_s: float | None = None,
@@ -422,7 +426,7 @@ class Bench:
         if why := self._load.why_without_preset(conditions.preset_id):
             text = f"the preset of this run cannot be read, so the load has nothing of it: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
-        if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
+        if missing := self._settings_not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
         if server.status is not None and (
@@ -433,7 +437,9 @@ class Bench:
         samples = measured.outcome.samples
         return await self._results.add(spec, conditions, summary, samples, unix_s=ended_unix_s)
 
-    def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
+    def _settings_not_in_force(
+        self, preset_id: str | None, telemetry: Telemetry | None
+    ) -> tuple[str, ...]:
         """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()
         if the preset no longer exists."""
         with suppress(WorkbenchError):
@@ -459,7 +465,7 @@ class Bench:
 
     # ---- the tuning loop
 
-    def answers_cost(self) -> str:
+    def cost_of_comparing_answers(self) -> str:
         """Return in a sentence what comparing the answers adds to `restart_and_compare`; "" if they
         are not compared."""
         return "" if self.default_spec().endpoint == "embeddings" else self._answers().cost_text()
@@ -470,15 +476,15 @@ class Bench:
         before and after the restart too, unless `quality` is false. Raises BenchError if such a
         restart is under way already, or if the new server does not become READY."""
         host = self._core.host.name
-        if _AGAIN in self._core.state.busy:
+        if _RESTART_AND_COMPARE in self._core.state.busy:
             raise BenchError(
                 "the server is already being restarted for a comparison",
                 host=host,
                 next_step="wait for the result of that benchmark",
             )
-        with self._core.busy(_AGAIN):
+        with self._core.show_busy(_RESTART_AND_COMPARE):
             rows = self._core.state.results
-            before = self._core.state.bench.last_id or last_usable(rows)
+            before = self._core.state.bench.last_id or last_usable_row(rows)
             rejected = (
                 next((row for row in rows if not row.imported), None) if before is None else None
             )
@@ -521,7 +527,7 @@ class Bench:
         benchmark of this session. Raises BenchError if that benchmark used others.
         """
         shape = {name: getattr(spec, name) for name in REPEATED}
-        if spec.profile not in profiles.NAMES:
+        if spec.profile not in profiles.PROFILE_NAMES:
             del shape["profile"]  # a preset's own word, which names no values
         if spec.prompts_name or spec.trace_name or spec.command:
             last = self.asked or self._core.state.bench.spec
@@ -537,7 +543,7 @@ class Bench:
         return shape
 
 
-def _series_under_way(state: SessionState) -> tuple[str, int] | None:
+def _name_of_running_series(state: SessionState) -> tuple[str, int] | None:
     """Return the kind and the id of the series that measures now; None if none does. A sweep resumes
     the experiments of its own."""
     sweep, experiment = state.sweep, state.experiment
@@ -553,7 +559,7 @@ def _content_identity(spec: BenchSpec) -> tuple[object, ...]:
     return spec.prompts_name, spec.trace_name, spec.command
 
 
-def _repeat_command(load: Load) -> str:
+def _repeat_command(load: BenchmarkLoad) -> str:
     """Return the command that repeats a benchmark, without secrets."""
     spec, status = load.spec, load.server.status
     words: list[str] = ["workbench", "bench"]

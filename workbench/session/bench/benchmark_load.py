@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.bench import runner
-from workbench.bench.workers import NoClientThere
+from workbench.bench.workers import ClientMissingError
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.bench.gpu_meter import Meter
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.server.run_directory import RunRecord
 
-HERE, THERE, ANYWHERE = "here", "host", "anywhere"  # places of the load client
+CLIENT_ON_THIS_MACHINE, CLIENT_ON_HOST, CLIENT_ANYWHERE = (
+    "here",
+    "host",
+    "anywhere",
+)  # places of the load client
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class ServerUnderTest:
         return plan.with_env(VISIBLE_TO_CUDA, ",".join(given)) if plan and given else plan
 
     @property
-    def gpus_unknown_because(self) -> str:
+    def why_gpus_are_unknown(self) -> str:
         if self.status is not None and self.status.node is not None:
             return f"the server runs on node {self.status.node}, whose GPUs are not read"
         return (
@@ -59,7 +63,7 @@ class ServerUnderTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Prestarted:
+class PrestartedClient:
     """Two processes of a benchmark that start ahead of it, because each takes 0.2 s to start.
     `meter` reads the GPUs (None if the server's GPUs are not known), and `worker` is the load
     client (None if none is needed). `client` says where the worker runs: "host" (on the server's
@@ -74,7 +78,7 @@ class Prestarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchmarkLoad:
     """A load that may be sent now. `spec` is complete, `env` has the environment of the load
     client, and `cancel` is set to end the load."""
 
@@ -82,7 +86,7 @@ class Load:
     server: ServerUnderTest
     env: Mapping[str, str]
     cancel: asyncio.Event
-    prestarted: Prestarted = Prestarted()
+    prestarted: PrestartedClient = PrestartedClient()
     on_engine_reading: Callable[[EngineMetrics], None] = lambda reading: None  # while the load runs
     url_there: str = ""  # the server's URL for a client on its host
 
@@ -100,20 +104,21 @@ async def prestart_client(
     worker: str | None,
     meter: bool,
     keep: Path | None = None,
-) -> AsyncIterator[Prestarted]:
+) -> AsyncIterator[PrestartedClient]:
     """Hold `lock`, and yield a benchmark's load client (the worker) and its reader of the GPUs (the
-    meter), which end with the block. `worker` says where the load client runs: HERE, THERE (on
-    `host`), ANYWHERE (on `host` if possible), or None for no client. Raises NoClientThere if it is
-    THERE and `host` cannot run a load client. `keep` is the file for the result of a load client on
+    meter), which end with the block. `worker` says where the load client runs:
+    CLIENT_ON_THIS_MACHINE, CLIENT_ON_HOST (on `host`), CLIENT_ANYWHERE (on `host` if possible), or
+    None for no client. Raises ClientMissingError if it is
+    CLIENT_ON_HOST and `host` cannot run a load client. `keep` is the file for the result of a load client on
     this machine if this process is killed."""
-    made = Prestarted(client="local" if host.is_local else "tunnel")
+    made = PrestartedClient(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
-        if worker in (THERE, ANYWHERE):
+        if worker in (CLIENT_ON_HOST, CLIENT_ANYWHERE):
             try:
                 process = await stack.enter_async_context(runner.started_worker(host))
                 made = replace(made, worker=process, client="host")
-            except NoClientThere as error:
-                if worker == THERE:
+            except ClientMissingError as error:
+                if worker == CLIENT_ON_HOST:
                     raise
                 made = replace(made, why_not_there=error.message)
         if worker is not None and made.worker is None:
@@ -127,13 +132,13 @@ async def prestart_client(
 
 
 def client_place(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
-    """Return where the load client of `spec` runs: HERE (this machine), THERE (on `host`), or
-    ANYWHERE (on `host` if possible). None if the user's own command makes the load. `on_host` says
-    whether the server listens on `host` itself."""
+    """Return where the load client of `spec` runs: CLIENT_ON_THIS_MACHINE, CLIENT_ON_HOST (on
+    `host`), or CLIENT_ANYWHERE (on `host` if possible). None if the user's own command makes the
+    load. `on_host` says whether the server listens on `host` itself."""
     if spec.command:
         return None
-    if host.is_local or spec.client == HERE:
-        return HERE
-    if spec.client == THERE:
-        return THERE
-    return ANYWHERE if on_host and not spec.ca_file else HERE
+    if host.is_local or spec.client == CLIENT_ON_THIS_MACHINE:
+        return CLIENT_ON_THIS_MACHINE
+    if spec.client == CLIENT_ON_HOST:
+        return CLIENT_ON_HOST
+    return CLIENT_ANYWHERE if on_host and not spec.ca_file else CLIENT_ON_THIS_MACHINE

@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from workbench.server.model_fingerprint import ModelBytes
     from workbench.session.bench.benchmark_load import ServerUnderTest
 
-_LOAD = ("model", "endpoint", "ignore_eos", "prompts_name", "trace_name", "command", "content")
-_LENGTHS = ("input_tokens", "max_tokens", "temperature")
+_LOAD_FIELDS = (
+    "model",
+    "endpoint",
+    "ignore_eos",
+    "prompts_name",
+    "trace_name",
+    "command",
+    "content",
+)
+_LENGTH_FIELDS = ("input_tokens", "max_tokens", "temperature")
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenizer:
+class TokenizerIdentity:
     """What is known about the tokenizer of a server. `files` is the digest of the model's files,
     and None if they were not read. `address` is the URL of a server that Workbench did not start.
     `engine` is None if it is not known."""
@@ -36,7 +44,7 @@ class Tokenizer:
     image: str | None = None
     simulated: bool = False
 
-    def may_be(self, other: Tokenizer) -> bool:
+    def may_equal(self, other: TokenizerIdentity) -> bool:
         """Return whether both servers have the same tokenizer, as far as it is known. If the files
         of both are known, these decide. Otherwise a path or a name means the same only on one
         host, and a server that others started is known by its address only."""
@@ -51,10 +59,10 @@ class Tokenizer:
 
 def tokenizer_of_server(
     server: ServerUnderTest, spec: BenchSpec, files: ModelBytes, *, simulated: bool
-) -> Tokenizer:
+) -> TokenizerIdentity:
     """Return what identifies the tokenizer of the server under test."""
     status, plan = server.status, server.plan
-    return Tokenizer(
+    return TokenizerIdentity(
         host=server.host,
         model=plan.model if plan else spec.model,
         engine=status.engine if status else None,
@@ -66,9 +74,9 @@ def tokenizer_of_server(
     )
 
 
-def tokenizer_of_result(conditions: Conditions) -> Tokenizer:
+def tokenizer_of_result(conditions: Conditions) -> TokenizerIdentity:
     """Return what identifies the tokenizer of the server that a stored result measured."""
-    return Tokenizer(
+    return TokenizerIdentity(
         host=conditions.host,
         model=conditions.model,
         engine=conditions.engine,
@@ -81,7 +89,7 @@ def tokenizer_of_result(conditions: Conditions) -> Tokenizer:
 
 
 def earlier_result(
-    results: Iterable[BenchResult], spec: BenchSpec, tokenizer: Tokenizer
+    results: Iterable[BenchResult], spec: BenchSpec, tokenizer: TokenizerIdentity
 ) -> Earlier | None:
     """Return the newest valid result of `results` (the newest first) with the same kind of load and
     tokenizer, to compare texts. One whose prompts and answers were as long comes first. None if
@@ -89,13 +97,17 @@ def earlier_result(
     newest: Earlier | None = None
     for result in results:
         text = result.summary.text
-        if text is None or result.summary.refused or not _equal_in_fields(_LOAD, result.spec, spec):
+        if (
+            text is None
+            or result.summary.refused
+            or not _equal_in_fields(_LOAD_FIELDS, result.spec, spec)
+        ):
             continue
-        if result.conditions.imported or not tokenizer_of_result(result.conditions).may_be(
+        if result.conditions.imported or not tokenizer_of_result(result.conditions).may_equal(
             tokenizer
         ):
             continue
-        if _equal_in_fields(_LENGTHS, result.spec, spec):
+        if _equal_in_fields(_LENGTH_FIELDS, result.spec, spec):
             return Earlier(result.id, text.load, same_lengths=True)
         newest = newest or Earlier(result.id, text.load)
     return newest

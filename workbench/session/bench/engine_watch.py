@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from workbench.model.bench import EngineDuring
     from workbench.server.small_requests import Ask
 
-INTERVAL_S = 1.0
-SETTLE_S = 3.0  # at most: the counters lag the last answer by up to a second
-_STILL_S = 1.2  # counters that do not change for this long have settled
-_LOOK_S = 0.1
+READ_INTERVAL_S = 1.0
+COUNTERS_SETTLE_S = 3.0  # at most: the counters lag the last answer by up to a second
+_UNCHANGED_COUNTERS_S = 1.2  # counters that do not change for this long have settled
+_POLL_INTERVAL_S = 0.1
 
 
 class EngineWatch:
     """Reads the engine's metrics before, during and after a load: call `read_before_load`, run the
-    load inside `watch_during`, then call `read_after_load`. No method raises an error for a metric
+    load inside `watch_during_load`, then call `read_after_load`. No method raises an error for a metric
     that cannot be read: the metric is None and has a reason. `ask` requests pages of the server. If
     `engine` is None, the engine is identified by its metrics page. `hear` is called with each
     reading during the load."""
@@ -51,7 +51,7 @@ class EngineWatch:
         if self.engine is None and self._problem is None:
             await self._recognize_engine()
 
-    async def read(self) -> EngineMetrics:
+    async def read_counters(self) -> EngineMetrics:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
         the reason."""
         from workbench.server import metrics
@@ -82,27 +82,27 @@ class EngineWatch:
     async def count_requests(self) -> RequestCounts:
         """Return the number of requests that the engine is serving or has queued now, and its
         counters of all requests so far."""
-        now = await self.read()
+        now = await self.read_counters()
         known = [count for count in (now.running, now.waiting) if count is not None]
         return RequestCounts(sum(known) if known else None, _counters_for_comparison(now))
 
     async def read_before_load(self) -> None:
         """Read the engine's counters before the load."""
-        self._before = await self.read()
+        self._before = await self.read_counters()
 
     @asynccontextmanager
-    async def watch_during(self) -> AsyncIterator[None]:
+    async def watch_during_load(self) -> AsyncIterator[None]:
         """Read the engine's metrics every second while the block runs."""
-        watch = asyncio.ensure_future(self._watch())
+        watch = asyncio.ensure_future(self._watch_counters())
         try:
             yield
         finally:
             await cancel_and_wait(watch)
 
-    async def _watch(self) -> None:
+    async def _watch_counters(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL_S)
-            self._samples.append(await self.read())
+            await asyncio.sleep(READ_INTERVAL_S)
+            self._samples.append(await self.read_counters())
             self._hear(self._samples[-1])
 
     async def read_after_load(
@@ -112,24 +112,26 @@ class EngineWatch:
         metrics between the two Unix times. Waits, at most 3 s, until `settled` is true of the
         result or the counters no longer change."""
         if self._before is None or not engine_counters.is_readable(self._before):
-            now = await self.read()
+            now = await self.read_counters()
             if not engine_counters.is_readable(now):
                 return engine_counters.no_counters(next(iter(now.absent.values()), "no counters"))
         before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
         last, changed_s = EngineMetrics(), time.monotonic()
-        until_s = changed_s + SETTLE_S
+        until_s = changed_s + COUNTERS_SETTLE_S
         while True:
-            now = await self.read()
+            now = await self.read_counters()
             found = engine_counters.summarize_counters(before, inside, now)
             if settled is not None and settled(found):
                 return found
             moment_s = time.monotonic()
             if _counters_for_comparison(now) != _counters_for_comparison(last):
                 last, changed_s = now, moment_s
-            if moment_s >= until_s or (moment_s - changed_s >= _STILL_S and not now.running):
+            if moment_s >= until_s or (
+                moment_s - changed_s >= _UNCHANGED_COUNTERS_S and not now.running
+            ):
                 return found
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def _counters_for_comparison(metrics: EngineMetrics) -> tuple[int | None, ...]:

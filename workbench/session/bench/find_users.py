@@ -13,7 +13,7 @@ from workbench.bench.user_capacity import (
     MOST_USERS,
     LevelRun,
     judge_level,
-    requests_of_a_run,
+    requests_per_run,
 )
 from workbench.bench.user_estimate import UserEstimate
 from workbench.model.counts import four_digits
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.session.results.results import Results
 
-_TRIES = 3  # of a run that is invalid
+_MAX_TRIES_PER_RUN = 3  # of a run that is invalid
 # Benchmarks a server with fields of BenchSpec, and returns the id of the result.
-Run = Callable[..., Awaitable[int]]
+RunBenchmark = Callable[..., Awaitable[int]]
 
 
-async def find_users(run: Run, results: Results, shape: Mapping[str, Any]) -> int:
+async def find_users(run: RunBenchmark, results: Results, shape: Mapping[str, Any]) -> int:
     """Search the number of users that keep the SLO of `shape` (fields of BenchSpec), beginning with its
     concurrency, one run a level. Return the id of a result with that number: the result of the highest
     level that kept the SLO, with the load that was asked for. Raises BenchError if a level could not
@@ -47,7 +47,7 @@ async def find_users(run: Run, results: Results, shape: Mapping[str, Any]) -> in
         fields = {
             **shape,
             "concurrency": users,
-            "requests": requests_of_a_run(users, limits),
+            "requests": requests_per_run(users, limits),
             "seconds": None,  # the number of requests decides
             "warmup": users,
             "seed": int(shape.get("seed") or 0) + 1000 * users,
@@ -60,9 +60,9 @@ async def find_users(run: Run, results: Results, shape: Mapping[str, Any]) -> in
         assert judged is not None
         ratios = {**estimate.ratios, users: math.log(judged.ratio)}
         estimate = UserEstimate(ratios, estimate.first, estimate.most)
-    if estimate.keeps is None:
+    if estimate.highest_level_that_keeps is None:
         raise BenchError(f"one user breaks a limit of {slo}", next_step="loosen the limits")
-    best, value = measured[estimate.keeps], estimate.users()
+    best, value = measured[estimate.highest_level_that_keeps], estimate.estimated_users()
     numbers = ", ".join(f"#{one.id}" for one in measured.values())
     note = f"{four_digits(value)} users keep {slo}, by {numbers}; the rest is of #{best.id}"
     first = measured[estimate.first]
@@ -71,12 +71,14 @@ async def find_users(run: Run, results: Results, shape: Mapping[str, Any]) -> in
     return await asyncio.to_thread(results.db.add, first.spec, best.conditions, summary, samples)
 
 
-async def _valid_result(run: Run, results: Results, fields: Mapping[str, Any]) -> BenchResult:
+async def _valid_result(
+    run: RunBenchmark, results: Results, fields: Mapping[str, Any]
+) -> BenchResult:
     """Return the result of one level, measured again if it is invalid. Requests that fail can show
     that a level breaks the limits; a level that keeps them needs a valid result. Raises BenchError if
     it stays invalid, or if its limits cannot be judged."""
     why = ""
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES_PER_RUN):
         result = await results.get(await run(**fields))
         summary = result.summary
         unknown = next((str(one.limit) for one in summary.slo if one.kept_pct is None), None)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.bench.energy import Idle, with_energy, without_energy
+from workbench.bench.energy import IdlePower, with_energy, without_energy
 from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, measured_clocks
 from workbench.gpu.settings.disturbance import DisturbanceWatch
@@ -28,19 +28,21 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
 
-INTERVAL_S = 0.1
-PROGRAMS_S = 1.0  # between two readings of the programs on the GPUs and of persistence mode
+READ_INTERVAL_S = 0.1
+PROGRAMS_INTERVAL_S = (
+    1.0  # between two readings of the programs on the GPUs and of persistence mode
+)
 # Drivers report power as a mean over 1 s (Ampere and later): a shorter run would show the power
 # before it.
-SHORTEST_S = 2.0
-RISE_S = 1.0  # utilization and clocks are means over up to a second
+SHORTEST_POWER_RUN_S = 2.0
+UTILIZATION_RISE_S = 1.0  # utilization and clocks are means over up to a second
 # of idling before a run: one second until the mean forgets earlier power, and one that counts
-IDLE_S = 2.0
+IDLE_BEFORE_RUN_S = 2.0
 IDLE_UTIL_PCT = 1.0
 # power of the first second over that of the second: above it, power was still falling
-STEADY = 1.05
-_FIRST_READING_S = 5.0
-_LAST_READING_S = 2.5
+STEADY_POWER_RATIO = 1.05
+_FIRST_READING_TIMEOUT_S = 5.0
+_LAST_READING_TIMEOUT_S = 2.5
 
 
 class RequestCounts(NamedTuple):
@@ -54,11 +56,13 @@ class RequestCounts(NamedTuple):
 
 class Meter:
     """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run,
-    then call `reading_after` and `with_gpus`. If `wait` is False, the block begins before the first
+    then call `reading_after` and `add_gpus_to_outcome`. If `wait` is False, the block begins before the first
     reading, and the caller must await `wait_until_ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
-        self._source = source_of(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
+        self._source = source_of(
+            host, READ_INTERVAL_S, self._take_reading, agent_options={"slow_s": PROGRAMS_INTERVAL_S}
+        )
         self._wait = wait
         self._watch: DisturbanceWatch | None = None
 
@@ -72,23 +76,23 @@ class Meter:
         """Wait for the first reading. Return also if it turns out that the GPUs cannot be read."""
         # without GPUs the run is measured anyway; `absent` has the reason
         with suppress(HostError, TimeoutError):
-            await self._source.wait_for_first_reading(_FIRST_READING_S)
+            await self._source.wait_for_first_reading(_FIRST_READING_TIMEOUT_S)
 
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()
 
-    def _take(self, telemetry: Telemetry) -> None:
+    def _take_reading(self, telemetry: Telemetry) -> None:
         if self._watch is not None:
             self._watch.take_telemetry(telemetry)
 
-    def watch(self, gpus: Sequence[int]) -> DisturbanceWatch:
+    def watch_gpus(self, gpus: Sequence[int]) -> DisturbanceWatch:
         """Begin to record what changes on the GPUs with these indices, and return the record."""
         self._watch = DisturbanceWatch(gpus)
-        self._watch.take_telemetry(self.latest)
+        self._watch.take_telemetry(self.latest_reading)
         return self._watch
 
     @property
-    def latest(self) -> Telemetry | None:
+    def latest_reading(self) -> Telemetry | None:
         return self._source.latest
 
     def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
@@ -100,14 +104,14 @@ class Meter:
         """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes
         within 2.5 s. None if there was no reading at all."""
         await self._source.refresh()  # also programs and persistence mode, which are read seldom
-        deadline = time.monotonic() + _LAST_READING_S
+        deadline = time.monotonic() + _LAST_READING_TIMEOUT_S
         while time.monotonic() < deadline:
             latest = self._source.latest
             if latest is not None and (
                 not latest.gpus or (self._source.age_s or 0) < time.time() - unix_s
             ):
                 break
-            await asyncio.sleep(INTERVAL_S / 2)
+            await asyncio.sleep(READ_INTERVAL_S / 2)
         return self._source.latest
 
     def proofs_of_settings(
@@ -141,76 +145,81 @@ class Meter:
         """Return the readings between the two times of a load, without its first second, in which
         clocks still rise."""
         return [
-            m for m in self._source.readings_between(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s
+            m
+            for m in self._source.readings_between(t0_s, t1_s)
+            if t0_s + UTILIZATION_RISE_S <= m.at_s <= t1_s
         ]
 
     async def idle_power(
         self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]
-    ) -> Idle:
+    ) -> IdlePower:
         """Return the summed power of these GPUs before the run, or why it is not known. The server
         must have no requests, which the utilization shows if the engine does not report requests.
         Takes 2 s, or up to 6 s while power still falls."""
-        if IDLE_S <= 0:
-            return Idle()
+        if IDLE_BEFORE_RUN_S <= 0:
+            return IdlePower()
         if self._source.latest is None or not self._source.latest.infos or not gpus:
-            return Idle(why="the GPUs of the server are not known")
+            return IdlePower(why="the GPUs of the server are not known")
         before, began_s = await requests(), time.monotonic()
         if before.in_flight:
-            return Idle(
+            return IdlePower(
                 why=f"before the run, {count_of(before.in_flight, 'request')} of other "
                 "clients in flight"
             )
-        await asyncio.sleep(IDLE_S)
+        await asyncio.sleep(IDLE_BEFORE_RUN_S)
         while True:
             at_s = time.monotonic()
             first, second = (
-                self._summary_during(gpus, at_s - part * IDLE_S, IDLE_S / 2) for part in (1.0, 0.5)
+                self._summary_during(gpus, at_s - part * IDLE_BEFORE_RUN_S, IDLE_BEFORE_RUN_S / 2)
+                for part in (1.0, 0.5)
             )
-            falling = (first.power_w or 0.0) > STEADY * (second.power_w or 0.0)
-            if not falling or at_s - began_s >= 3 * IDLE_S:
+            falling = (first.power_w or 0.0) > STEADY_POWER_RATIO * (second.power_w or 0.0)
+            if not falling or at_s - began_s >= 3 * IDLE_BEFORE_RUN_S:
                 break
-            await asyncio.sleep(IDLE_S / 2)
+            await asyncio.sleep(IDLE_BEFORE_RUN_S / 2)
         if (await requests()) != before:
-            return Idle(why="requests of other clients arrived before the run")
+            return IdlePower(why="requests of other clients arrived before the run")
         if second.power_w is None:
-            return Idle(
+            return IdlePower(
                 why=second.absent.get("power_w", "the driver reported no power before the run")
             )
         if before.in_flight is None and (
             second.gpu_util_pct is None or second.gpu_util_pct > IDLE_UTIL_PCT
         ):
-            return Idle(why="it is not known whether the server was idle before the run")
+            return IdlePower(why="it is not known whether the server was idle before the run")
         if falling:
-            return Idle(
+            return IdlePower(
                 why=f"power was still falling before the run, by then {second.power_w:.0f} W"
             )
-        return Idle(round(second.power_w, 3), "")
+        return IdlePower(round(second.power_w, 3), "")
 
     def _summary_during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
         moments = self._source.readings_between(t0_s, t0_s + seconds)
-        return summarize_gpu_readings(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
+        return summarize_gpu_readings(
+            moments, gpus, t0_s, t0_s + seconds, interval_s=READ_INTERVAL_S
+        )
 
-    def with_gpus(
-        self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None
+    def add_gpus_to_outcome(
+        self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: IdlePower | None = None
     ) -> BenchSummary:
         """Return the run's summary with the metrics of the GPUs `gpus` while its rates were
         measured. If the GPUs are not known, the metrics are None and `absent` has the reason."""
-        idle, latest = idle or Idle(), self._source.latest
+        idle, latest = idle or IdlePower(), self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or (
                 "no GPU on this host"
             )
             return without_energy(outcome.summary, why)
-        t0_s, t1_s = rate_window(outcome)
+        t0_s, t1_s = rate_window_in_unix_time(outcome)
         seconds = t1_s - t0_s
         during = self._summary_during(gpus, t0_s, seconds)
-        if seconds >= SHORTEST_S:
+        if seconds >= SHORTEST_POWER_RUN_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
         short = (
             f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
         )
-        why = f"{short}: run {SHORTEST_S:.0f} s or longer"
+        why = f"{short}: run {SHORTEST_POWER_RUN_S:.0f} s or longer"
         return replace(without_energy(outcome.summary, why, idle), gpu=_drop_power(during))
 
 
@@ -226,7 +235,7 @@ def _drop_power(during: GpuDuring) -> GpuDuring:
     )
 
 
-def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
+def window_in_unix_time(outcome: BenchOutcome) -> tuple[float, float]:
     """Return (begin, end) in Unix time of the part of a run from which its rates are computed. This
     is the part with a steady load, or the whole run if there is no such part."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
@@ -234,9 +243,9 @@ def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
     return outcome.t0_unix, outcome.t1_unix
 
 
-def rate_window(outcome: BenchOutcome) -> tuple[float, float]:
+def rate_window_in_unix_time(outcome: BenchOutcome) -> tuple[float, float]:
     """Return (begin, end) of the part of a run from which its rates are computed, in this process's
     time.monotonic()."""
     shift = time.monotonic() - time.time()
-    begin, end = window_unix(outcome)
+    begin, end = window_in_unix_time(outcome)
     return begin + shift, end + shift

@@ -13,35 +13,39 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.energy import without_energy
 from workbench.bench.records import BenchOutcome
-from workbench.bench.workers import KeptResult, fetch_kept
+from workbench.bench.workers import KeptResult, fetch_kept_result
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.json_records import from_json, to_json
-from workbench.session.bench.benchmark_load import Load, Prestarted, ServerUnderTest
-from workbench.session.bench.measurement import Measured
+from workbench.session.bench.benchmark_load import BenchmarkLoad, PrestartedClient, ServerUnderTest
+from workbench.session.bench.measurement import MeasuredLoad
 from workbench.store import left_benchmarks
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.store.left_benchmarks import LeftBenchmark
 
-_END_S = 60.0  # for a load client to write its result after its Workbench was killed
-_EACH_S = 0.2
-_TIMES = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
-_PAGES = {"experiment": "X", "sweep": "S", "tune": "N"}  # kind of a series -> key of its page
-_WHY = "its Workbench was killed"
-_NOT_JUDGED = (
-    f"partial result: {_WHY} after the load, before the counters of the engine and the text of the "
+_CLIENT_END_TIMEOUT_S = 60.0  # for a load client to write its result after its Workbench was killed
+_POLL_INTERVAL_S = 0.2
+_TIME_FIELDS = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
+_PAGE_KEY_OF_SERIES = {
+    "experiment": "X",
+    "sweep": "S",
+    "tune": "N",
+}  # kind of a series -> key of its page
+_KILLED_REASON = "its Workbench was killed"
+_NOT_JUDGED_REASON = (
+    f"partial result: {_KILLED_REASON} after the load, before the counters of the engine and the text of the "
     "answers were looked at"
 )
-_STORED_MEANWHILE = 20  # newest results among which that of a killed Workbench is looked for
+_MAX_NEWEST_RESULTS = 20  # newest results among which that of a killed Workbench is looked for
 
 
-def as_message(outcome: BenchOutcome) -> dict[str, Any]:
+def outcome_as_message(outcome: BenchOutcome) -> dict[str, Any]:
     """Return the outcome of a load in the form of its load client's final message. `salt`, which no
     two runs share, says which run it is of."""
-    times = {name: getattr(outcome, name) for name in _TIMES}
+    times = {name: getattr(outcome, name) for name in _TIME_FIELDS}
     return {
         "type": "summary",
         "summary": to_json(outcome.summary),
@@ -73,25 +77,25 @@ async def _take_left_result(session: Session, left: LeftBenchmark) -> None:
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
             message = await _final_message(session, left)
-            if message is not None and await _is_stored(session, message):
+            if message is not None and await _is_result_stored(session, message):
                 return  # it was killed after that: the result is among the others
             if message is not None:
                 result_id = await _store_result(session, left.about, message)
     outcome = "nothing was stored, because no request had been measured"
     if result_id is not None:
         outcome = f"what was measured until then is result {result_id}, a partial one"
-    session.core.record(f"# {_title_of_left(left)} was cut off: {_WHY}", outcome)
-    text = f"{_title_of_left(left)} was cut off, because {_WHY}; {outcome}"
+    session.core.record_command(f"# {_title_of_left(left)} was cut off: {_KILLED_REASON}", outcome)
+    text = f"{_title_of_left(left)} was cut off, because {_KILLED_REASON}; {outcome}"
     bench = session.state.bench
     if not (bench.running or bench.queued):
         session.core.update(bench=replace(bench, error=text, stored_id=result_id))
-    session.core.notify(Level.WARN, text, _next_step(left))
+    session.core.notify(Level.WARN, text, _next_step_for_left(left))
 
 
-def _next_step(left: LeftBenchmark) -> str:
+def _next_step_for_left(left: LeftBenchmark) -> str:
     match left.about.get("series"):
-        case [str(kind), int(number)] if kind in _PAGES:
-            return f"press {_PAGES[kind]}, then R to resume {kind} {number}"
+        case [str(kind), int(number)] if kind in _PAGE_KEY_OF_SERIES:
+            return f"press {_PAGE_KEY_OF_SERIES[kind]}, then R to resume {kind} {number}"
     return "press b to measure again"
 
 
@@ -105,18 +109,18 @@ def _title_of_left(left: LeftBenchmark) -> str:
 async def _final_message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] | None:
     """Return the final message of the load client; None if it left none."""
     if left.about["client"] == "host" and not left.result.exists():
-        return await fetch_kept(session.host, from_json(KeptResult, left.about["kept"]))
-    for _ in range(round(_END_S / _EACH_S)):
-        if not _client_lives(left):
+        return await fetch_kept_result(session.host, from_json(KeptResult, left.about["kept"]))
+    for _ in range(round(_CLIENT_END_TIMEOUT_S / _POLL_INTERVAL_S)):
+        if not _is_client_alive(left):
             break
-        await asyncio.sleep(_EACH_S)  # it may be writing the result now
+        await asyncio.sleep(_POLL_INTERVAL_S)  # it may be writing the result now
     if not left.result.exists():
         return None
     found = json.loads(await asyncio.to_thread(left.result.read_bytes))
     return found if isinstance(found, dict) else None
 
 
-def _client_lives(left: LeftBenchmark) -> bool:
+def _is_client_alive(left: LeftBenchmark) -> bool:
     """Return whether the load client of a benchmark on this machine still runs."""
     try:
         command = Path(f"/proc/{left.about['kept']['pid']}/cmdline").read_bytes()
@@ -125,12 +129,12 @@ def _client_lives(left: LeftBenchmark) -> bool:
     return left.name.encode() in command
 
 
-async def _is_stored(session: Session, message: Mapping[str, Any]) -> bool:
+async def _is_result_stored(session: Session, message: Mapping[str, Any]) -> bool:
     """Return whether the killed Workbench had stored the result in `message`."""
     salt = message.get("salt")
     if not salt:
         return False
-    newest = await asyncio.to_thread(session.results.db.list, _STORED_MEANWHILE)
+    newest = await asyncio.to_thread(session.results.db.list, _MAX_NEWEST_RESULTS)
     return any(result.spec.salt == salt for result in newest)
 
 
@@ -143,9 +147,9 @@ async def _store_result(
         return None
     summary = from_json(BenchSummary, message["summary"])
     if "salt" in message:  # the load had ended
-        summary = replace(summary, refused=(*summary.refused, _NOT_JUDGED))
+        summary = replace(summary, refused=(*summary.refused, _NOT_JUDGED_REASON))
     spec = replace(from_json(BenchSpec, about["spec"]), salt=str(message.get("salt", "")))
-    times = {name: message[name] for name in _TIMES}
+    times = {name: message[name] for name in _TIME_FIELDS}
     supervisor, run_id = session.servers.supervisor, about["run_id"]
     status = await supervisor.look(run_id) if run_id else None
     server = ServerUnderTest(
@@ -157,6 +161,10 @@ async def _store_result(
         address=about["address"],
     )
     outcome = BenchOutcome(spec, summary, [], bool(message.get("partial")), **times)
-    measured = Measured(outcome, without_energy(summary, f"{_WHY}, which read the GPUs"))
-    load = Load(spec, server, {}, asyncio.Event(), Prestarted(client=about["client"]))
-    return await session.bench.keep_left(load, measured)
+    measured = MeasuredLoad(
+        outcome, without_energy(summary, f"{_KILLED_REASON}, which read the GPUs")
+    )
+    load = BenchmarkLoad(
+        spec, server, {}, asyncio.Event(), PrestartedClient(client=about["client"])
+    )
+    return await session.bench.store_left_benchmark(load, measured)

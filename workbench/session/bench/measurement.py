@@ -37,14 +37,19 @@ from workbench.server.engine_counters import (
 from workbench.server.kept_connection import kept_connection_to
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
-from workbench.session.bench.gpu_meter import Meter, rate_window, window_unix
-from workbench.session.bench.text_probe import PART_S, GivenUp, TextProbe, nonsense_expected
+from workbench.session.bench.gpu_meter import Meter, rate_window_in_unix_time, window_in_unix_time
+from workbench.session.bench.text_probe import (
+    PROBE_PART_S,
+    AbandonedRequests,
+    TextProbe,
+    is_nonsense_expected,
+)
 from workbench.session.conditions import gpus_of_plan
-from workbench.session.state import PREPARING
+from workbench.session.state import PREPARING_PHASE
 
 if TYPE_CHECKING:
-    from workbench.bench.energy import Idle
-    from workbench.bench.prompt_length import Length
+    from workbench.bench.energy import IdlePower
+    from workbench.bench.prompt_length import PromptLength
     from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
     from workbench.gpu.settings.disturbance import DisturbanceWatch
     from workbench.gpu.settings.proof import Proof
@@ -56,19 +61,19 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import Alteration
     from workbench.server.small_requests import Ask
     from workbench.server.tokenizer import Tokenizer
-    from workbench.session.bench.benchmark_load import Load
-    from workbench.session.bench.text_probe import Count
+    from workbench.session.bench.benchmark_load import BenchmarkLoad
+    from workbench.session.bench.text_probe import CountTokens
 
 T = TypeVar("T")
 
-IDLE_S = 20.0  # for the requests that the probe gave up
-_LOOK_S = 0.2
-MOMENTS_S = 60.0  # around the window of a run: readings that its timeline may contain
+PROBE_IDLE_TIMEOUT_S = 20.0  # for the requests that the probe gave up
+_POLL_INTERVAL_S = 0.2
+READINGS_AROUND_RUN_S = 60.0  # around the window of a run: readings that its timeline may contain
 _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache decide the result
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
 
-def decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
+def is_decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
     """Return why a result of `requests` requests is invalid because more than _CACHED_SHARE of its
     prompt tokens came from the engine's prefix cache; None if it is not. Cached tokens that all
     prompts begin with do not count: a chat template, or the token that begins a text."""
@@ -88,7 +93,7 @@ def decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> st
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLoad:
     """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs, and `idle`
     the power of these GPUs before the run, None if that power was not measured. `engine` is the
     engine's name, None if the engine is not known."""
@@ -98,12 +103,12 @@ class Measured:
     gpus: tuple[int, ...] = ()
     telemetry: Telemetry | None = None
     proofs: tuple[Proof, ...] = ()
-    idle: Idle | None = None
+    idle: IdlePower | None = None
     engine: str | None = None
     clocks: tuple[Clock, ...] = ()
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
-    def mark_as_partial(self, lost: HostUnreachable) -> Measured:
+    def mark_as_partial(self, lost: HostUnreachable) -> MeasuredLoad:
         """Return the measurement marked as partial, because the connection to the host was lost. It
         has no clocks under load and no proofs of which GPU settings are in force."""
         why = (
@@ -114,7 +119,7 @@ class Measured:
         refused = self.summary.refused if known else (*self.summary.refused, why)
         return replace(self, proofs=(), clocks=(), summary=replace(self.summary, refused=refused))
 
-    def with_locks_changed(self, why: Sequence[str]) -> Measured:
+    def mark_locks_changed(self, why: Sequence[str]) -> MeasuredLoad:
         """Return the measurement marked as invalid for the reasons `why`, which name the clock
         locks that changed during the run. The proofs that clock locks are in force are removed."""
         kept = tuple(p for p in self.proofs if not is_lock(p.setting))
@@ -133,13 +138,13 @@ class Measurement:
     def __init__(
         self,
         host: Host,
-        load: Load,
+        load: BenchmarkLoad,
         *,
         on_progress: Callable[[BenchProgress], None],
         on_sent: Callable[[BenchOutcome], None],
         alterations: Sequence[Alteration] = (),
         known: ContrastEvidence | None = None,
-        idle: Idle | None = None,
+        idle: IdlePower | None = None,
         earlier: Earlier | None = None,
     ) -> None:
         self._earlier = earlier
@@ -147,11 +152,13 @@ class Measurement:
         self._spec, self._cancel = load.spec, load.cancel
         self._on_progress, self._on_sent = on_progress, on_sent
         self._alterations, self._known, self._idle = alterations, known, idle
-        self._length: Length | None = None
-        self._count: Count | None = None  # the server's tokenizer
-        self._left = GivenUp()  # requests of the probe that still run when the load begins
+        self._length: PromptLength | None = None
+        self._count: CountTokens | None = None  # the server's tokenizer
+        self._left = (
+            AbandonedRequests()
+        )  # requests of the probe that still run when the load begins
 
-    async def run(self) -> Measured:
+    async def measure_load(self) -> MeasuredLoad:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
         BenchError if the load cannot be measured."""
         async with AsyncExitStack() as stack:
@@ -167,10 +174,12 @@ class Measurement:
             )
             client = stack.enter_context(closing(AnswerClient(self._spec, self._api_key())))
             self._probe = TextProbe(
-                client, self._spec, nonsense_expected(self._spec, self._server.plan)
+                client, self._spec, is_nonsense_expected(self._spec, self._server.plan)
             )
             measured = await (
-                self._with_meter if self._server.gpus_known else self._measure_without_meter
+                self._measure_with_optional_meter
+                if self._server.gpus_known
+                else self._measure_without_meter
             )(ask, engine)
             if not (measured.outcome.partial or self._cancel.is_set()):
                 await self._probe_after(measured.outcome)
@@ -178,7 +187,7 @@ class Measurement:
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
 
-    async def _with_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
+    async def _measure_with_optional_meter(self, ask: Ask, engine: EngineWatch) -> MeasuredLoad:
         started = self._load.prestarted.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
             await self._result_unless_cancelled(
@@ -186,60 +195,66 @@ class Measurement:
             )
             return await self._measure_with_meter(ask, engine, meter)
 
-    async def _measure_without_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
-        await self._result_unless_cancelled(self._prepare(ask, engine))
+    async def _measure_without_meter(self, ask: Ask, engine: EngineWatch) -> MeasuredLoad:
+        await self._result_unless_cancelled(self._prepare_load(ask, engine))
         outcome, during = await self._send_load(engine)
-        summary = self._with_engine(outcome, during)
-        return Measured(outcome, without_energy(summary, self._server.gpus_unknown_because))
+        summary = self._add_engine_counters(outcome, during)
+        return MeasuredLoad(outcome, without_energy(summary, self._server.why_gpus_are_unknown))
 
-    async def _measure_with_meter(self, ask: Ask, engine: EngineWatch, meter: Meter) -> Measured:
-        gpus = gpus_of_plan(self._server.plan, meter.latest.infos if meter.latest else ())
+    async def _measure_with_meter(
+        self, ask: Ask, engine: EngineWatch, meter: Meter
+    ) -> MeasuredLoad:
+        gpus = gpus_of_plan(
+            self._server.plan, meter.latest_reading.infos if meter.latest_reading else ()
+        )
         idle = self._idle
         if idle is None:
-            self._show_phase(PREPARING)
+            self._show_phase(PREPARING_PHASE)
             idle = await self._result_unless_cancelled(
                 meter.idle_power(gpus, engine.count_requests)
             )
-        await self._result_unless_cancelled(self._prepare(ask, engine))
-        watch = meter.watch(gpus)
+        await self._result_unless_cancelled(self._prepare_load(ask, engine))
+        watch = meter.watch_gpus(gpus)
         outcome, during = await self._send_load(engine)
-        outcome = replace(outcome, summary=self._with_engine(outcome, during))
+        outcome = replace(outcome, summary=self._add_engine_counters(outcome, during))
         try:
-            return await self._with_gpus(outcome, idle, meter, watch)
+            return await self._add_gpu_readings(outcome, idle, meter, watch)
         except HostUnreachable as lost:
             why = f"the connection to {self._server.host} was lost during the run"
-            return Measured(outcome, without_energy(outcome.summary, why), gpus).mark_as_partial(
-                lost
-            )
+            return MeasuredLoad(
+                outcome, without_energy(outcome.summary, why), gpus
+            ).mark_as_partial(lost)
 
-    async def _with_gpus(
-        self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch
-    ) -> Measured:
+    async def _add_gpu_readings(
+        self, outcome: BenchOutcome, idle: IdlePower, meter: Meter, watch: DisturbanceWatch
+    ) -> MeasuredLoad:
         """Return the measurement of the load `outcome`, with the GPUs' readings by `meter` and
         their power `idle` before the load. `watch` has recorded what changed on the GPUs during the
         load."""
         telemetry = await meter.reading_after(outcome.t1_unix)
         gpus = gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
-        summary = meter.with_gpus(outcome, gpus, idle)
-        span, used = rate_window(outcome), (*gpus, HOST_INDEX)
+        summary = meter.add_gpus_to_outcome(outcome, gpus, idle)
+        span, used = rate_window_in_unix_time(outcome), (*gpus, HOST_INDEX)
         proofs = meter.proofs_of_settings(
             *span, [a for a in self._alterations if a.gpu_index in used], self._known
         )
         clocks = (
             meter.clocks_under_load(*span, self._alterations, self._known) if self._known else ()
         )
-        changed, beside = await self._disturbances(watch)
+        changed, beside = await self._disturbances_during(watch)
         summary = replace(
             summary,
             notes=(*summary.notes, *(p.line for p in proofs), *beside),
             refused=(*summary.refused, *changed),
         )
-        moments = meter.readings_between(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
-        return Measured(
+        moments = meter.readings_between(
+            span[0] - READINGS_AROUND_RUN_S, span[1] + READINGS_AROUND_RUN_S
+        )
+        return MeasuredLoad(
             outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments
         )
 
-    async def _disturbances(
+    async def _disturbances_during(
         self, watch: DisturbanceWatch
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which foreign programs used the GPUs
@@ -262,7 +277,7 @@ class Measurement:
 
     # ---- before the load
 
-    async def _prepare(self, ask: Ask, engine: EngineWatch) -> None:
+    async def _prepare_load(self, ask: Ask, engine: EngineWatch) -> None:
         """Fit the length of the prompts to the server's tokenizer, send the part of the text probe
         before the load, then read the engine's counters."""
         if not self._spec.command:
@@ -303,11 +318,11 @@ class Measurement:
         if own:
             return
         if self._spec.trace:
-            await self._fit_trace(tokenizer)
+            await self._fit_trace_lengths(tokenizer)
         elif not self._spec.prompt_words:
-            await self._fit_prompts(tokenizer)
+            await self._fit_prompt_lengths(tokenizer)
 
-    async def _fit_prompts(self, tokenizer: Tokenizer) -> None:
+    async def _fit_prompt_lengths(self, tokenizer: Tokenizer) -> None:
         spec = self._spec
         longest = round(spec.max_tokens * (1 + spec.length_spread))
         limit = tokenizer.max_model_len
@@ -324,7 +339,7 @@ class Measurement:
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)
 
-    async def _fit_trace(self, tokenizer: Tokenizer) -> None:
+    async def _fit_trace_lengths(self, tokenizer: Tokenizer) -> None:
         spec, limit = self._spec, tokenizer.max_model_len
         load = trace_load(spec.trace)
         if limit is not None and load.most_tokens > limit:
@@ -340,19 +355,19 @@ class Measurement:
         known = await prompt_length.measure_passages(spec, tokenizer.count)
         if known is not None:
             self._spec = replace(
-                spec, prompt_words=known.words, passage_tokens=known.tokens.numbers
+                spec, prompt_words=known.words, passage_tokens=known.tokens.as_numbers
             )
 
     # ---- the load
 
     async def _send_load(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
-        async with engine.watch_during():
+        async with engine.watch_during_load():
             outcome = await (self._run_own_command() if self._spec.command else self._run_client())
         self._on_sent(outcome)
-        begin, end = window_unix(outcome)
+        begin, end = window_in_unix_time(outcome)
         if self._spec.command:
             return outcome, await engine.read_after_load(begin, end)
-        sent = _sent_counts(outcome.summary)
+        sent = _counts_of_sent_load(outcome.summary)
         return outcome, await engine.read_after_load(
             begin, end, lambda e: counts_caught_up(e, *sent) or self._cancel.is_set()
         )
@@ -363,8 +378,8 @@ class Measurement:
         if spec.api_key_env and (key := self._api_key()):
             env[spec.api_key_env] = key
         there = self._load.url_there if started.client == "host" else spec.url
-        no_language = bool(nonsense_expected(spec, self._server.plan))
-        outcome = await runner.run(
+        no_language = bool(is_nonsense_expected(spec, self._server.plan))
+        outcome = await runner.run_load(
             replace(spec, url=there, random_weights=no_language),
             on_progress=self._on_progress,
             cancel=self._cancel,
@@ -376,14 +391,14 @@ class Measurement:
 
     async def _run_own_command(self) -> BenchOutcome:
         spec, base_url = self._spec, f"{self._spec.url}/v1"
-        env = own_command.environment(base_url, spec.model, self._api_key())
+        env = own_command.command_environment(base_url, spec.model, self._api_key())
 
         def show_line(line: str, elapsed_s: float) -> None:
             self._show_phase("running the command", line, elapsed_s)
 
         self._show_phase("running the command")
         with own_command.fill_in_server(spec.command, base_url, spec.model) as argv:
-            done = await own_command.run(
+            done = await own_command.run_command(
                 argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s
             )
         return BenchOutcome(
@@ -392,7 +407,7 @@ class Measurement:
 
     # ---- what the engine counted
 
-    def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
+    def _add_engine_counters(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
         """Return the benchmark's summary with the engine's metrics. If the engine and the load
         client counted different numbers of requests or tokens, the difference becomes a note or
         makes the result invalid."""
@@ -403,21 +418,23 @@ class Measurement:
         )
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
-            return own_command.with_counts(replace(summary, engine=during, absent=absent), during)
+            return own_command.add_engine_counts(
+                replace(summary, engine=during, absent=absent), during
+            )
         left, marked = self._left, list(summary.marked)
         if left.requests:
             marked.append(
                 f"the load began while the server still worked on "
-                f"{count_of(left.requests, 'prompt')} of the text probe, given up after {PART_S:.0f} s"
+                f"{count_of(left.requests, 'prompt')} of the text probe, given up after {PROBE_PART_S:.0f} s"
             )
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial or left.requests):
             during = replace(
-                during, disagreements=count_disagreements(during, *_sent_counts(summary))
+                during, disagreements=count_disagreements(during, *_counts_of_sent_load(summary))
             )
         others = foreign_load_reason(
             during,
-            *_sent_counts(summary),
+            *_counts_of_sent_load(summary),
             outcome.spec.concurrency + left.requests,
             uncounted=_tokens_of_failed_requests(outcome.spec, summary, left),
         )
@@ -431,7 +448,7 @@ class Measurement:
             )
         reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
         notes += reuse.notes
-        cached = decided_by_cache(outcome.spec, during, _sent_counts(summary)[0])
+        cached = is_decided_by_cache(outcome.spec, during, _counts_of_sent_load(summary)[0])
         if cached and not any("cache" in reason for reason in invalid):
             invalid.append(cached)
         return replace(
@@ -475,19 +492,19 @@ class Measurement:
 
 
 async def _wait_until_idle(engine: EngineWatch) -> bool:
-    """Wait, at most IDLE_S, until the engine has no request. Return whether it has none; False if it
+    """Wait, at most PROBE_IDLE_TIMEOUT_S, until the engine has no request. Return whether it has none; False if it
     does not say so."""
-    until_s = time.monotonic() + IDLE_S
+    until_s = time.monotonic() + PROBE_IDLE_TIMEOUT_S
     while time.monotonic() < until_s:
         in_flight = (await engine.count_requests()).in_flight
         if not in_flight:
             return in_flight is not None
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_INTERVAL_S)
     return False
 
 
 def _tokens_of_failed_requests(
-    spec: BenchSpec, summary: BenchSummary, left: GivenUp
+    spec: BenchSpec, summary: BenchSummary, left: AbandonedRequests
 ) -> tuple[int, int]:
     """Return how many prompt tokens and output tokens the engine may have counted for the failed
     requests and those that the probe `left`, at most."""
@@ -503,7 +520,7 @@ def _tokens_of_failed_requests(
     )
 
 
-def _sent_counts(summary: BenchSummary) -> tuple[int, int | None, int | None]:
+def _counts_of_sent_load(summary: BenchSummary) -> tuple[int, int | None, int | None]:
     """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A
     number of tokens is None if the server does not report it."""
 

@@ -22,48 +22,50 @@ class MeasurementLock:
 
     def __init__(self, core: StateHolder, alterations: GpuAlterations) -> None:
         self._core, self._alterations = core, alterations
-        self._depth = 0  # of nested `hold` blocks: an experiment holds the lock for all of its runs
+        self._depth = (
+            0  # of nested `hold_lock` blocks: an experiment holds the lock for all of its runs
+        )
         self.if_held = IfHeld.REFUSE
         self.tell: Callable[[str], None] | None = None
         self._others = measurement_lock.OtherMeasurements()
 
     @asynccontextmanager
-    async def hold(self, what: str) -> AsyncIterator[None]:
+    async def hold_lock(self, what: str) -> AsyncIterator[None]:
         """Hold the measurement lock while the block runs; blocks may be nested. `what` names the
         work for other Workbenches. Raises HostOccupied if somebody else holds the lock and
         `if_held` is REFUSE."""
         if self._depth:
-            async with self._hold_nested():
+            async with self._hold_nested_lock():
                 yield
             return
-        tell = self.tell or (lambda text: self._core.record(f"# {text}"))
+        tell = self.tell or (lambda text: self._core.record_command(f"# {text}"))
         lock = measurement_lock.locked_for_measurement(
             self._core.host, what, if_held=self.if_held, tell=tell
         )
-        async with lock as self._others, self._hold_nested():
+        async with lock as self._others, self._hold_nested_lock():
             self._core.update_host(measured_by=None)
             yield
 
     @asynccontextmanager
-    async def _hold_nested(self) -> AsyncIterator[None]:
+    async def _hold_nested_lock(self) -> AsyncIterator[None]:
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
 
-    def others_since(self, begin_s: float) -> tuple[str, ...]:
+    def other_measurements_since(self, begin_s: float) -> tuple[str, ...]:
         """Return who else measured on this host at any time after `begin_s` of `time.monotonic`,
         while this session held the lock or measured beside its holder."""
         return self._others.since(begin_s)
 
-    def without_lock_s(self, begin_s: float) -> float | None:
+    def seconds_without_lock(self, begin_s: float) -> float | None:
         """Return for how many seconds since `begin_s` of `time.monotonic` this session had lost the
         lock, None if it has not lost it."""
         return self._others.without_lock_s(begin_s)
 
     @contextmanager
-    def allow_while_others_measure(self) -> Iterator[None]:
+    def allow_work_while_others_measure(self) -> Iterator[None]:
         """Let measurements that begin in the block run although somebody else measures."""
         before, self.if_held = self.if_held, IfHeld.BESIDE
         try:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.declared_options import DeclaredOption
 
-EXPERIMENT_TAG = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
+EXPERIMENT_TAG_PATTERN = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
 
 
-def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
+def rows_of_results(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
     """Return one row for each of `results`, which are sorted from new to old. A row's label names
     the differences from the next older result of the same host, engine and model. The label of the
     oldest result names the values that the next newer result changes."""
@@ -26,14 +26,14 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
         family = (result.conditions.host, result.conditions.engine, result.conditions.model)
         families.setdefault(family, []).append(result)
     labels = {
-        one.id: label_of(one, before, after)
+        one.id: label_of_result(one, before, after)
         for first, *rest in families.values()
         for one, before, after in zip(
             (first, *rest), (None, first, *rest), (*rest, None), strict=False
         )
     }
     changes = {
-        one.id: tuple(_changes(one, before))
+        one.id: tuple(_changes_since(one, before))
         for first, *rest in families.values()
         for one, before in zip(rest, (first, *rest), strict=False)
     }
@@ -52,7 +52,7 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
 def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
     """Return (id of the experiment, arm) of a result with these tags; None if the result belongs to
     no experiment. The arm is "A", "B" or "discarded"."""
-    found = next(filter(None, map(EXPERIMENT_TAG.fullmatch, tags)), None)
+    found = next(filter(None, map(EXPERIMENT_TAG_PATTERN.fullmatch, tags)), None)
     return (int(found[1]), found[2]) if found is not None else None
 
 
@@ -71,12 +71,12 @@ def _labels_of_experiments(results: Sequence[BenchResult]) -> dict[int, str]:
             continue
         number, name = arm
         own, other = first[arm], first.get((number, "B" if name == "A" else "A"))
-        differs = label_of(own, other) if other is not None and name in ("A", "B") else ""
+        differs = label_of_result(own, other) if other is not None and name in ("A", "B") else ""
         labels[result_id] = f"A/B {number} {name} {differs}".rstrip()
     return labels
 
 
-def label_of(
+def label_of_result(
     result: BenchResult, before: BenchResult | None, after: BenchResult | None = None
 ) -> str:
     """Return a label that names the differences of `result` from `before`, such as
@@ -88,10 +88,10 @@ def label_of(
     if before is None:
         name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
         return " ".join((*(_changed_load(after, result) if after else ()), name))
-    return " ".join(_changes(result, before)) or "again"
+    return " ".join(_changes_since(result, before)) or "again"
 
 
-def _changes(result: BenchResult, before: BenchResult) -> list[str]:
+def _changes_since(result: BenchResult, before: BenchResult) -> list[str]:
     """Return a text for each difference of `result` from `before`; [] for an imported result."""
     if result.conditions.imported:
         return []
@@ -118,7 +118,7 @@ def _changed_work(before: BenchSpec, now: BenchSpec) -> list[str]:
     parts = []
     for option in OPTIONS:
         old, value = getattr(before, option.field), getattr(now, option.field)
-        if old == value or not _is_named(option, now):
+        if old == value or not _is_named_in_label(option, now):
             continue
         word = option.short or option.name.removeprefix("--")
         if isinstance(option.kind, Switch):
@@ -132,7 +132,7 @@ def _changed_work(before: BenchSpec, now: BenchSpec) -> list[str]:
     return parts
 
 
-def _is_named(option: DeclaredOption, load: BenchSpec) -> bool:
+def _is_named_in_label(option: DeclaredOption, load: BenchSpec) -> bool:
     """Return whether the label of a result with this load names a difference in the option."""
     from workbench.model.declared_options import LABEL, SIZE, STREAMS
 
@@ -240,7 +240,7 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
     return CeilingView(conditions.ceiling_tok_s, summary.per_stream_tok_s, basis, result.id)
 
 
-def last_usable(rows: Sequence[BenchRow]) -> int | None:
+def last_usable_row(rows: Sequence[BenchRow]) -> int | None:
     """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are
     sorted from new to old."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)

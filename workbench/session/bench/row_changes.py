@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
 
-EXPERIMENT = "A/B"  # kind of the series of an experiment
-_SURE = 2.2  # standard errors at the 95 % level, for the few parts of two runs
+EXPERIMENT_KIND = "A/B"  # kind of the series of an experiment
+_SURE_STANDARD_ERRORS = 2.2  # standard errors at the 95 % level, for the few parts of two runs
 
 
-def comparable(row: BenchRow, other: BenchRow) -> bool:
+def are_comparable(row: BenchRow, other: BenchRow) -> bool:
     """Return whether the speeds of two results may be compared: both are valid, and of the same
     engine, model and number of streams."""
     if row.refused or other.refused or row.requests_failed or other.requests_failed:
@@ -28,7 +28,7 @@ def comparable(row: BenchRow, other: BenchRow) -> bool:
 def change_pct(row: BenchRow, base: BenchRow | None) -> float | None:
     """Return by how many percent the tokens per second of `row` differ from those of `base`; None
     if they may not be compared."""
-    if base is None or base.id == row.id or not comparable(row, base):
+    if base is None or base.id == row.id or not are_comparable(row, base):
         return None
     if row.output_tok_s is None or not base.output_tok_s:
         return None
@@ -51,7 +51,7 @@ def noise_of_change(change: float, *errors_pct: float | None) -> float | None:
     known = [error for error in errors_pct if error is not None]
     if len(known) < len(errors_pct):
         return None
-    noise = _SURE * math.sqrt(sum(error**2 for error in known))
+    noise = _SURE_STANDARD_ERRORS * math.sqrt(sum(error**2 for error in known))
     return noise if abs(change) <= noise else None
 
 
@@ -59,7 +59,7 @@ def row_before(row: BenchRow, rows: Sequence[BenchRow]) -> BenchRow | None:
     """Return the result from which the label of `row` names the differences: the next older one of
     the same engine and model. None if there is none, and for a run of an experiment, whose order is
     random: the experiment compares its arms."""
-    if row.series is not None and row.series.kind == EXPERIMENT:
+    if row.series is not None and row.series.kind == EXPERIMENT_KIND:
         return None
     older = (
         one

@@ -19,13 +19,13 @@ from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.server_run import ServerState
 from workbench.session.bench.benchmark_load import (
-    Load,
-    Prestarted,
+    BenchmarkLoad,
+    PrestartedClient,
     ServerUnderTest,
     client_place,
     prestart_client,
 )
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from_fields
 from workbench.session.servers import server_address
 from workbench.store import left_benchmarks
 
@@ -61,7 +61,7 @@ class ServerLoad:
         if preset_id is not None:
             with suppress(WorkbenchError):  # the preset no longer exists: use the general shape
                 suggested = self._presets.get(preset_id).benchmark
-        return spec_from(suggested, overrides)
+        return spec_from_fields(suggested, overrides)
 
     def why_without_preset(self, preset_id: str | None) -> str:
         """Return why a load lacks what the preset of its run suggests: the preset cannot be read. ""
@@ -76,7 +76,7 @@ class ServerLoad:
     @asynccontextmanager
     async def load_at_server(
         self, run_id: str | None, url: str | None, overrides: dict[str, Any]
-    ) -> AsyncIterator[Load]:
+    ) -> AsyncIterator[BenchmarkLoad]:
         """Allow a load on a server while the block runs, and yield that load. The server is the one
         at `url`, or else the run `run_id`, by default the selected or newest READY run. Raises
         BenchError if the server's GPUs cannot be read."""
@@ -88,7 +88,7 @@ class ServerLoad:
             opened = self.load_at_url(url, overrides)
         async with opened as load:
             if not load.server.gpus_known:
-                why = load.server.gpus_unknown_because
+                why = load.server.why_gpus_are_unknown
                 raise BenchError(
                     why, next_step="run the command on the server's host, or with --host HOST"
                 )
@@ -97,7 +97,7 @@ class ServerLoad:
     @asynccontextmanager
     async def load_at_run(
         self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
-    ) -> AsyncIterator[Load]:
+    ) -> AsyncIterator[BenchmarkLoad]:
         """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the
         processes of a benchmark are started, too. Raises BenchError if the run is not READY."""
         supervisor = self._servers.supervisor
@@ -108,7 +108,7 @@ class ServerLoad:
                 host=self._core.host.name,
                 next_step="give a READY run; `workbench servers` lists the runs",
             )
-        spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
+        spec = _use_ascii_key(self.spec_of(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
             self._hold_host_alone(what, run_id, spec if ahead else None, status.node is None) as (
@@ -127,17 +127,17 @@ class ServerLoad:
             server = ServerUnderTest(self._core.host.name, status, record, gpus_known=here)
             hear = partial(self._servers.take_engine_reading, run_id)
             there = f"http://{status.node or LOOPBACK}:{status.port}"
-            yield Load(spec, server, env, cancel, started, hear, there)
+            yield BenchmarkLoad(spec, server, env, cancel, started, hear, there)
 
     @asynccontextmanager
     async def load_at_url(
         self, url: str, overrides: dict[str, Any], *, ahead: bool = False
-    ) -> AsyncIterator[Load]:
+    ) -> AsyncIterator[BenchmarkLoad]:
         """Allow a load on the server at a base URL, started by others, while the block runs, and
         yield that load. A loopback address means a server on the session's host. Raises BenchError
         if the server does not answer or names no model."""
         address = server_address.parse_server_url(url)
-        spec = _with_usable_key(self.spec_of(None, overrides))
+        spec = _use_ascii_key(self.spec_of(None, overrides))
         async with (
             self._hold_host_alone(
                 "a benchmark of a server", None, spec if ahead else None, address.loopback
@@ -165,23 +165,23 @@ class ServerLoad:
             )
             spec = replace(spec, url=base, model=model)
             hear = partial(self._servers.take_engine_reading, address.base)
-            yield Load(spec, server, {}, cancel, started, hear, address.base)
+            yield BenchmarkLoad(spec, server, {}, cancel, started, hear, address.base)
 
     @property
     def other_measurements(self) -> tuple[str, ...]:
         """Who else has measured on this host since the present load was prepared."""
-        return self._lock.others_since(self._began_s)
+        return self._lock.other_measurements_since(self._began_s)
 
     @property
     def without_lock_s(self) -> float | None:
         """For how many seconds since the present load was prepared the measurement lock was lost,
         None if it was not."""
-        return self._lock.without_lock_s(self._began_s)
+        return self._lock.seconds_without_lock(self._began_s)
 
     @asynccontextmanager
     async def _hold_host_alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
-    ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
+    ) -> AsyncIterator[tuple[asyncio.Event, PrestartedClient]]:
         """Prevent other loads on this host while the block runs. Yield (event that cancels the
         load, the processes that are started ahead of the benchmark `spec`). No process is started
         if `spec` is None."""
@@ -192,7 +192,7 @@ class ServerLoad:
                 host=host,
                 next_step="wait until that benchmark has ended, or cancel it",
             )
-        lock = self._lock.hold(what) if gpus_known else nullcontext()
+        lock = self._lock.hold_lock(what) if gpus_known else nullcontext()
         worker = client_place(self._core.host, spec, gpus_known) if spec is not None else None
         meter = spec is not None and gpus_known
         async with self._busy:
@@ -228,7 +228,7 @@ class ServerLoad:
             await self.cancel()
 
 
-def _with_usable_key(spec: BenchSpec) -> BenchSpec:
+def _use_ascii_key(spec: BenchSpec) -> BenchSpec:
     """Return `spec`. Raises InputError if the environment variable of its API key has no value that
     fits into an HTTP header."""
     if spec.api_key_env is not None:

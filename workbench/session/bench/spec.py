@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.time_limits import LONGEST_RUN_S
+from workbench.bench.time_limits import MAX_RUN_TIMEOUT_S
 from workbench.bench.workload import has_messages
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -17,16 +17,30 @@ from workbench.model.slo import check_streamed, parse_slo
 if TYPE_CHECKING:
     from workbench.model.preset import Benchmark
 
-ROUNDS = 8  # requests per stream if only the concurrency is given
-OPEN_STREAMS = 256  # limit of requests in flight at a rate; reaching it distorts the rate
-DEFAULT_STREAMS = 8  # of conversations
-OPEN_S = 30.0  # duration of a rate without a given end
-UNCOUNTED = 1_000_000  # requests of a run that ends by time
-WORDS, TEXT = "words", "text"  # content of synthetic prompts; without any, they are text
-_OWN_TEXT = ("prompts", "prompts_name", "command")  # fields of loads without synthetic prompts
+REQUESTS_PER_STREAM = 8  # requests per stream if only the concurrency is given
+OPEN_LOOP_MAX_STREAMS = 256  # limit of requests in flight at a rate; reaching it distorts the rate
+DEFAULT_CONVERSATION_STREAMS = 8  # of conversations
+OPEN_LOOP_DURATION_S = 30.0  # duration of a rate without a given end
+REQUESTS_OF_TIMED_RUN = 1_000_000  # requests of a run that ends by time
+WORDS_CONTENT, TEXT_CONTENT = (
+    "words",
+    "text",
+)  # content of synthetic prompts; without any, they are text
+_OWN_TEXT_FIELDS = (
+    "prompts",
+    "prompts_name",
+    "command",
+)  # fields of loads without synthetic prompts
 # fields of a load, as a series has them, that decide what its prompts are made of
-_DECIDE_TEXT = ("content", *_OWN_TEXT, "prompts_file", "trace", "trace_name", "trace_file")
-_OWN_OPTIONS = {  # fields of a request that only these options may set
+_TEXT_DECIDING_FIELDS = (
+    "content",
+    *_OWN_TEXT_FIELDS,
+    "prompts_file",
+    "trace",
+    "trace_name",
+    "trace_file",
+)
+_OPTIONS_OF_OWN_FIELDS = {  # fields of a request that only these options may set
     "model": "--model NAME",
     "messages": "--prompts FILE",
     "prompt": "--prompts FILE",
@@ -36,22 +50,22 @@ _OWN_OPTIONS = {  # fields of a request that only these options may set
 }
 
 
-def with_absolute_paths(bench: Mapping[str, Any]) -> dict[str, Any]:
+def make_paths_absolute(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a load, with absolute paths of its files: a series that is resumed later
     may be resumed in another directory."""
     paths = {name: bench[name] for name in ("prompts_file", "trace_file") if bench.get(name)}
     return {**bench, **{name: str(Path(path).absolute()) for name, path in paths.items()}}
 
 
-def with_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
+def set_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
     """Return the fields of a load with this content of its prompts, unless they decide it already. A
     series stores it, so that the prompts stay the same when it is resumed by a later version."""
-    if any(bench.get(name) for name in _DECIDE_TEXT):
+    if any(bench.get(name) for name in _TEXT_DECIDING_FIELDS):
         return dict(bench)
     return {**bench, "content": content}
 
 
-def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
+def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
     """Return the spec of a benchmark. `overrides` are fields of BenchSpec (None if not given) and
     `prompts_file` and `trace_file`, paths. A profile among the overrides replaces the preset's suggestion
     `suggested`. Raises InputError for a spec that cannot be run."""
@@ -72,9 +86,9 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
         base = profiles.profile_fields("quick")
     _check_fields(given)
     _check_content(given)
-    base |= _derived_counts(given)
-    own = any(given.get(name) for name in _OWN_TEXT)
-    merged = {"content": WORDS if own else TEXT, **base, **given}
+    base |= _derive_counts(given)
+    own = any(given.get(name) for name in _OWN_TEXT_FIELDS)
+    merged = {"content": WORDS_CONTENT if own else TEXT_CONTENT, **base, **given}
     if merged.get("endpoint") == "embeddings":
         merged |= {"stream": False, "max_tokens": 1}
     _check_fields(merged)
@@ -97,7 +111,7 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     if "concurrency" in given:
         raise InputError(
             f"{count_of(requests, 'request')} cannot keep {streams} streams busy",
-            next_step=f"give --requests {ROUNDS * streams}, or a lower --concurrency",
+            next_step=f"give --requests {REQUESTS_PER_STREAM * streams}, or a lower --concurrency",
         )
     merged["concurrency"] = requests
 
@@ -143,7 +157,7 @@ def _check_effects(load: Mapping[str, Any]) -> None:
 def _check_content(given: Mapping[str, Any]) -> None:
     """Raise InputError if the user wants real text and gave the content of the prompts too."""
     own = next((name for name in ("prompts", "command") if given.get(name)), None)
-    if own is None or given.get("content", WORDS) == WORDS:
+    if own is None or given.get("content", WORDS_CONTENT) == WORDS_CONTENT:
         return
     whose = "a prompts file" if own == "prompts" else "your own command"
     raise InputError(
@@ -152,27 +166,34 @@ def _check_content(given: Mapping[str, Any]) -> None:
     )
 
 
-def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
+def _derive_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of "requests", "concurrency" and "warmup" that follow from the rate, the
     concurrency or the duration in `given`, the user's options. {} if `given` has none of the three.
     """
     fitting: dict[str, Any] = {}
     if given.get("trace_name"):
-        return {"concurrency": OPEN_STREAMS} if given.get("trace_s") is not None else {}
+        return {"concurrency": OPEN_LOOP_MAX_STREAMS} if given.get("trace_s") is not None else {}
     if "rate" in given:
-        fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
+        fitting = {
+            "requests": max(16, ceil(OPEN_LOOP_DURATION_S * given["rate"])),
+            "concurrency": OPEN_LOOP_MAX_STREAMS,
+        }
     elif "concurrency" in given:
         fitting = {
-            "requests": ROUNDS * given["concurrency"],
+            "requests": REQUESTS_PER_STREAM * given["concurrency"],
             "warmup": max(1, given["concurrency"]),
         }
-    return {**fitting, "requests": UNCOUNTED} if "seconds" in given else fitting
+    return {**fitting, "requests": REQUESTS_OF_TIMED_RUN} if "seconds" in given else fitting
 
 
 def _profile_of_preset(suggested: Benchmark) -> dict[str, Any]:
     from workbench.bench import profiles
 
-    return profiles.profile_fields(suggested.profile) if suggested.profile in profiles.NAMES else {}
+    return (
+        profiles.profile_fields(suggested.profile)
+        if suggested.profile in profiles.PROFILE_NAMES
+        else {}
+    )
 
 
 def _suggested_fields(suggested: Benchmark) -> dict[str, Any]:
@@ -198,7 +219,7 @@ def _trace_fields(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     for option in OF_A_TRACE:
         value = given.get(option.field)
-        if value and not (option.field == "content" and value == TEXT):
+        if value and not (option.field == "content" and value == TEXT_CONTENT):
             raise InputError(
                 f"a trace decides when and what is sent, so {option.name} has no effect beside it",
                 next_step=f"leave out {option.name}",
@@ -224,14 +245,14 @@ def _trace_fields(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if found.seconds is None:
         return fields | _conversation_fields(found.conversations, given)
     lasts_s = found.seconds / given.get("speed", 1.0)
-    if min(lasts_s, given.get("seconds", lasts_s)) > LONGEST_RUN_S:
+    if min(lasts_s, given.get("seconds", lasts_s)) > MAX_RUN_TIMEOUT_S:
         raise InputError(
             f"the trace lasts {lasts_s / 3600:,.1f} hours, and a benchmark at most "
-            f"{LONGEST_RUN_S / 3600:g}",
-            next_step=f"give --first N, --seconds S, or --speed {lasts_s / LONGEST_RUN_S:,.0f}x "
+            f"{MAX_RUN_TIMEOUT_S / 3600:g}",
+            next_step=f"give --first N, --seconds S, or --speed {lasts_s / MAX_RUN_TIMEOUT_S:,.0f}x "
             "and more",
         )
-    return fields | {"trace_s": lasts_s, "content": TEXT}
+    return fields | {"trace_s": lasts_s, "content": TEXT_CONTENT}
 
 
 def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,13 +268,17 @@ def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[s
             "the conversations have text of their own, as messages of a chat",
             next_step="leave out --content, and use --endpoint chat",
         )
-    streams = given.get("concurrency", DEFAULT_STREAMS)
+    streams = given.get("concurrency", DEFAULT_CONVERSATION_STREAMS)
     if streams > conversations and "concurrency" in given:
         raise InputError(
             f"{count_of(conversations, 'conversation')} cannot keep {streams} streams busy",
             next_step=f"give --concurrency {conversations} or less, or more conversations",
         )
-    return {"concurrency": min(streams, conversations), "endpoint": "chat", "content": WORDS}
+    return {
+        "concurrency": min(streams, conversations),
+        "endpoint": "chat",
+        "content": WORDS_CONTENT,
+    }
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
@@ -267,7 +292,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
             "a load client on the server's host cannot read the --cacert file of this machine",
             next_step="give --client here",
         )
-    for name, own_option in _OWN_OPTIONS.items():
+    for name, own_option in _OPTIONS_OF_OWN_FIELDS.items():
         if name in fields.get("extra_body", {}):
             raise InputError(
                 f"the extra body fields contain {name!r}, which has an option of its own",

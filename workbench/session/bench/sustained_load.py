@@ -15,13 +15,13 @@ from workbench.model.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchSpec
 
-REQUESTS = 20_000  # more than a server answers in the time: 2,000 per second for 10 s
-_LOOK_S = 0.1
-_FIRST_TOKEN_S = 120.0  # without a token for this long, the load is given up
+MAX_REQUESTS = 20_000  # more than a server answers in the time: 2,000 per second for 10 s
+_POLL_INTERVAL_S = 0.1
+_FIRST_TOKEN_TIMEOUT_S = 120.0  # without a token for this long, the load is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
+class DrivenLoad:
     """The outcome of a load. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this
     process."""
 
@@ -36,7 +36,7 @@ async def drive_load(
     cancel: asyncio.Event,
     enough: Callable[[float], bool],
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
-) -> Driven:
+) -> DrivenLoad:
     """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then
     drop the requests in flight. Return the outcome. Raises BenchCancelled when `cancel` is set, and
     BenchError if the server answers nothing or the load ends by itself."""
@@ -54,13 +54,13 @@ async def drive_load(
     end = asyncio.Event()
     spec = replace(
         spec,
-        requests=max(spec.requests, REQUESTS),
+        requests=max(spec.requests, MAX_REQUESTS),
         warmup=0,
         seconds=None,
         until_steady=False,
         command=(),
     )
-    load = asyncio.create_task(runner.run(spec, on_progress=heard, cancel=end, env=env))
+    load = asyncio.create_task(runner.run_load(spec, on_progress=heard, cancel=end, env=env))
     started = time.monotonic()
     try:
         while not load.done():
@@ -71,7 +71,7 @@ async def drive_load(
             if began and enough(time.monotonic() - began[0]):
                 break
             _give_up_when_silent(spec, newest[-1] if newest else None, time.monotonic() - started)
-            await asyncio.wait({load}, timeout=_LOOK_S)
+            await asyncio.wait({load}, timeout=_POLL_INTERVAL_S)
         if load.done():
             errors = dict(load.result().summary.errors)
             raise BenchError(
@@ -79,7 +79,7 @@ async def drive_load(
                 next_step="look for the cause in the server's log: workbench logs",
             )
         last = newest[-1]
-        return Driven(began[0], time.monotonic(), last.output_tok_s)
+        return DrivenLoad(began[0], time.monotonic(), last.output_tok_s)
     finally:
         end.set()
         with suppress(WorkbenchError):  # BenchCancelled: the normal end
@@ -88,7 +88,7 @@ async def drive_load(
 
 def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
     """Raise BenchError if all requests failed, or if the server has returned no token after
-    _FIRST_TOKEN_S seconds."""
+    _FIRST_TOKEN_TIMEOUT_S seconds."""
     if progress is not None and (progress.output_tokens or progress.streaming):
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:
@@ -96,8 +96,8 @@ def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited
             f"the server answered none of {progress.failed} requests",
             next_step="run `workbench bench`, which lists the errors by kind",
         )
-    if waited_s > _FIRST_TOKEN_S:
+    if waited_s > _FIRST_TOKEN_TIMEOUT_S:
         raise BenchError(
-            f"the server returned no token within {_FIRST_TOKEN_S:.0f} s",
+            f"the server returned no token within {_FIRST_TOKEN_TIMEOUT_S:.0f} s",
             next_step="look for the cause in the server's log: workbench logs",
         )

@@ -41,22 +41,37 @@ if TYPE_CHECKING:
     from workbench.server.small_requests import Reply
     from workbench.session.bench.answer_client import AnswerClient
 
-PART_S = 20.0  # for the part before the load, and for the part after it
-_ALONE_BEFORE, _ALONE_AFTER, _LONG = 2, 1, 2
-_MOST_TOGETHER = 128
-_LEAST_LONG_TOKENS = 128  # a short ask is as long
+PROBE_PART_S = 20.0  # for the part before the load, and for the part after it
+_ASKS_ALONE_BEFORE, _ASKS_ALONE_AFTER, _LONG_ASKS = 2, 1, 2
+_MAX_ASKS_TOGETHER = 128
+_MIN_LONG_ASK_TOKENS = 128  # a short ask is as long
 _REASONING_TOKENS = 256  # of an answer, if an engine hides the reasoning
 _SECOND_TIME = 0.8
-_RECOUNTED = 3  # answers of each length whose tokens are counted again
-_LEAST_RECOUNTED_TOKENS = 24
+_RECOUNTED_ANSWERS_PER_LENGTH = 3  # answers of each length whose tokens are counted again
+_MIN_RECOUNTED_TOKENS = 24
 # Fields of the user's own body that would change what the probe measures.
-_OWN_FIELDS = ("model", "messages", "prompt", "max_tokens", "stream", "stream_options", "stop", "n")
-_NO_OWN_FIELDS = (*_OWN_FIELDS, "ignore_eos", "min_tokens", "temperature", "max_completion_tokens")
+_TEXT_CHANGING_BODY_FIELDS = (
+    "model",
+    "messages",
+    "prompt",
+    "max_tokens",
+    "stream",
+    "stream_options",
+    "stop",
+    "n",
+)
+_NO_OWN_FIELDS = (
+    *_TEXT_CHANGING_BODY_FIELDS,
+    "ignore_eos",
+    "min_tokens",
+    "temperature",
+    "max_completion_tokens",
+)
 
-Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
+CountTokens = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 
 
-class GivenUp(NamedTuple):
+class AbandonedRequests(NamedTuple):
     """Requests to which no answer came in time. The server may still work on them: `prompt_tokens`
     and `output_tokens` are the most that it may count for them."""
 
@@ -64,16 +79,16 @@ class GivenUp(NamedTuple):
     prompt_tokens: int = 0
     output_tokens: int = 0
 
-    def with_request(self, body: Mapping[str, Any]) -> GivenUp:
+    def add_request(self, body: Mapping[str, Any]) -> AbandonedRequests:
         tokens = body.get("max_tokens") or body.get("max_completion_tokens") or 0
-        return GivenUp(
+        return AbandonedRequests(
             self.requests + 1,
             self.prompt_tokens + len(json.dumps(body, ensure_ascii=False)),
             self.output_tokens + tokens,
         )
 
 
-def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
+def is_nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
     """Return why the text of a server's model need not be language; "" if it must be."""
     if spec.random_weights:
         return "its weights are random (--random-weights)"
@@ -92,7 +107,7 @@ class TextProbe:
         self._short: list[Probed] = []  # answers of SHORT_TOKENS tokens
         self._failures: list[str] = []
         self._sent: list[tuple[int | None, int | None]] = []  # prompt and output tokens
-        self.given_up = GivenUp()
+        self.given_up = AbandonedRequests()
         self._tokens = MAX_TOKENS
         self._long_tokens = 0
         self.skipped = _why_no_probe(spec)
@@ -104,106 +119,106 @@ class TextProbe:
         prompt, output = zip(*self._sent, strict=True) if self._sent else ((), ())
         return len(self._sent), _total_or_none(prompt), _total_or_none(output)
 
-    async def probe_before_load(self, spec: BenchSpec, count: Count | None = None) -> None:
+    async def probe_before_load(self, spec: BenchSpec, count: CountTokens | None = None) -> None:
         """Send the part before the load. `spec` is the load, with the length of its prompts."""
         self._spec = spec
         if self.skipped:
             return
-        until = time.monotonic() + PART_S
+        until = time.monotonic() + PROBE_PART_S
         self._long_tokens = _long_prompt_tokens(spec)
-        await self._find_length(until)
-        await self._probe_part(short_asks(_ALONE_BEFORE), until, after=False)
+        await self._find_answer_length(until)
+        await self._probe_one_part(short_asks(_ASKS_ALONE_BEFORE), until, after=False)
         await self._recount_tokens(count, until)
 
     async def probe_after_load(self) -> None:
         """Send the part after the load."""
         if self.skipped or not self._probed:
             return
-        asks = short_asks(_ALONE_BEFORE + _ALONE_AFTER)[_ALONE_BEFORE:]
-        await self._probe_part(asks, time.monotonic() + PART_S, after=True)
+        asks = short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]
+        await self._probe_one_part(asks, time.monotonic() + PROBE_PART_S, after=True)
 
-    async def _find_length(self, until: float) -> None:
+    async def _find_answer_length(self, until: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
-        first = await self._ask(short_asks(1)[0], until - time.monotonic())
+        first = await self._send_ask(short_asks(1)[0], until - time.monotonic())
         if first is not None and first.hides_reasoning:
             self._tokens = _REASONING_TOKENS
             self._short.append(first)
 
-    async def _probe_part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
+    async def _probe_one_part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
         for ask in alone:
             await self._ask_together([ask], until, after)
-        together = min(_MOST_TOGETHER, self._spec.concurrency)
+        together = min(_MAX_ASKS_TOGETHER, self._spec.concurrency)
         if together > 1:
             await self._ask_together(short_asks(together, Place.TOGETHER), until, after)
         if self._long_tokens:
             per_token = _characters_per_token(self._spec)
-            long = [long_ask(self._long_tokens, n, per_token) for n in range(_LONG)]
+            long = [long_ask(self._long_tokens, n, per_token) for n in range(_LONG_ASKS)]
             await self._ask_together(long, until, after)
 
     async def _ask_together(self, asks: Sequence[Ask], until: float, after: bool) -> None:
         """Send prompts at once, and keep the answers that come in time."""
         left_s = until - time.monotonic()
         if left_s <= 0:
-            self._failures += [f"the probe has {PART_S:.0f} s"] * len(asks)
+            self._failures += [f"the probe has {PROBE_PART_S:.0f} s"] * len(asks)
             return
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._ask(ask, left_s)) for ask in asks]
+            tasks = [group.create_task(self._send_ask(ask, left_s)) for ask in asks]
         answered = [task.result() for task in tasks]
         self._probed += [replace(one, after=after) for one in answered if one is not None]
 
-    async def _ask(self, ask: Ask, left_s: float, tokens: int | None = None) -> Probed | None:
+    async def _send_ask(self, ask: Ask, left_s: float, tokens: int | None = None) -> Probed | None:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
         asked = request_body(ask, self._spec.model, self._spec.endpoint)
         body = own | asked | {"max_tokens": tokens or self._tokens}
         if self._spec.stream and ask.place is Place.TOGETHER:  # as the load's answers come
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        reply, answer = await self._post(body, left_s, ask.prompt)
+        reply, answer = await self._post_request(body, left_s, ask.prompt)
         if reply.status in (400, 422):  # a few servers accept none of these fields
             del body["temperature"]
             body.pop("stream_options", None)
             body["stream"] = False
             body["max_completion_tokens"] = body.pop("max_tokens")
-            reply, answer = await self._post(body, left_s, ask.prompt)
+            reply, answer = await self._post_request(body, left_s, ask.prompt)
         if answer is None or reply.status != 200:
             self._failures.append(reply.problem or f"HTTP status {reply.status}")
             return None
         return Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
-    async def _post(
+    async def _post_request(
         self, body: Mapping[str, Any], left_s: float, prompt: str = ""
     ) -> tuple[Reply, Answer | None]:
         reply = await self._client.post(body, max(0.1, left_s))
         if reply.late:
-            self.given_up = self.given_up.with_request(body)
+            self.given_up = self.given_up.add_request(body)
         answer = _answer_in(reply, prompt)
         self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
         return reply, answer
 
     # ---- the tokens of the answers, counted again
 
-    async def _recount_tokens(self, count: Count | None, until: float) -> None:
-        """Count the tokens of some answers with the server's tokenizer, or by the usage of a prompt
+    async def _recount_tokens(self, count: CountTokens | None, until: float) -> None:
+        """CountTokens the tokens of some answers with the server's tokenizer, or by the usage of a prompt
         that contains the answer."""
         long_enough = [
             place
             for place, one in enumerate(self._probed)
-            if (one.answer.output_tokens or 0) >= _LEAST_RECOUNTED_TOKENS and not one.defect
+            if (one.answer.output_tokens or 0) >= _MIN_RECOUNTED_TOKENS and not one.defect
         ]
-        for place in long_enough[:_RECOUNTED]:
+        for place in long_enough[:_RECOUNTED_ANSWERS_PER_LENGTH]:
             if until <= time.monotonic():
                 return
             self._probed[place] = await self._recount_answer(self._probed[place], count, until)
         if any(one.recounted is not None for one in self._probed) and not self._short:
             await self._recount_short_answers(count, until)
 
-    async def _recount_short_answers(self, count: Count | None, until: float) -> None:
+    async def _recount_short_answers(self, count: CountTokens | None, until: float) -> None:
         """Ask for answers of a second length, and count their tokens again: hidden marks are about
         as many in short answers as in long ones."""
         left_s = until - time.monotonic()
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._ask(ask, left_s, SHORT_TOKENS))
-                for ask in short_asks(_RECOUNTED)
+                group.create_task(self._send_ask(ask, left_s, SHORT_TOKENS))
+                for ask in short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
             ]
         for one in [task.result() for task in tasks]:
             if one is None or until <= time.monotonic():
@@ -213,15 +228,19 @@ class TextProbe:
             else:
                 self._short.append(await self._recount_answer(one, count, until))
 
-    async def _recount_answer(self, one: Probed, count: Count | None, until: float) -> Probed:
+    async def _recount_answer(self, one: Probed, count: CountTokens | None, until: float) -> Probed:
         left_s = until - time.monotonic()
-        return replace(one, recounted=await self._tokens_of(one.answer.all_text, count, left_s))
+        return replace(
+            one, recounted=await self._count_tokens_of(one.answer.all_text, count, left_s)
+        )
 
-    async def _tokens_of(self, text: str, count: Count | None, left_s: float) -> int | None:
+    async def _count_tokens_of(
+        self, text: str, count: CountTokens | None, left_s: float
+    ) -> int | None:
         if count is not None and (tokens := await count({"prompt": text})) is not None:
             return tokens
         asked = ("a", f"a {text}", f"a {text} {text}")
-        empty, once, twice = [await self._prompt_tokens(one, left_s) for one in asked]
+        empty, once, twice = [await self._count_prompt_tokens(one, left_s) for one in asked]
         if empty is None or once is None or twice is None:
             return None
         # If twice the text is not about twice as long, the server cuts prompts or invents usage.
@@ -230,9 +249,9 @@ class TextProbe:
             return None
         return tokens if twice - once >= _SECOND_TIME * tokens else None
 
-    async def _prompt_tokens(self, text: str, left_s: float) -> int | None:
+    async def _count_prompt_tokens(self, text: str, left_s: float) -> int | None:
         body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
-        reply, _ = await self._post(body | {"max_tokens": 1}, left_s)
+        reply, _ = await self._post_request(body | {"max_tokens": 1}, left_s)
         read = read_answer(reply.body) if reply.status == 200 else None
         return read.prompt_tokens if read is not None else None
 
@@ -255,7 +274,7 @@ class TextProbe:
                 *judge_probe(
                     self._probed,
                     model=self._spec.model,
-                    together=min(_MOST_TOGETHER, self._spec.concurrency),
+                    together=min(_MAX_ASKS_TOGETHER, self._spec.concurrency),
                     long_tokens=self._long_tokens,
                     nonsense_expected=self._nonsense,
                     short=self._short,
@@ -270,7 +289,7 @@ class TextProbe:
             )
         )
         report = TextReport(summary.text.load, probe, findings)
-        return with_report(summary, report)
+        return add_text_report(summary, report)
 
     @property
     def _hides_reasoning(self) -> bool:
@@ -284,7 +303,7 @@ class TextProbe:
         return f"{asked} of {total} got no answer: {self._failures[0]}"
 
 
-def with_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
+def add_text_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     """Return the summary with this report on its text, and with the findings in words."""
     by_level: dict[str, list[str]] = {str(level): [] for level in Level}
     for one in report.findings:
@@ -326,8 +345,8 @@ def _answer_in(reply: Reply, prompt: str = "") -> Answer | None:
     streamed.feed(events, 0)
     if streamed.error is not None:
         return None
-    text, _, characters = streamed.text.parts()
-    reasoning, _, thought = streamed.reasoning.parts()
+    text, _, characters = streamed.text.beginning_end_and_length()
+    reasoning, _, thought = streamed.reasoning.beginning_end_and_length()
     if streamed.stamps_ns and not text and not reasoning:
         text = TOOL_CALL
     return Answer(
@@ -360,7 +379,7 @@ def _long_prompt_tokens(spec: BenchSpec) -> int:
     own = [int(len(one) / CHARACTERS_PER_TOKEN) for one in spec.prompts]
     wanted = max(own, default=spec.input_tokens)
     wanted -= max(0, MAX_TOKENS - spec.max_tokens)
-    return wanted if wanted >= _LEAST_LONG_TOKENS else 0
+    return wanted if wanted >= _MIN_LONG_ASK_TOKENS else 0
 
 
 def _characters_per_token(spec: BenchSpec) -> float:

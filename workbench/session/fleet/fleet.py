@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.alerts import alert_limits
 from workbench.model.errors import InputError
-from workbench.session.fleet.member import LOOK_S, FleetMember
+from workbench.session.fleet.member import LOOK_INTERVAL_S, FleetMember
 from workbench.session.fleet.state import FleetState
-from workbench.session.hosts.names import fleet_hosts, host_called
+from workbench.session.hosts.names import fleet_hosts, open_host_by_name
 from workbench.store.config import ConfigStore
 from workbench.store.hosts_file import HostsStore
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.hosts.login_question import Ask
 
-MOST_HOSTS = 16
-INTERVAL_S = 1.0
+MAX_HOSTS = 16
+UPDATE_INTERVAL_S = 1.0
 
-Listener = Callable[[FleetState], None]
+FleetListener = Callable[[FleetState], None]
 
 
 def fleet_members(
@@ -52,15 +52,15 @@ class Fleet:
         self,
         names: Sequence[str],
         labels: Mapping[str, str] | None = None,
-        open_host: Callable[[str], Host] = host_called,
+        open_host: Callable[[str], Host] = open_host_by_name,
     ) -> None:
         names = tuple(dict.fromkeys(names))
-        if not 1 <= len(names) <= MOST_HOSTS:
+        if not 1 <= len(names) <= MAX_HOSTS:
             raise InputError(
-                f"a fleet has 1 to {MOST_HOSTS} hosts, got {len(names)}",
+                f"a fleet has 1 to {MAX_HOSTS} hosts, got {len(names)}",
                 next_step="name the hosts, as in `workbench fleet gpu-box-1 gpu-box-2`",
             )
-        known, apart_s = labels or {}, LOOK_S / len(names)
+        known, apart_s = labels or {}, LOOK_INTERVAL_S / len(names)
         limits = alert_limits(ConfigStore().config.alerts.limits)
         self._members = {
             name: FleetMember(
@@ -68,12 +68,12 @@ class Fleet:
             )
             for place, name in enumerate(names)
         }
-        self._listeners: list[Listener] = []
+        self._listeners: list[FleetListener] = []
         self._ticking: asyncio.Task[None] | None = None
         self._made = asyncio.Event()  # a new state
         self.state = self._present_state()
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: FleetListener) -> Callable[[], None]:
         """Call `listener(state)` once a second. Return a function that unsubscribes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -81,8 +81,8 @@ class Fleet:
     async def open(self) -> None:
         """Begin to read all hosts, in the background."""
         for member in self._members.values():
-            member.start()
-        self._ticking = asyncio.create_task(self._tick())
+            member.start_connecting()
+        self._ticking = asyncio.create_task(self._update_every_second())
 
     async def close(self) -> None:
         """Disconnect from all hosts. Their servers and settings stay as they are."""
@@ -91,7 +91,7 @@ class Fleet:
 
     def retry_login(self, name: str, ask: Ask | None = None) -> None:
         """Connect again to a host whose login was refused. `ask` asks the user for secrets."""
-        self._members[name].start(ask)
+        self._members[name].start_connecting(ask)
 
     async def read_once(self, limit_s: float) -> FleetState:
         """Return the state when every host is read or has failed, at the latest after `limit_s`
@@ -99,7 +99,7 @@ class Fleet:
         for member in self._members.values():
             member.look_soon()
         deadline = time.monotonic() + limit_s
-        while not all(member.settled for member in self._members.values()):
+        while not all(member.has_settled for member in self._members.values()):
             self._made.clear()
             try:
                 await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
@@ -108,19 +108,19 @@ class Fleet:
         self.state = self._present_state()
         return self.state
 
-    async def _tick(self) -> None:
+    async def _update_every_second(self) -> None:
         """Once a second, start the readings that are due on each host, and publish a new state."""
         due = time.monotonic()
         while True:
             for member in self._members.values():
-                member.begin_due()
-                member.keep_second()
+                member.begin_due_work()
+                member.keep_trail_of_second()
             self.state = self._present_state()
             self._made.set()
             for listener in tuple(self._listeners):
                 listener(self.state)
-            due = max(due + INTERVAL_S, time.monotonic())
+            due = max(due + UPDATE_INTERVAL_S, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
     def _present_state(self) -> FleetState:
-        return FleetState(tuple(member.view() for member in self._members.values()))
+        return FleetState(tuple(member.host_view() for member in self._members.values()))

@@ -30,7 +30,7 @@ from workbench.model.server_run import ServerState
 from workbench.server import external_servers
 from workbench.server.engine_rates import rates_between
 from workbench.server.supervisor import Supervisor
-from workbench.session.fleet.state import FOUND, TRAIL, FleetHost, FleetServer
+from workbench.session.fleet.state import FOUND_STATE, TRAIL_S, FleetHost, FleetServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import Alteration
     from workbench.server.external_servers import ExternalMetrics
 
-LOOK_S = 10.0  # between two looks for servers and altered settings
-_WHOLE_LOOK_S = 60.0  # also if nothing of their files has changed
-_LOOK_LIMIT_S = 20.0
-_RATES_S = 2.0  # between two readings of the servers' counters
-_RATES_LIMIT_S = 4.0
-_HTTP_LIMIT_S = 3.0
-_RUN_PAUSE_S = 5.0  # between two checks of a live run
-_CONNECT_LIMIT_S = 30.0
-_RETRY_S = 5.0
-_CLOSE_S = 3.0
-_ENDED_BADLY = (ServerState.FAILED, ServerState.CRASHED)
+LOOK_INTERVAL_S = 10.0  # between two looks for servers and altered settings
+_WHOLE_LOOK_INTERVAL_S = 60.0  # also if nothing of their files has changed
+_LOOK_TIMEOUT_S = 20.0
+_RATES_INTERVAL_S = 2.0  # between two readings of the servers' counters
+_RATES_TIMEOUT_S = 4.0
+_HTTP_TIMEOUT_S = 3.0
+_RUN_CHECK_INTERVAL_S = 5.0  # between two checks of a live run
+_CONNECT_TIMEOUT_S = 30.0
+_RETRY_INTERVAL_S = 5.0
+_CLOSE_TIMEOUT_S = 3.0
+_FAILED_STATES = (ServerState.FAILED, ServerState.CRASHED)
 
 
-class _Rates:
+class _ServerRates:
     """The live metrics of one server, computed from two successive readings of its counters. `read`
     returns a new reading."""
 
@@ -66,7 +66,7 @@ class _Rates:
         self.values: Mapping[str, float] = {}
         self.problem: str | None = None
 
-    async def update(self) -> None:
+    async def update_rates(self) -> None:
         before, now = self._last, await self._read()
         self._last = now
         self.problem = now.absent.get("live_generation_tokens")
@@ -76,7 +76,7 @@ class _Rates:
 
 
 class FleetMember:
-    """Reads one host from the call of `start` until `close`. `begin_due` starts the readings that
+    """Reads one host from the call of `start_connecting` until `close`. `begin_due_work` starts the readings that
     are due, in tasks with time limits. The host is searched for servers `first_look_s` seconds
     after the connection, so that not all hosts are searched at the same time. `limits` are those of
     the alert rules that are watched."""
@@ -99,7 +99,7 @@ class FleetMember:
         self._supervisor: Supervisor | None = None
         self._others: external_servers.ExternalServers | None = None
         self._found: list[ExternalMetrics] = []  # servers that Workbench did not start
-        self._rates: dict[str, _Rates] = {}
+        self._rates: dict[str, _ServerRates] = {}
         self._own: tuple[Alteration, ...] = ()  # altered by the user of this Workbench
         self._claimed: tuple[Alteration, ...] = ()  # by other users, as they claim
         self._latency_ms: float | None = None
@@ -111,11 +111,13 @@ class FleetMember:
         self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
         self._alerts = AlertWatch(limits)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._trails: tuple[deque[float | None], ...] = tuple(deque(maxlen=TRAIL) for _ in range(3))
+        self._trails: tuple[deque[float | None], ...] = tuple(
+            deque(maxlen=TRAIL_S) for _ in range(3)
+        )
 
     # ---- what is known
 
-    def view(self) -> FleetHost:
+    def host_view(self) -> FleetHost:
         """Return the present state of the host."""
         telemetry, arrived_s = self._telemetry, self._arrived_s
         simulated = (self._host is not None and self._host.simulated is not None) or bool(
@@ -128,7 +130,7 @@ class FleetMember:
             self._problem_text(),
             telemetry,
             None if arrived_s is None else time.monotonic() - arrived_s,
-            self._servers(),
+            self._servers_with_rates(),
             in_force(self._own, of_known_gpus(self._claimed, telemetry), telemetry),
             simulated,
             self._latency_ms,
@@ -147,10 +149,10 @@ class FleetMember:
             return telemetry.driver.message or "the driver sees no GPU"
         return self._look_problem or None
 
-    def _servers(self) -> tuple[FleetServer, ...]:
+    def _servers_with_rates(self) -> tuple[FleetServer, ...]:
         statuses = self._supervisor.statuses() if self._supervisor is not None else ()
         shown = [s for s in statuses if s.state.is_alive or s.state is ServerState.UNKNOWN]
-        if not shown and statuses and statuses[0].state in _ENDED_BADLY:
+        if not shown and statuses and statuses[0].state in _FAILED_STATES:
             shown = [statuses[0]]
         own = [
             FleetServer(
@@ -164,19 +166,21 @@ class FleetMember:
             for s in shown
         ]
         others = [
-            FleetServer(o.url, o.engine or "server", ", ".join(o.models), o.port, FOUND, o.note)
+            FleetServer(
+                o.url, o.engine or "server", ", ".join(o.models), o.port, FOUND_STATE, o.note
+            )
             for o in (one.server for one in self._found)
         ]
-        return tuple(self._with_rates(server) for server in (*own, *others))
+        return tuple(self._add_rates_to_server(server) for server in (*own, *others))
 
-    def _with_rates(self, server: FleetServer) -> FleetServer:
+    def _add_rates_to_server(self, server: FleetServer) -> FleetServer:
         rates = self._rates.get(server.name) if server.can_answer else None
         return (
             server if rates is None else replace(server, values=rates.values, problem=rates.problem)
         )
 
     @property
-    def settled(self) -> bool:
+    def has_settled(self) -> bool:
         """Whether the first reading of the host has ended: its GPUs, servers and settings are
         known, or the reason why they cannot be read."""
         if self._link in ("down", "refused"):
@@ -186,21 +190,23 @@ class FleetMember:
             telemetry.infos or telemetry.driver.status is not DriverStatus.OK
         )
         rated = all(
-            server.values or server.problem for server in self._servers() if server.can_answer
+            server.values or server.problem
+            for server in self._servers_with_rates()
+            if server.can_answer
         )
         return (read or self._problem_text() is not None) and self._looked and rated
 
-    def keep_second(self) -> None:
+    def keep_trail_of_second(self) -> None:
         """Add the readings of this second to the graphs. If the newest reading is too old, the
         graphs have no values at this second."""
-        now = self.view()
+        now = self.host_view()
         values = (now.util_pct, now.power_w, now.tok_s) if now.is_live else (None, None, None)
         for trail, value in zip(self._trails, values, strict=True):
             trail.append(value)
 
     # ---- the link
 
-    def start(self, ask: Ask | None = None) -> None:
+    def start_connecting(self, ask: Ask | None = None) -> None:
         """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for
         login secrets."""
         if self._source is None or self._link == "refused":
@@ -209,29 +215,31 @@ class FleetMember:
     async def _connect(self, ask: Ask | None) -> None:
         self._link, self._problem = "connecting", ""
         while True:
-            if await self._connected(ask):
+            if await self._use_connected_host(ask):
                 break
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
         if self._host is None or self._link == "refused":
             return
         self._link, self._problem = "connected", ""
         self._look_due_s = time.monotonic() + self._look_after_s
         if self._source is None:
-            self._source = TelemetrySource(self._host, on_telemetry=self._take, keep=False)
+            self._source = TelemetrySource(
+                self._host, on_telemetry=self._take_telemetry, keep=False
+            )
             self._supervisor = Supervisor(self._host)
-            self._supervisor.pause_s = _RUN_PAUSE_S
+            self._supervisor.pause_s = _RUN_CHECK_INTERVAL_S
             await self._source.start()
 
-    async def _connected(self, ask: Ask | None) -> bool:
+    async def _use_connected_host(self, ask: Ask | None) -> bool:
         """Connect to the host. Return False if a later attempt may succeed. Return True if the host
         is connected or has refused the login, because only the user can resolve a refusal."""
         try:
             if self._host is None:
                 # may load the ssh library
                 self._host = await asyncio.to_thread(self._open_host, self._name)
-                self._host.on_link(self._on_link)
+                self._host.on_link(self._on_link_change)
             self._host.ask = ask
-            async with asyncio.timeout(None if ask else _CONNECT_LIMIT_S):
+            async with asyncio.timeout(None if ask else _CONNECT_TIMEOUT_S):
                 await self._host.connect()
         except (AuthFailed, HostKeyChanged, HostKeyUnknown) as error:
             self._link, self._problem = "refused", error.message
@@ -239,13 +247,13 @@ class FleetMember:
             self._link, self._problem = "down", error.message
             return False
         except TimeoutError:
-            self._link, self._problem = "down", f"no connection within {_CONNECT_LIMIT_S:.0f} s"
+            self._link, self._problem = "down", f"no connection within {_CONNECT_TIMEOUT_S:.0f} s"
             return False
         except WorkbenchError as error:  # there is no such host
             self._link, self._problem = "refused", error.message
         return True
 
-    def _on_link(self, event: LinkEvent) -> None:
+    def _on_link_change(self, event: LinkEvent) -> None:
         if event.connected:
             self._link, self._problem = "connected", ""
             self.look_soon()
@@ -253,9 +261,9 @@ class FleetMember:
             self._link = "refused" if event.refused is not None else "lost"
             self._problem = event.reason or "the link was lost"
 
-    def _take(self, telemetry: Telemetry) -> None:
+    def _take_telemetry(self, telemetry: Telemetry) -> None:
         self._telemetry, self._arrived_s = telemetry, time.monotonic()
-        server = next((one for one in self._servers() if one.values), None)
+        server = next((one for one in self._servers_with_rates() if one.values), None)
         values, name = (server.values, server.name) if server is not None else ({}, "")
         self._alerts.take_reading(self._arrived_s, 1.0, LiveFacts(telemetry, values, server=name))
 
@@ -265,16 +273,16 @@ class FleetMember:
         """Search for servers and altered settings as soon as the host is connected."""
         self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
-    def begin_due(self) -> None:
+    def begin_due_work(self) -> None:
         """Start the reading of servers and settings, and the reading of the servers' counters, if
         they are due and the previous ones have ended."""
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return
         if now_s >= self._look_due_s and self._begin_work("look", self._look_at_host):
-            self._look_due_s = now_s + LOOK_S
+            self._look_due_s = now_s + LOOK_INTERVAL_S
         if now_s >= self._rates_due_s and self._begin_work("rates", self._read_rates):
-            self._rates_due_s = now_s + _RATES_S
+            self._rates_due_s = now_s + _RATES_INTERVAL_S
 
     def _begin_work(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         task = self._tasks.get(name)
@@ -302,8 +310,8 @@ class FleetMember:
         if host is None or supervisor is None:
             return
         try:
-            async with asyncio.timeout(_LOOK_LIMIT_S):
-                files = await self._files_now(host, supervisor)
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                files = await self._stamp_of_files(host, supervisor)
                 if files != self._files or time.monotonic() >= self._whole_look_s:
                     statuses = await supervisor.runs()
                     await self._look_for_others(host, statuses)
@@ -311,12 +319,15 @@ class FleetMember:
                     await self._read_settings(host)
                     if self._latency_ms is None and not host.is_local:
                         self._latency_ms = (await host.facts()).latency_ms
-                    self._files, self._whole_look_s = files, time.monotonic() + _WHOLE_LOOK_S
+                    self._files, self._whole_look_s = (
+                        files,
+                        time.monotonic() + _WHOLE_LOOK_INTERVAL_S,
+                    )
             self._look_problem = ""
         finally:
             self._looked = True
 
-    async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
+    async def _stamp_of_files(self, host: Host, supervisor: Supervisor) -> str:
         """Return a text that changes when a run begins or is removed, or when a GPU setting is
         changed: the times and sizes of the directories and files in which Workbench records both.
         Reading these takes a tenth of the time of reading the files."""
@@ -358,23 +369,23 @@ class FleetMember:
         if supervisor is None:
             return
         readers: dict[str, Callable[[], Awaitable[EngineMetrics]]] = {
-            s.run_id: partial(supervisor.metrics, s.run_id, _HTTP_LIMIT_S)
+            s.run_id: partial(supervisor.metrics, s.run_id, _HTTP_TIMEOUT_S)
             for s in supervisor.statuses()
             if s.state is ServerState.READY
         }
-        readers |= {one.server.url: partial(one.read, _HTTP_LIMIT_S) for one in self._found}
+        readers |= {one.server.url: partial(one.read, _HTTP_TIMEOUT_S) for one in self._found}
         self._rates = {
-            name: self._rates.get(name) or _Rates(read) for name, read in readers.items()
+            name: self._rates.get(name) or _ServerRates(read) for name, read in readers.items()
         }
-        async with asyncio.timeout(_RATES_LIMIT_S):
-            await asyncio.gather(*(rates.update() for rates in self._rates.values()))
+        async with asyncio.timeout(_RATES_TIMEOUT_S):
+            await asyncio.gather(*(rates.update_rates() for rates in self._rates.values()))
 
     async def close(self) -> None:
         """Disconnect from the host. Its servers and settings stay as they are. If the host hangs,
         the wait for it ends after a few seconds."""
         await end_all(self._tasks.values())
         with suppress(TimeoutError, WorkbenchError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 for part in (self._source, self._supervisor, *self._found, self._host):
                     if part is not None:
                         await part.close()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import Alteration
 
 BUSY_PCT = 10.0  # a GPU with a higher utilization counts as busy
-STALE_S = 4.0  # an older reading is not the host's present state
-FOUND = "found"
-TRAIL = 120  # seconds of a host that are kept for its graphs
+STALE_READING_S = 4.0  # an older reading is not the host's present state
+FOUND_STATE = "found"
+TRAIL_S = 120  # seconds of a host that are kept for its graphs
 
 Trail = tuple[float | None, ...]  # one value per second, the newest last
 
@@ -28,7 +28,7 @@ Trail = tuple[float | None, ...]  # one value per second, the newest last
 @dataclass(frozen=True, slots=True)
 class FleetServer:
     """A server of a host, with the newest values of its engine's metrics. `state` is that of its
-    run, or FOUND for a server that Workbench did not start, as it is shown. `problem` says why the metrics cannot
+    run, or FOUND_STATE for a server that Workbench did not start, as it is shown. `problem` says why the metrics cannot
     be read, None if they can."""
 
     name: str  # run id, or the URL of a server that Workbench did not start
@@ -44,10 +44,10 @@ class FleetServer:
     def can_answer(self) -> bool:
         """Whether the server can answer requests: its run is READY or READY?, or Workbench did not
         start it."""
-        return self.state in (ServerState.READY, FOUND) or self.text_is_doubted
+        return self.state in (ServerState.READY, FOUND_STATE) or self.is_text_doubted
 
     @property
-    def text_is_doubted(self) -> bool:
+    def is_text_doubted(self) -> bool:
         """Whether the server answers, and its text is no answer."""
         return self.state == f"{ServerState.READY}?"
 
@@ -83,7 +83,7 @@ class FleetHost:
     @property
     def is_live(self) -> bool:
         """Whether the host is connected and its newest reading is not stale."""
-        return self.link == "connected" and self.age_s is not None and self.age_s <= STALE_S
+        return self.link == "connected" and self.age_s is not None and self.age_s <= STALE_READING_S
 
     @property
     def gpus(self) -> Sequence[GpuSample]:
@@ -107,19 +107,19 @@ class FleetHost:
     @property
     def util_pct(self) -> float | None:
         """The mean utilization of the GPUs in %; None if no GPU reports its utilization."""
-        return self.of_gpus("gpu_util_pct", MEAN)
+        return self.combine_gpu_readings("gpu_util_pct", MEAN)
 
     @property
     def power_w(self) -> float | None:
         """The power in watts of all GPUs that report it, added up; None if none reports it."""
-        return self.of_gpus("power_w", TOTAL)
+        return self.combine_gpu_readings("power_w", TOTAL)
 
-    def of_gpus(self, field: str, which: str) -> float | None:
+    def combine_gpu_readings(self, field: str, which: str) -> float | None:
         """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST. None
         if no GPU reports this reading."""
         values = (getattr(gpu, field) for gpu in self.gpus)
         known = [value for value in values if value is not None]
-        return _OF_GPUS[which](known) if known else None
+        return _COMBINE_FUNCTIONS[which](known) if known else None
 
     @property
     def memory_pct(self) -> float | None:
@@ -237,12 +237,12 @@ def _gpu_key(host: FleetHost, gpu: GpuSample) -> Hashable:
 def _server_key(host: FleetHost, server: FleetServer) -> Hashable:
     """Return what tells a server from all others. The URL of a server that Workbench did not start
     has the host's own loopback address, so the GPUs say which machine it is."""
-    if server.state != FOUND:
+    if server.state != FOUND_STATE:
         return server.name
     return frozenset(_gpu_key(host, gpu) for gpu in host.gpus) or host.name, server.name
 
 
-_OF_GPUS: Mapping[str, Callable[[Sequence[float]], float]] = {
+_COMBINE_FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
     MEAN: lambda values: sum(values) / len(values),
     TOTAL: sum,
     HIGHEST: max,

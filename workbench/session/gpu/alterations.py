@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.state_holder import StateHolder
 
-OFFER = "GPU settings that an earlier Workbench made are still on: press r to revert them"
-CUT_OFFER = (
+REVERT_OFFER = "GPU settings that an earlier Workbench made are still on: press r to revert them"
+CUT_CHANGE_OFFER = (
     "an earlier Workbench was cut off while it changed GPU settings: press r to revert those that"
     " it made"
 )
-_OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machine"}
+_OWNER_TEXTS = {"alive": "another running Workbench", "elsewhere": "on another machine"}
 
 
 class GpuAlterations:
@@ -74,17 +74,17 @@ class GpuAlterations:
         state. Notify the user of settings that a restart of the host or of the driver has reset.
         Return the journal, without its log. `after_change` says that the change which the state
         still lists as work under way has ended."""
-        state, records = await self._journal(with_log=False)
+        state, records = await self._read_host_journal(with_log=False)
         recovery = state.recovered
         if cut_off(records) and (after_change or not self._is_changing):
             await self._settle_cut_changes()
-            state, records = await self._journal(with_log=False)
+            state, records = await self._read_host_journal(with_log=False)
         if any(
             is_unclaimed(r.entry, state.others) and self._shows_previous_value(r.entry)
             for r in records
         ):
             await drop_entries_settled_by_others(self._core.host)
-            state, records = await self._journal(with_log=False)
+            state, records = await self._read_host_journal(with_log=False)
         self.register_dir = state.register.directory
         found = tuple(alteration_of_record(r) for r in records if r.why_lost is None)
         changed = {
@@ -116,7 +116,7 @@ class GpuAlterations:
         )
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.why_lost is not None]:
-            await self._report_gone(gone)
+            await self._report_gone_alterations(gone)
         return state
 
     def _report_journal_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
@@ -127,7 +127,7 @@ class GpuAlterations:
         self._core.update_host(journal_recovery=text)
         if text is not None and text != told:
             self._core.notify(Level.WARN, f"{self._core.host.name}: {text}")
-            self._core.record("# the journal of GPU settings was recovered", text)
+            self._core.record_command("# the journal of GPU settings was recovered", text)
 
     @property
     def _is_changing(self) -> bool:
@@ -142,7 +142,7 @@ class GpuAlterations:
                 (index, text.removeprefix(f"{gpu_name(index)} ")) for index, text in texts
             )
             for outcome in outcomes:
-                self._core.record("# a change of GPU settings was cut off", outcome)
+                self._core.record_command("# a change of GPU settings was cut off", outcome)
             if outcomes:
                 self._core.notify(Level.WARN, f"{self._core.host.name}: {'; '.join(outcomes)}")
             self.never_sent = False
@@ -153,14 +153,14 @@ class GpuAlterations:
         live = setting_of(entry.setting).read(telemetry, entry.gpu_uuid) if telemetry else None
         return value_equals(entry.setting, live, entry.before)
 
-    async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
+    async def read_journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
         GPU settings. Both have the oldest first. The records include settings that a restart of the
         host or of the driver has reset."""
-        state, records = await self._journal(with_log=True)
+        state, records = await self._read_host_journal(with_log=True)
         return records, state.log
 
-    async def _journal(self, *, with_log: bool) -> tuple[Journal, Sequence[Record]]:
+    async def _read_host_journal(self, *, with_log: bool) -> tuple[Journal, Sequence[Record]]:
         """Return the journal, which records the altered GPU settings of the host, and its records.
         Settings of other Workbenches that have been reset meanwhile are left out."""
         state, energy_j = (
@@ -175,7 +175,7 @@ class GpuAlterations:
             records = state.records(energy_j)
         return replace(state, others=state.without_gone(energy_j).others), records
 
-    async def _report_gone(self, gone: Sequence[Record]) -> None:
+    async def _report_gone_alterations(self, gone: Sequence[Record]) -> None:
         what = ", ".join(r.entry.text for r in gone)
         self._core.notify(
             Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}"
@@ -271,8 +271,10 @@ def revert_offers(records: Sequence[Record]) -> tuple[str, ...]:
     found = []
     of_dead = [r for r in on if r.owner == "dead"]
     if of_dead:
-        found.append(CUT_OFFER if all(r.entry.state == PENDING for r in of_dead) else OFFER)
-    for owner, name in _OWNERS.items():
+        found.append(
+            CUT_CHANGE_OFFER if all(r.entry.state == PENDING for r in of_dead) else REVERT_OFFER
+        )
+    for owner, name in _OWNER_TEXTS.items():
         who = sorted(
             {f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner}
         )

@@ -14,7 +14,7 @@ from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock
 from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
-from workbench.session.gpu.previous_settings import Previous, previous_values_of, restore_gpu
+from workbench.session.gpu.previous_settings import PreviousValues, previous_values_of, restore_gpu
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
     from workbench.model.setting_records import SettingCommand
     from workbench.session.bench.gpu_meter import Meter
-    from workbench.session.bench.sustained_load import Driven
+    from workbench.session.bench.sustained_load import DrivenLoad
     from workbench.session.gpu.control import GpuControl
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.state_holder import StateHolder
 
 PROBE_S = 2.0
-RISE_S = 1.0  # of a load, in which clocks still rise
-LOWER = 0.75  # of the observed clock: a probe never makes a GPU hotter
+CLOCK_RISE_S = 1.0  # of a load, in which clocks still rise
+PROBE_CLOCK_SHARE = 0.75  # of the observed clock: a probe never makes a GPU hotter
 Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU -> the lock to try
 
 
@@ -68,7 +68,9 @@ def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) ->
         return None
     steps: tuple[int, ...] = getattr(info, entry.supported)
     lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * CONTRAST_MHZ]
-    return min(lower, key=lambda mhz: abs(mhz - LOWER * observed_mhz)) if lower else None
+    return (
+        min(lower, key=lambda mhz: abs(mhz - PROBE_CLOCK_SHARE * observed_mhz)) if lower else None
+    )
 
 
 class ClockProbe:
@@ -78,14 +80,16 @@ class ClockProbe:
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
         self._core, self._telemetry, self._gpu = core, telemetry, gpu
 
-    async def commands(self, probes: Probes) -> Sequence[SettingCommand]:
+    async def probe_commands(self, probes: Probes) -> Sequence[SettingCommand]:
         """Return the commands that set the probes' locks, and those that set the previous locks
         again."""
         found: list[SettingCommand] = []
         for setting, wanted in probes.items():
             previous = await self._previous_values(setting, wanted)
-            found += await self._gpu.plan_each({str(gpu): lock for gpu, lock in wanted.items()})
-            found += await self._gpu.plan_each(
+            found += await self._gpu.plan_changes_by_gpu(
+                {str(gpu): lock for gpu, lock in wanted.items()}
+            )
+            found += await self._gpu.plan_changes_by_gpu(
                 {str(gpu): one.settings for gpu, one in previous.items()}
             )
         return found
@@ -94,7 +98,7 @@ class ClockProbe:
         self,
         meter: Meter,
         probes: Probes,
-        load: Callable[[float], Awaitable[Driven]],
+        load: Callable[[float], Awaitable[DrivenLoad]],
         known: ContrastEvidence,
         password: str | None,
     ) -> tuple[list[Clock], tuple[str, ...]]:
@@ -112,7 +116,7 @@ class ClockProbe:
 
     async def _previous_values(
         self, setting: str, wanted: Mapping[int, GpuSettings]
-    ) -> dict[int, Previous]:
+    ) -> dict[int, PreviousValues]:
         return await previous_values_of(
             self._core.host, await self._telemetry.reading(), setting, tuple(wanted)
         )
@@ -122,14 +126,14 @@ class ClockProbe:
         meter: Meter,
         setting: str,
         wanted: Mapping[int, GpuSettings],
-        load: Callable[[float], Awaitable[Driven]],
+        load: Callable[[float], Awaitable[DrivenLoad]],
         known: ContrastEvidence,
         password: str | None,
     ) -> tuple[Clock, ...]:
         previous = await self._previous_values(setting, wanted)
         self._gpu.guard.begin_heartbeats()  # the guard reverts the lock of a probe that is killed
         try:
-            report = await self._gpu.apply_each(
+            report = await self._gpu.apply_settings_by_gpu(
                 {str(gpu): lock for gpu, lock in wanted.items()}, password=password
             )
             failed = next((o for o in report.outcomes if not o.ok), None)
@@ -137,14 +141,16 @@ class ClockProbe:
                 raise SettingsError(
                     f"{failed.command.where}: {failed.message}", host=self._core.host.name
                 )
-            driven = await load(RISE_S + PROBE_S)
+            driven = await load(CLOCK_RISE_S + PROBE_S)
             return meter.clocks_under_load(
                 driven.t0_s, driven.t1_s, self._core.state.alterations, known
             )
         finally:
-            await await_uninterrupted(self._restore(previous, password))
+            await await_uninterrupted(self._restore_previous_values(previous, password))
 
-    async def _restore(self, previous: Mapping[int, Previous], password: str | None) -> None:
+    async def _restore_previous_values(
+        self, previous: Mapping[int, PreviousValues], password: str | None
+    ) -> None:
         for gpu, one in previous.items():
             why = "the host is out of reach"
             with suppress(WorkbenchError):

@@ -19,7 +19,7 @@ from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.model.settings import HOST, SETTINGS, label_of
 from workbench.session.gpu.alterations import GpuAlterations
-from workbench.session.gpu.guard import GpuGuard, check_trial
+from workbench.session.gpu.guard import GpuGuard, check_trial_time
 from workbench.session.gpu.rights import GpuRights
 from workbench.session.state import APPLYING_SETTINGS, REVERTING_SETTINGS
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workbench.store.config import ConfigStore
 
 
-ALL = "all"  # in place of the index or UUID of a GPU
+ALL_GPUS = "all"  # in place of the index or UUID of a GPU
 
 
 class GpuControl:
@@ -55,7 +55,7 @@ class GpuControl:
 
         return GpuEvidence(self._core)
 
-    async def sudoers(self) -> str:
+    async def sudoers_lines(self) -> str:
         """Return the text of a sudoers file that lets this user change and revert every GPU setting
         of the host. Raises SettingsError if such a file would not help."""
         from workbench.gpu.settings.sudoers import sudoers_text
@@ -74,9 +74,9 @@ class GpuControl:
     ) -> Sequence[SettingCommand]:
         """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError
         for a value outside the driver's limits."""
-        return await self.plan_each({_selector_of_gpu(gpu): settings})
+        return await self.plan_changes_by_gpu({_selector_of_gpu(gpu): settings})
 
-    async def plan_each(
+    async def plan_changes_by_gpu(
         self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
         """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a
@@ -92,7 +92,9 @@ class GpuControl:
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         if is_cluster(host):
             reading = _reading_of_head(host, reading, by_gpu)
-        of_all = any(gpu == ALL and _changes_gpu_settings(wanted) for gpu, wanted in by_gpu.items())
+        of_all = any(
+            gpu == ALL_GPUS and _changes_gpu_settings(wanted) for gpu, wanted in by_gpu.items()
+        )
         allotment = await read_allotment(host) if of_all else NO_ALLOTMENT
         try:
             if not allotment.is_from_scheduler:
@@ -118,11 +120,11 @@ class GpuControl:
         session ends. After `trial_s` seconds the settings are reverted unless the user confirms
         them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
         stdin only."""
-        return await self.apply_each(
+        return await self.apply_settings_by_gpu(
             {_selector_of_gpu(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password
         )
 
-    async def apply_each(
+    async def apply_settings_by_gpu(
         self,
         by_gpu: Mapping[str, GpuSettings],
         *,
@@ -141,17 +143,17 @@ class GpuControl:
         change with SettingsError."""
         from workbench.gpu.settings import apply
 
-        check_trial(trial_s)
-        with self._core.busy(APPLYING_SETTINGS):
+        check_trial_time(trial_s)
+        with self._core.show_busy(APPLYING_SETTINGS):
             rights = await self.rights.with_password(password)
-            planned = await self.plan_each(by_gpu, rights)
+            planned = await self.plan_changes_by_gpu(by_gpu, rights)
             commands = [c for c in planned if (c.gpu_uuid, c.setting) not in without]
             if dry_run:
                 return await apply.apply_commands(
                     self._core.host, commands, dry_run=True, rights=rights
                 )
-            report = await self.guard.apply(commands, rights, trial_s, seen)
-            await self._follow_up_report(report)
+            report = await self.guard.apply_under_guard(commands, rights, trial_s, seen)
+            await self._record_change_report(report)
             return report
 
     async def revert(
@@ -168,7 +170,7 @@ class GpuControl:
         "original". With None such a setting is not touched."""
         from workbench.gpu.settings import revert
 
-        with self._core.busy(REVERTING_SETTINGS):
+        with self._core.show_busy(REVERTING_SETTINGS):
             rights = await self.rights.with_password(password)
             report = await revert.revert_settings(
                 self._core.host,
@@ -179,7 +181,7 @@ class GpuControl:
                 settings=settings,
             )
             if not dry_run:
-                await self._follow_up_report(report)
+                await self._record_change_report(report)
             return report
 
     async def doubtful_claims(self) -> Sequence[str]:
@@ -195,27 +197,31 @@ class GpuControl:
         _, found = await revert.drop_doubted_claims(self._core.host, state, rights)
         return tuple(found.values())
 
-    async def _follow_up_report(self, report: SettingsReport) -> None:
+    async def _record_change_report(self, report: SettingsReport) -> None:
         """Record the outcomes of a change in the activity log, and read what is altered now."""
         for outcome in (*report.outcomes, *report.rolled_back):
             command, said = outcome.command, "ok" if outcome.ok else outcome.message
             if command.argv:
-                self._core.record(command.shell_line, said)
+                self._core.record_command(command.shell_line, said)
             else:
                 left = f"# {command.where} {label_of(command.setting)}: no command was needed"
-                self._core.record(left, outcome.message or said)
+                self._core.record_command(left, outcome.message or said)
         if report.recovery is not None:
             self._core.notify(Level.WARN, f"{self._core.host.name}: {report.recovery.text}")
-            self._core.record("# the journal of GPU settings was recovered", report.recovery.text)
+            self._core.record_command(
+                "# the journal of GPU settings was recovered", report.recovery.text
+            )
         try:
             await self.alterations.read(after_change=True)
             self._core.update(offers=())  # the user has just seen to them
             await self._telemetry.refresh()
         except Exception as error:  # the change is made, and its report must reach the user
             why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-            self._core.record("# the altered settings could not be read again", why)
+            self._core.record_command("# the altered settings could not be read again", why)
 
-    async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
+    async def mark_foreign_changes(
+        self, commands: Sequence[SettingCommand]
+    ) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another
         program."""
         from workbench.gpu.settings.apply import annotate_commands
@@ -313,4 +319,4 @@ def _add_note_to_commands(
 
 
 def _selector_of_gpu(gpu: int | str | None) -> str:
-    return ALL if gpu is None else str(gpu)
+    return ALL_GPUS if gpu is None else str(gpu)

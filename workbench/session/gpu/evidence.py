@@ -59,7 +59,7 @@ class GpuEvidence:
         }
         return [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in judged]
 
-    async def show(self, proofs: Sequence[Proof]) -> None:
+    async def show_proofs(self, proofs: Sequence[Proof]) -> None:
         """Show on the row of each GPU whether its altered settings are in force, in this session
         and in later ones, until the settings of that GPU change. Notify the user of settings that
         are not in force."""

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from workbench.store.config import ConfigStore
 
 HEARTBEAT_S = 30.0
-TRIAL_S = (1.0, 86_400.0)
-BEATS = 6  # heartbeats within the time after which the guard reverts the settings
-BEAT_S = (0.1, 5.0)  # between two heartbeats
-WATCHED_S = 3.0  # between two looks at a guard that watches the settings of others
-SELDOM_S = 20.0  # between two looks when no guard runs
-DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
+TRIAL_RANGE_S = (1.0, 86_400.0)
+HEARTBEATS_PER_TIMEOUT = 6  # heartbeats within the time after which the guard reverts the settings
+HEARTBEAT_INTERVAL_RANGE_S = (0.1, 5.0)  # between two heartbeats
+GUARD_LOOK_INTERVAL_S = 3.0  # between two looks at a guard that watches the settings of others
+IDLE_LOOK_INTERVAL_S = 20.0  # between two looks when no guard runs
+STALLED_SCREEN_RANGE_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
@@ -77,7 +77,7 @@ class GpuGuard:
         self._attended = self._ours = False
         self._did_unix_s = None
 
-    def screen_drawn(self) -> None:
+    def note_screen_drawn(self) -> None:
         """Record that the screen was drawn now. After the first call, heartbeats are sent only
         while the calls continue, because settings must not stay on behind a stalled screen."""
         self._drawn_s = time.monotonic()
@@ -115,12 +115,12 @@ class GpuGuard:
 
     async def _order_guard(self, order: str, view: GuardView) -> GuardView:
         self._core.update(guard=view)
-        self._core.record(f"workbench gpu {order}", view.problem or "ok")
+        self._core.record_command(f"workbench gpu {order}", view.problem or "ok")
         await self._alterations.read()
         self._nudged.set()
         return view
 
-    async def apply(
+    async def apply_under_guard(
         self,
         commands: Sequence[SettingCommand],
         rights: Rights,
@@ -150,7 +150,9 @@ class GpuGuard:
 
         self._ours = self._applying = self._attended
         self._nudged.set()
-        beats = None if self._attended else asyncio.create_task(self._beat_during_change())
+        beats = (
+            None if self._attended else asyncio.create_task(self._send_heartbeats_during_change())
+        )
         try:
             return await apply_commands(
                 self._core.host,
@@ -170,10 +172,10 @@ class GpuGuard:
                 beats.cancel()
                 await asyncio.gather(beats, return_exceptions=True)
 
-    async def _beat_during_change(self) -> None:
+    async def _send_heartbeats_during_change(self) -> None:
         """Send heartbeats, so that the guard does not take the change for one that was cut off."""
         while True:
-            await asyncio.sleep(BEAT_S[1])
+            await asyncio.sleep(HEARTBEAT_INTERVAL_RANGE_S[1])
             with suppress(HostError):
                 await client.read_status(self._core.host, client.owner_id())
 
@@ -184,10 +186,13 @@ class GpuGuard:
             heartbeat_s = await self.heartbeat_s()
             await self._look_for_changes(heartbeat_s)
             if self._ours:
-                pause = min(max(heartbeat_s / BEATS, BEAT_S[0]), BEAT_S[1])
+                pause = min(
+                    max(heartbeat_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_INTERVAL_RANGE_S[0]),
+                    HEARTBEAT_INTERVAL_RANGE_S[1],
+                )
             else:
                 guard = self._core.state.guard
-                pause = WATCHED_S if guard and guard.running else SELDOM_S
+                pause = GUARD_LOOK_INTERVAL_S if guard and guard.running else IDLE_LOOK_INTERVAL_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._nudged.wait()
@@ -201,11 +206,11 @@ class GpuGuard:
             if marks is not None and marks == self._marks:
                 return
             # a starved screen may not be drawn for long, and its change goes on all the same
-            alive = self._applying or self._is_drawn(heartbeat_s)
+            alive = self._applying or self._is_screen_drawn(heartbeat_s)
             seen = await client.read_status(host, owner if self._ours and alive else "")
             if host is self._core.host:
                 expected = self._applying or owner in seen.owners
-                started = None if expected else await self._replace_lost(host, seen)
+                started = None if expected else await self._replace_lost_guard(host, seen)
                 if started is not None:  # what is shown must not speak of the guard before it
                     seen = replace(seen, view=started)
                 self._ours = expected or started is not None or self._applying
@@ -240,8 +245,8 @@ class GpuGuard:
         marks = read_file_marks(host, files, [(register, REGISTER_PREFIX)])
         return None if marks is None else (host, *marks)
 
-    def _is_drawn(self, heartbeat_s: float) -> bool:
-        limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])
+    def _is_screen_drawn(self, heartbeat_s: float) -> bool:
+        limit_s = min(max(heartbeat_s / 2, STALLED_SCREEN_RANGE_S[0]), STALLED_SCREEN_RANGE_S[1])
         return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
 
     async def _show_guard(self, seen: GuardStatus, is_read: bool = False) -> None:
@@ -252,7 +257,10 @@ class GpuGuard:
         acted = view.did_unix_s is not None and view.did_unix_s != self._did_unix_s
         self._did_unix_s = view.did_unix_s
         # Others may have changed something since the journal was read.
-        stale = self._attended and time.monotonic() - self._alterations.read_monotonic_s > SELDOM_S
+        stale = (
+            self._attended
+            and time.monotonic() - self._alterations.read_monotonic_s > IDLE_LOOK_INTERVAL_S
+        )
         changed = not is_read if before is None else before.running != view.running
         if changed or acted or stale:
             await self._alterations.read()
@@ -263,11 +271,11 @@ class GpuGuard:
             self._core.notify(
                 Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}"
             )
-            self._core.record(f"# the guard {view.did}")
+            self._core.record_command(f"# the guard {view.did}")
             with suppress(HostError):
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
-    async def _replace_lost(self, host: Host, seen: GuardStatus) -> GuardView | None:
+    async def _replace_lost_guard(self, host: Host, seen: GuardStatus) -> GuardView | None:
         """Start a new guard if the guard of this session's GPU settings was killed, or if the link
         was lost before it could start. Return its state, even if it could not be started; None if
         no new guard was needed."""
@@ -294,11 +302,11 @@ class GpuGuard:
         return view
 
 
-def check_trial(trial_s: float | None) -> None:
+def check_trial_time(trial_s: float | None) -> None:
     """Raise InputError if GPU settings cannot be on trial for `trial_s` seconds, after which the
     guard reverts them. None, for no trial, is allowed."""
-    if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
+    if trial_s is not None and not TRIAL_RANGE_S[0] <= trial_s <= TRIAL_RANGE_S[1]:
         raise InputError(
             f"a trial of {trial_s:g} s is not possible",
-            next_step=f"give a duration of {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s",
+            next_step=f"give a duration of {TRIAL_RANGE_S[0]:g} to {TRIAL_RANGE_S[1]:g} s",
         )

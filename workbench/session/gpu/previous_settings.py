@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Previous:
+class PreviousValues:
     """The value of one setting of one GPU before a change. `settings` restores that value, and
     `entry` is the journal's entry if Workbench had altered the setting before, else None. `unknown`
     is True if another program may have set a clock lock, which no driver reports."""
@@ -38,7 +38,7 @@ class Previous:
     unknown: bool = False
 
     @classmethod
-    def from_stored(cls, data: Mapping[str, Any]) -> Previous:
+    def from_stored(cls, data: Mapping[str, Any]) -> PreviousValues:
         """Return a value before a change that was stored as the JSON object `data`, possibly by an
         earlier version of Workbench."""
         entry = entry_from(data["entry"]) if data["entry"] else None
@@ -47,7 +47,7 @@ class Previous:
 
 async def previous_values_of(
     host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]
-) -> dict[int, Previous]:
+) -> dict[int, PreviousValues]:
     """Return the present value of `setting` for each of the GPUs, by GPU index. Raises
     SettingsError if a value is not known."""
     state = await journal.read_journal(host)
@@ -73,7 +73,7 @@ async def previous_values_of(
             if is_lock(setting)
             else _present_value(host, telemetry, setting_of(setting), gpu)
         )
-        found[gpu] = Previous(GpuSettings({setting: value}), ours, unknown)
+        found[gpu] = PreviousValues(GpuSettings({setting: value}), ours, unknown)
     return found
 
 
@@ -96,12 +96,12 @@ def _present_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int)
 
 
 async def restore_gpu(
-    host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None
+    host: Host, control: GpuControl, gpu: int, previous: PreviousValues, password: str | None
 ) -> str:
     """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal
     had an entry for the setting before, that entry is written again with its owner and the guard's
     instructions."""
-    report = await control.apply_each({str(gpu): previous.settings}, password=password)
+    report = await control.apply_settings_by_gpu({str(gpu): previous.settings}, password=password)
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:
         async with journal.locked_journal(host) as held:

@@ -13,7 +13,7 @@ from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.sustained_load import Driven, drive_load
+from workbench.session.bench.sustained_load import DrivenLoad, drive_load
 from workbench.session.conditions import gpus_of_plan, load_digest
 from workbench.session.gpu.clock_probe import ClockProbe, choose_probes, unsure_proofs
 from workbench.session.state import VERIFYING_SETTINGS, BenchState
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
     from workbench.model.bench import BenchProgress
     from workbench.model.setting_records import Alteration, SettingCommand
-    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.benchmark_load import BenchmarkLoad
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.clock_probe import Probes
     from workbench.session.gpu.control import GpuControl
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.state_holder import StateHolder
 
-VERIFY_S = 8.0
-FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # keeps a GPU busy all the time
-NOTHING = "nothing to verify: Workbench has changed no GPU setting on this host"
+DEFAULT_VERIFY_S = 8.0
+GPU_FILLING_LOAD = {
+    "concurrency": 32,
+    "max_tokens": 256,
+    "input_tokens": 128,
+}  # keeps a GPU busy all the time
+NOTHING_TO_VERIFY = "nothing to verify: Workbench has changed no GPU setting on this host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,14 @@ class Verification:
     notes: tuple[str, ...] = ()  # why a probe was not made
 
     @property
-    def lines(self) -> tuple[str, ...]:
+    def verdict_lines(self) -> tuple[str, ...]:
         """The outcome of the verification as lines for the user: first one about each setting, then
         warnings about whole GPUs."""
         found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [
             f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text
         ]
-        return tuple(dict.fromkeys(found)) or (NOTHING,)
+        return tuple(dict.fromkeys(found)) or (NOTHING_TO_VERIFY,)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -78,26 +82,28 @@ class GpuProof:
         self._open: Probes = {}  # the probes that would decide what the last load left open
 
     async def verify_lines(
-        self, seconds: float = VERIFY_S, *, probe: bool = False, password: str | None = None
+        self, seconds: float = DEFAULT_VERIFY_S, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
         """Load the selected or newest READY run for `seconds` to check which altered GPU settings
         are in force. Return the findings in words. With `probe`, also run the probes whose commands
         `probe_commands` returned."""
         probes, self._open = self._open, {}
-        found = await self.verify(seconds, probe=probes if probe else False, password=password)
+        found = await self.verify_alterations(
+            seconds, probe=probes if probe else False, password=password
+        )
         if not probe and found.proofs:
             infos = (await self._telemetry.reading()).infos
             self._open, _ = choose_probes(infos, unsure_proofs(found.proofs))
-        return found.lines
+        return found.verdict_lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
         """Return the commands of further probes, short tries of a lower clock lock, for the locks
         on which the last verification proved nothing. () if there is no such lock."""
-        return await self._probe.commands(self._open)
+        return await self._probe.probe_commands(self._open)
 
-    async def verify(
+    async def verify_alterations(
         self,
-        seconds: float = VERIFY_S,
+        seconds: float = DEFAULT_VERIFY_S,
         run_id: str | None = None,
         url: str | None = None,
         *,
@@ -119,24 +125,28 @@ class GpuProof:
             and all(setting_of(a.setting).proof == "reading" for a in altered)
         ):
             return await self._verify_by_reading(altered)
-        with self._core.busy(VERIFYING_SETTINGS):
-            async with self._load.load_at_server(run_id, url, {**FILLS, **bench}) as load:
-                found = await self._verify(seconds, load, altered, probe, password)
-        await self._gpu.evidence.show(found.proofs)
+        with self._core.show_busy(VERIFYING_SETTINGS):
+            async with self._load.load_at_server(
+                run_id, url, {**GPU_FILLING_LOAD, **bench}
+            ) as load:
+                found = await self._verify_under_load(seconds, load, altered, probe, password)
+        await self._gpu.evidence.show_proofs(found.proofs)
         findings = "; ".join(p.short for p in found.proofs if p.short)
-        self._core.record(f"workbench gpu verify {found.target} --seconds {seconds:g}", findings)
+        self._core.record_command(
+            f"workbench gpu verify {found.target} --seconds {seconds:g}", findings
+        )
         return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
         proofs = judge_all_settings(altered, (), await read_once(self._core.host))
-        await self._gpu.evidence.show(proofs)
-        self._core.record("workbench gpu verify", "; ".join(p.text for p in proofs))
+        await self._gpu.evidence.show_proofs(proofs)
+        self._core.record_command("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self._core.state.simulated)
 
-    async def _verify(
+    async def _verify_under_load(
         self,
         seconds: float,
-        load: Load,
+        load: BenchmarkLoad,
         altered: Sequence[Alteration],
         probe: bool | Probes,
         password: str | None,
@@ -146,15 +156,15 @@ class GpuProof:
         )
         try:
             async with Meter(self._core.host) as meter:
-                return await self._verify_with(meter, seconds, load, altered, probe, password)
+                return await self._verify_with_meter(meter, seconds, load, altered, probe, password)
         finally:
             self._core.update(bench=replace(self._core.state.bench, running=False))
 
-    async def _verify_with(
+    async def _verify_with_meter(
         self,
         meter: Meter,
         seconds: float,
-        load: Load,
+        load: BenchmarkLoad,
         altered: Sequence[Alteration],
         probe: bool | Probes,
         password: str | None,
@@ -162,7 +172,7 @@ class GpuProof:
         def show(progress: BenchProgress) -> None:
             self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-        async def run(load_s: float) -> Driven:
+        async def run(load_s: float) -> DrivenLoad:
             return await drive_load(
                 load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show
             )
@@ -172,7 +182,7 @@ class GpuProof:
         locks, driven = alterations.locks_on, await run(seconds)
         await alterations.read()
         known = replace(known, others=self._core.state.others)
-        infos = meter.latest.infos if meter.latest else ()
+        infos = meter.latest_reading.infos if meter.latest_reading else ()
         gpus = gpus_of_plan(load.server.plan, infos)
         used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
         span = driven.t0_s, driven.t1_s

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.store.history_files import HistoryWriter, Kept
     from workbench.store.recording import CellWriter
 
-_RETURN = ("lost", "connected")  # how the link changes when the host is back
+_HOST_RETURN = ("lost", "connected")  # how the link changes when the host is back
 
 
 class KeptHistory:
@@ -37,7 +37,7 @@ class KeptHistory:
         self._link = core.state.host.link
         self._reads = False
         self._cells: tuple[CellWriter, ...] = ()
-        timeline.on_values.append(self._take)
+        timeline.on_values.append(self._take_values)
         timeline.on_event.append(self._take_event)
         timeline.on_clear.append(self.close)
         core.subscribe(self._follow_link)
@@ -48,7 +48,7 @@ class KeptHistory:
         after each later change of the host. Reading one day takes half a second of CPU, so call
         this after the screen is first drawn."""
         if self._writer is not None and not self._reads:
-            self._core.spawn(self._load(self._writer))
+            self._core.spawn(self._load_older_history(self._writer))
         self._reads = True
 
     def close(self) -> None:
@@ -60,8 +60,8 @@ class KeptHistory:
                     writer.write(cells.step_s, line)
             writer.close()
 
-    def _take(self, seconds: range, values: Mapping[Key, float | None]) -> None:
-        writer = self._writer or self._open()
+    def _take_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+        writer = self._writer or self._open_writer()
         for cells in self._cells:
             for line in cells.add(seconds, values):
                 writer.write(cells.step_s, line)
@@ -72,7 +72,7 @@ class KeptHistory:
 
         telemetry = self._core.state.telemetry
         if telemetry is not None:
-            (self._writer or self._open()).write(
+            (self._writer or self._open_writer()).write(
                 STEPS_S[-1], infos_line(time.time(), telemetry.infos)
             )
 
@@ -80,12 +80,12 @@ class KeptHistory:
         from workbench.store.history_files import STEPS_S
         from workbench.store.recording import event_line
 
-        (self._writer or self._open()).write(STEPS_S[-1], event_line(event))
+        (self._writer or self._open_writer()).write(STEPS_S[-1], event_line(event))
 
     def _follow_link(self, state: SessionState, changed: frozenset[str]) -> None:
         """Ask under which boot the host runs when its link is back: it may have been started again."""
         link, self._link = self._link, state.host.link
-        if self._writer is not None and "host" in changed and (link, self._link) == _RETURN:
+        if self._writer is not None and "host" in changed and (link, self._link) == _HOST_RETURN:
             self._core.spawn(self._record_boot(self._writer))
 
     async def _record_boot(self, writer: HistoryWriter) -> None:
@@ -95,7 +95,7 @@ class KeptHistory:
         if boot and writer is self._writer:  # still the same host
             writer.begin_boot(boot)
 
-    def _open(self) -> HistoryWriter:
+    def _open_writer(self) -> HistoryWriter:
         from workbench.store.history_files import STEPS_S, HistoryWriter, history_directory
         from workbench.store.recording import CellWriter, Header
 
@@ -104,7 +104,7 @@ class KeptHistory:
         loop = asyncio.get_running_loop()
 
         def tell(problem: str) -> None:
-            loop.call_soon_threadsafe(self._tell, problem)
+            loop.call_soon_threadsafe(self._report_problem, problem)
 
         header = Header(host, simulated, STEPS_S[0], time.time())
         self._writer = writer = HistoryWriter(
@@ -113,10 +113,10 @@ class KeptHistory:
         self._core.spawn(self._record_boot(writer))
         self._cells = tuple(CellWriter(step_s) for step_s in STEPS_S)
         if self._reads:
-            self._core.spawn(self._load(writer))
+            self._core.spawn(self._load_older_history(writer))
         return writer
 
-    async def _load(self, writer: HistoryWriter) -> None:
+    async def _load_older_history(self, writer: HistoryWriter) -> None:
         """Insert the history that other screens of this host have written to disk into the
         timeline, before the readings of this screen."""
         from workbench.store import history_files
@@ -129,7 +129,7 @@ class KeptHistory:
             writer.name,
         )
         if writer is self._writer:  # still the same host
-            self._timeline.put_under(older.history)
+            self._timeline.put_under_older(older.history)
             await self._report_lost_benchmark(older.cut)
             await self._report_power_off(older)
 
@@ -167,7 +167,7 @@ class KeptHistory:
             error = f"{cut.text} at {at:%H:%M}; nothing of it is stored"
             self._core.update(bench=replace(bench, error=error))
 
-    def _tell(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         text = f"the history of the GPUs is not kept on disk: {problem}"
         self._core.notify(
             Level.WARN,

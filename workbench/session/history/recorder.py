@@ -35,7 +35,7 @@ class Recorder:
         self.begun = asyncio.Event()  # the first reading has come
         simulated = session.host.simulated is not None or session.state.simulated
         self._write([recording.Header(session.host.name, simulated, 1, time.time()).line()])
-        session.timeline.on_values.append(self._take)
+        session.timeline.on_values.append(self._take_values)
         session.timeline.on_event.append(self._take_event)
         session.telemetry.on_gpus_changed.append(self._take_infos)
 
@@ -47,7 +47,7 @@ class Recorder:
         if self.problem is not None:
             raise self.problem
 
-    def _take(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+    def _take_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         self.begun.set()
         self.seconds += self._write(self._cells.add(seconds, values))
 

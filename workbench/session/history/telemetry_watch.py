@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.session.state_holder import StateHolder
 
-INTERVAL_S = 1.0
-_FRESH_S = 5.0  # the newest reading of a watched host answers a question if it is younger
-_SINGLE_S = 2.0  # a single reading answers the further questions of the same command for this long
-_AGE_S = 1.0  # between two checks of the readings' age
+DEFAULT_INTERVAL_S = 1.0
+_FRESH_READING_S = 5.0  # the newest reading of a watched host answers a question if it is younger
+_SINGLE_READING_VALID_S = (
+    2.0  # a single reading answers the further questions of the same command for this long
+)
+_AGE_CHECK_INTERVAL_S = 1.0  # between two checks of the readings' age
 
 
 class TelemetryWatch:
@@ -47,7 +49,10 @@ class TelemetryWatch:
         the readings."""
         if self._source is None:
             self._source = source_of(
-                self._core.host, self.interval_s or INTERVAL_S, self._take, keep=False
+                self._core.host,
+                self.interval_s or DEFAULT_INTERVAL_S,
+                self._take_telemetry,
+                keep=False,
             )
             await self._source.start()
             self._core.spawn(self._watch_age())
@@ -79,12 +84,12 @@ class TelemetryWatch:
         if (
             watched is not None
             and self._source is not None
-            and (self._source.age_s or 0) < _FRESH_S
+            and (self._source.age_s or 0) < _FRESH_READING_S
         ):
             return watched
         if self._single is not None:
             host, made_s, telemetry = self._single
-            if host is self._core.host and time.monotonic() - made_s < _SINGLE_S:
+            if host is self._core.host and time.monotonic() - made_s < _SINGLE_READING_VALID_S:
                 return telemetry
         telemetry = await read_once(self._core.host)
         if not telemetry.gpus and telemetry.driver.message is None:
@@ -96,11 +101,11 @@ class TelemetryWatch:
         self._single = (self._core.host, time.monotonic(), telemetry)
         return telemetry
 
-    def _take(self, telemetry: Telemetry) -> None:
+    def _take_telemetry(self, telemetry: Telemetry) -> None:
         """Keep a reading and tell the listeners. An exception of one listener is shown to the user,
         and the other listeners and the next readings follow."""
         try:
-            self._keep(telemetry)
+            self._keep_telemetry(telemetry)
         except Exception as error:
             self._core.notify_defect(error)
         for hear in self.on_reading:
@@ -109,14 +114,14 @@ class TelemetryWatch:
             except Exception as error:
                 self._core.notify_defect(error)
 
-    def _keep(self, telemetry: Telemetry) -> None:
+    def _keep_telemetry(self, telemetry: Telemetry) -> None:
         self._core.beat.note_reading()
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(
             telemetry=telemetry,
             telemetry_monotonic_s=time.monotonic(),
-            telemetry_interval_s=self.interval_s or INTERVAL_S,
+            telemetry_interval_s=self.interval_s or DEFAULT_INTERVAL_S,
         )
         self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
         if not known and (telemetry.infos or before is None):
@@ -131,7 +136,7 @@ class TelemetryWatch:
                 keep = False
                 await asyncio.to_thread(remote_programs.keep_part_of_pynvml)
             self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
-            await asyncio.sleep(self._core.beat.seconds_to_next_beat(_AGE_S))
+            await asyncio.sleep(self._core.beat.seconds_to_next_beat(_AGE_CHECK_INTERVAL_S))
 
     def _problem_of_reading(self, telemetry: Telemetry | None) -> str | None:
         """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
 
-_PROGRESS_S = 3.0  # a longer time without progress belongs to another benchmark
+_PROGRESS_GAP_S = 3.0  # a longer time without progress belongs to another benchmark
 # besides READINGS
 MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")
 
@@ -43,8 +43,8 @@ class Timeline:
         self.on_clear: list[Callable[[], None]] = []
         self.on_loaded: list[Callable[[], None]] = []
         self._start()
-        telemetry.on_reading.append(self._take)
-        core.subscribe(self._follow)
+        telemetry.on_reading.append(self._take_telemetry)
+        core.subscribe(self._follow_state)
 
     def _start(self) -> None:
         self._pace = Pace()
@@ -56,7 +56,7 @@ class Timeline:
         """Whether the GPUs are read continuously, as for a screen. A command reads them only once."""
         return self._telemetry.is_reading
 
-    def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
+    def add_engine_values(self, values: Mapping[str, float | None], unix_s: float) -> None:
         """Add the engine's metrics of the second that contains `unix_s` to the history. `values`
         has them by field name, such as {"generation_tok_s": 812.0}, and None for a metric that is
         not known."""
@@ -69,14 +69,14 @@ class Timeline:
         """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
         self._add_event(Event(unix_s or time.time(), kind, text))
 
-    def put_under(self, older: History) -> None:
+    def put_under_older(self, older: History) -> None:
         """Insert an older history of this host before the present one, and call the functions of
         `on_loaded`."""
         self.history.put_under(older)
         for hear in self.on_loaded:
             hear()
 
-    def _take(self, telemetry: Telemetry) -> None:
+    def _take_telemetry(self, telemetry: Telemetry) -> None:
         from workbench.model.gpu_readings import READINGS  # not for the first frame
 
         now = time.time()
@@ -97,7 +97,7 @@ class Timeline:
         for hear in self.on_values:
             hear(seconds, values)
 
-    def _follow(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _follow_state(self, state: SessionState, changed: frozenset[str]) -> None:
         if self._core.host is not self._host:
             self._host = self._core.host
             self.history.clear()
@@ -116,7 +116,7 @@ class Timeline:
         now, tokens = time.time(), progress.output_tokens
         before_s, before = self._progress
         self._progress = now, tokens
-        if 0.05 < now - before_s < _PROGRESS_S and tokens >= before:
+        if 0.05 < now - before_s < _PROGRESS_GAP_S and tokens >= before:
             self._add_values(
                 {CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1)
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of, gpus_text
 from workbench.model.timeline import OWN_BENCHMARK, QUIET_REASONS, Event, EventKind
-from workbench.session.state import PREPARING
+from workbench.session.state import PREPARING_PHASE
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 COMPARED_ANSWERS = "comparison of answers"
 PROCHOT = "PROCHOT"  # a signal of the board, which NVML does not report
-_OLDEST_S = 86_400.0  # events before that are not in the history
-_TRANSIT_S = 2.0  # a reading may take this long to arrive; more is a difference between two clocks
-_RECENT_S = 15.0  # between a change of a setting and its reading from the journal
-_GUARD_S = 90.0  # between an act of the guard and its reading
+_OLDEST_EVENT_S = 86_400.0  # events before that are not in the history
+_MAX_TRANSIT_S = (
+    2.0  # a reading may take this long to arrive; more is a difference between two clocks
+)
+_RECENT_CHANGE_S = 15.0  # between a change of a setting and its reading from the journal
+_RECENT_GUARD_ACT_S = 90.0  # between an act of the guard and its reading
 # absence of a throttle reason before it may begin again: at first, and if it keeps returning
-_HOLD_S = (30.0, 600.0)
+_THROTTLE_ABSENCE_RANGE_S = (30.0, 600.0)
 
 
 class EventSource:
@@ -44,7 +46,7 @@ class EventSource:
         """Yield the events that follow from the changes since the last state. `changed` are the
         names of the changed fields of `state`."""
         before, self._state = self._state, state
-        for field, find in _FINDERS.items():
+        for field, find in _EVENT_FINDERS.items():
             if field in changed:
                 yield from find(self, before, state, now)
 
@@ -53,30 +55,37 @@ class EventSource:
         reason that comes and goes gives at most one event in 30 s, and fewer the longer it
         continues."""
         ahead_s = telemetry.unix_s - now
-        self._host_ahead_s = ahead_s if abs(ahead_s) > _TRANSIT_S else 0.0
+        self._host_ahead_s = ahead_s if abs(ahead_s) > _MAX_TRANSIT_S else 0.0
         first = self._throttles is None
         seen = self._throttles = self._throttles or {}
         began: dict[str, list[int]] = {}
         of_board = {PROCHOT} if telemetry.host.prochot else set()
         for gpu in telemetry.gpus:
             for reason in (of_board | set(gpu.event_reasons)) - QUIET_REASONS:
-                last_s, hold_s = seen.get((gpu.index, reason), (0.0, _HOLD_S[0]))
+                last_s, hold_s = seen.get((gpu.index, reason), (0.0, _THROTTLE_ABSENCE_RANGE_S[0]))
                 away_s = now - last_s
                 if away_s > hold_s:
-                    hold_s = _HOLD_S[0] if away_s > _HOLD_S[1] else min(2 * hold_s, _HOLD_S[1])
+                    hold_s = (
+                        _THROTTLE_ABSENCE_RANGE_S[0]
+                        if away_s > _THROTTLE_ABSENCE_RANGE_S[1]
+                        else min(2 * hold_s, _THROTTLE_ABSENCE_RANGE_S[1])
+                    )
                     began.setdefault(reason, []).append(gpu.index)
                 seen[gpu.index, reason] = now, hold_s
         # what was on at the first reading began earlier
         for reason, gpus in began.items() if not first else ():
             yield Event(
-                now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _only_gpu(gpus)
+                now,
+                EventKind.THROTTLE,
+                f"{gpus_text(gpus)} throttled: {reason}",
+                _single_gpu_or_none(gpus),
             )
 
     def _convert_to_local_time(self, unix_s: float, now: float) -> float:
         """Convert `unix_s`, a time of the host's clock, to this machine's clock. Return `now` for a
         time less than 2 s ago, because some hosts report whole seconds only."""
         at = unix_s - self._host_ahead_s
-        return at if now - at > _TRANSIT_S else now
+        return at if now - at > _MAX_TRANSIT_S else now
 
     def _server_events(
         self, before: SessionState, state: SessionState, now: float
@@ -86,7 +95,11 @@ class EventSource:
             old = known.get(status.run_id)
             for field, kind, text in _SERVER_TIMES:
                 at = getattr(status, field)
-                if at is not None and at != getattr(old, field, None) and now - at < _OLDEST_S:
+                if (
+                    at is not None
+                    and at != getattr(old, field, None)
+                    and now - at < _OLDEST_EVENT_S
+                ):
                     yield Event(
                         self._convert_to_local_time(at, now),
                         kind,
@@ -101,7 +114,7 @@ class EventSource:
             bench.running
             and self._benchmark is None
             and bench.progress
-            and bench.progress.phase != PREPARING
+            and bench.progress.phase != PREPARING_PHASE
         ):
             self._benchmark = OWN_BENCHMARK + (load_text(bench.spec) if bench.spec else "a server")
             yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
@@ -134,7 +147,7 @@ class EventSource:
         for place, one in new.items():
             if place not in old or old[place].now != one.now:
                 at = self._convert_to_local_time(one.set_unix_s or one.since_unix_s, now)
-                recent = now - at < _RECENT_S
+                recent = now - at < _RECENT_CHANGE_S
                 trial = recent and state.guard is not None and state.guard.trial_left_s is not None
                 kind = EventKind.SETTING_TRIAL if trial else EventKind.SETTING_MADE
                 text = f"{_value_text(one, one.now)}{f' by {one.by}' if one.by else ''}{' on trial' if trial else ''}"
@@ -144,8 +157,8 @@ class EventSource:
                 text = f"{_value_text(one, one.before)} again{self._guard_reason(state.guard, now)}"
                 made.setdefault((EventKind.SETTING_REVERTED, text, now), []).append(one.gpu_index)
         for (kind, text, at), gpus in made.items():
-            if now - at < _OLDEST_S:
-                yield Event(at, kind, f"{gpus_text(gpus)} {text}", _only_gpu(gpus))
+            if now - at < _OLDEST_EVENT_S:
+                yield Event(at, kind, f"{gpus_text(gpus)} {text}", _single_gpu_or_none(gpus))
 
     def _guard_reason(self, guard: GuardView | None, now: float) -> str:
         """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did
@@ -153,7 +166,7 @@ class EventSource:
         if (
             guard is None
             or guard.did_unix_s is None
-            or now - self._convert_to_local_time(guard.did_unix_s, now) > _GUARD_S
+            or now - self._convert_to_local_time(guard.did_unix_s, now) > _RECENT_GUARD_ACT_S
         ):
             self._reverted_s = now
             return ""
@@ -171,7 +184,7 @@ class EventSource:
             and old
             and guard.did_unix_s != old.did_unix_s
         )
-        if guard is not None and acted and now - self._reverted_s < _GUARD_S:
+        if guard is not None and acted and now - self._reverted_s < _RECENT_GUARD_ACT_S:
             yield Event(now, EventKind.SETTING_REVERTED, f"the guard {guard.did}")
 
     def _drift_events(
@@ -182,7 +195,7 @@ class EventSource:
         for one in state.drift:
             if one not in before.drift:
                 text = f"{gpus_text([one.gpu_index])} {label_of(one.setting)} {one.text}"
-                yield Event(now, EventKind.SETTING_MADE, text, _only_gpu([one.gpu_index]))
+                yield Event(now, EventKind.SETTING_MADE, text, _single_gpu_or_none([one.gpu_index]))
 
     def _host_events(
         self, before: SessionState, state: SessionState, now: float
@@ -211,7 +224,9 @@ class EventSource:
                 )
 
 
-_FINDERS: dict[str, Callable[[EventSource, SessionState, SessionState, float], Iterable[Event]]] = {
+_EVENT_FINDERS: dict[
+    str, Callable[[EventSource, SessionState, SessionState, float], Iterable[Event]]
+] = {
     "servers": EventSource._server_events,
     "bench": EventSource._bench_events,
     "quality": EventSource._quality_events,
@@ -277,5 +292,5 @@ def _value_text(one: Alteration, value: object) -> str:
     )
 
 
-def _only_gpu(gpus: Sequence[int]) -> int | None:
+def _single_gpu_or_none(gpus: Sequence[int]) -> int | None:
     return gpus[0] if len(gpus) == 1 and gpus[0] >= 0 else None

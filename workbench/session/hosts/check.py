@@ -35,15 +35,17 @@ if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry
     from workbench.session.session import Session
 
-LIMIT_S = 30.0
-AT_ONCE = 8
-_LOOK_S = 10.0
-_SKEW_S = 2.0  # that matters: ages of runs and the heartbeat of the guard are times of the host
-_PYTHON = (3, 8)
+HOST_TIMEOUT_S = 30.0
+MAX_CHECKS_AT_ONCE = 8
+_LOOK_TIMEOUT_S = 10.0
+_MAX_CLOCK_SKEW_S = (
+    2.0  # that matters: ages of runs and the heartbeat of the guard are times of the host
+)
+_MIN_PYTHON_VERSION = (3, 8)
 
 # $1: Workbench's state directory, $2: a program to look for (may be ""), $3: "sudo" to ask sudo;
 # the others are directories. Prints key=value lines, and those of the state directory.
-_LOOK = (
+_LOOK_SCRIPT = (
     r"""
 echo "now=$(date +%s.%N 2>/dev/null)"
 """
@@ -88,16 +90,16 @@ class HostCheck:
         return found | {"findings": [finding.as_json() for finding in self.findings]}
 
 
-async def check_all(
+async def check_all_hosts(
     names: Sequence[str],
     open_session: Callable[[str], Session],
     ask: Ask | None,
-    limit_s: float = LIMIT_S,
+    limit_s: float = HOST_TIMEOUT_S,
 ) -> Sequence[HostCheck]:
     """Return the checks of hosts, several of which run at the same time. Each check ends within
     `limit_s` seconds, and none raises a WorkbenchError. Questions for passwords are put one at a
     time."""
-    slots, asking = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
+    slots, asking = asyncio.Semaphore(MAX_CHECKS_AT_ONCE), asyncio.Lock()
 
     async def asked(question: LoginQuestion) -> str | None:
         assert ask is not None
@@ -108,7 +110,7 @@ async def check_all(
         async with slots:
             try:
                 async with asyncio.timeout(limit_s):
-                    return await _check(name, open_session, asked if ask else None)
+                    return await _check_host(name, open_session, asked if ask else None)
             except TimeoutError:
                 text, step = (
                     (f"the check did not end within {limit_s:g} s"),
@@ -124,28 +126,30 @@ async def check_all(
     return await asyncio.gather(*map(one, names))
 
 
-async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | None) -> HostCheck:
+async def _check_host(
+    name: str, open_session: Callable[[str], Session], ask: Ask | None
+) -> HostCheck:
     # may load the ssh library, which takes long
     session = await asyncio.to_thread(open_session, name)
     session.link.ask = ask
     try:
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
-        entry, parts = settings.entry, examination.TimedParts()
-        chosen = {engine: settings.program(engine) for engine in registry.engine_names()}
+        entry, parts = settings.host_entry, examination.TimedParts()
+        chosen = {engine: settings.program_for_engine(engine) for engine in registry.engine_names()}
         programs = {engine: program[0] for engine, program in chosen.items() if program}
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read(
                 "the state directory and the clock",
                 _look_at_host(session, entry),
-                _LOOK_S,
-                _Looked(),
+                _LOOK_TIMEOUT_S,
+                _HostLook(),
             ),
             parts.read(
                 "the containers",
                 containers_of(session.host, sudo=entry.sudo if entry else None),
-                _LOOK_S,
+                _LOOK_TIMEOUT_S,
                 ContainerList(),
             ),
         )
@@ -161,7 +165,7 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _HostLook:
     """What the shell script of the check has printed about the host. A value that is not known is
     None or ""."""
 
@@ -175,7 +179,7 @@ class _Looked:
     there: tuple[str, ...] = ()
 
 
-async def _look_at_host(session: Session, entry: HostEntry | None) -> _Looked:
+async def _look_at_host(session: Session, entry: HostEntry | None) -> _HostLook:
     host = session.host
     program = _start_program(entry) if entry else ""
     sudo = "sudo" if entry is None or entry.sudo is not False else ""
@@ -184,14 +188,14 @@ async def _look_at_host(session: Session, entry: HostEntry | None) -> _Looked:
     except HostUnreachable:
         raise
     except WorkbenchError as error:
-        return _Looked(written=error.message)
+        return _HostLook(written=error.message)
     started, sent = time.time(), time.monotonic()
-    argv = shell_argv(_LOOK, state_dir, program, sudo, *(entry.models if entry else ()))
-    done = await host.run(argv, timeout_s=_LOOK_S)
+    argv = shell_argv(_LOOK_SCRIPT, state_dir, program, sudo, *(entry.models if entry else ()))
+    done = await host.run(argv, timeout_s=_LOOK_TIMEOUT_S)
     took_s = time.monotonic() - sent
     rows = key_value_pairs(done.out)
     one = dict(reversed(rows))
-    return _Looked(
+    return _HostLook(
         state_dir,
         _clock_skew_s(one.get("now", ""), started, took_s),
         one.get("written", done.problem),
@@ -230,12 +234,12 @@ def _host_finding(level: Level, code: str, text: str, fix: str | None) -> Findin
     return Finding(level, f"host.{code}", text, fix=fix)
 
 
-def _system_findings(seen: Examination, looked: _Looked) -> Sequence[Finding]:
+def _system_findings(seen: Examination, looked: _HostLook) -> Sequence[Finding]:
     facts, found = seen.facts, list[Finding]()
     version = tuple(
         int(word) for word in (facts.python3_version or "").split(".")[:2] if word.isdecimal()
     )
-    if facts.python3 is None or (version and version < _PYTHON):
+    if facts.python3 is None or (version and version < _MIN_PYTHON_VERSION):
         what = (
             "there is no python3"
             if facts.python3 is None
@@ -246,7 +250,7 @@ def _system_findings(seen: Examination, looked: _Looked) -> Sequence[Finding]:
             _host_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there")
         )
     found += state_disk.about(looked.state_dir, looked.written, looked.free_kib)
-    if looked.skew_s is not None and abs(looked.skew_s) > _SKEW_S:
+    if looked.skew_s is not None and abs(looked.skew_s) > _MAX_CLOCK_SKEW_S:
         side = "ahead" if looked.skew_s > 0 else "behind"
         text = (
             f"the clock is {abs(looked.skew_s):.0f} s {side}: ages of runs and results are "
@@ -257,7 +261,7 @@ def _system_findings(seen: Examination, looked: _Looked) -> Sequence[Finding]:
 
 
 def _entry_findings(
-    seen: Examination, looked: _Looked, entry: HostEntry | None, programs: Mapping[str, str]
+    seen: Examination, looked: _HostLook, entry: HostEntry | None, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
     """Return problems of the host's entry in hosts.toml: engines, programs and model directories
     that are not on the host, and rights to use sudo that differ."""
@@ -302,7 +306,7 @@ def _entry_findings(
 
 
 def _report_lines(
-    seen: Examination, looked: _Looked, entry: HostEntry | None
+    seen: Examination, looked: _HostLook, entry: HostEntry | None
 ) -> Sequence[tuple[str, str]]:
     facts = seen.facts
     latency = f", {facts.latency_ms:.1f} ms" if facts.latency_ms else ""  # none on this machine

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from workbench.session.plans.plan_editor import PlanEditor
 
 _GIB = 1 << 30
-_PORTS = ("master-port", "nccl-port")
-_ADDRESSES = ("dist-init-addr",)
-FREED_BY_A_STOP = ("cluster.port-taken", "cluster.memory")
+_PORT_FLAGS = ("master-port", "nccl-port")
+_ADDRESS_FLAGS = ("dist-init-addr",)
+FINDINGS_FREED_BY_STOP = ("cluster.port-taken", "cluster.memory")
 
 
 async def examine_cluster(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
@@ -96,7 +96,7 @@ async def check_start(host: ClusterHost, editor: PlanEditor, *, replaces: bool) 
     editor's plan. With `replaces`, the start ends a server before, so its ports and memory count as
     free."""
     report = await examine_cluster(host, editor)
-    passing = FREED_BY_A_STOP if replaces else ()
+    passing = FINDINGS_FREED_BY_STOP if replaces else ()
     found = check_findings(report)
     errors = [f for f in found if f.level is Level.ERROR and f.code not in passing]
     if errors:
@@ -135,14 +135,14 @@ async def _identify_model(host: Host, plan: LaunchPlan) -> ModelBytes:
 def _ports_of_plan(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
     """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
     through which the processes on the nodes find each other."""
-    yield editor.command().port
+    yield editor.command_lines().port
     flags = {flag.name: flag.value for flag in plan.flags}
     if plan.nodes:
         flags |= plan.nodes[0].flags
-    for name in _PORTS:
+    for name in _PORT_FLAGS:
         if isinstance(port := flags.get(name), int):
             yield port
-    for name in _ADDRESSES:
+    for name in _ADDRESS_FLAGS:
         port = parse_whole_number(str(flags.get(name, "")).rpartition(":")[2])
         if port is not None:
             yield port

@@ -10,9 +10,7 @@ from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
 
 
-def cluster_called(
-    name: str, simulate: str | None, open_host: Callable[[str], Host]
-) -> ClusterHost:
+def open_cluster(name: str, simulate: str | None, open_host: Callable[[str], Host]) -> ClusterHost:
     """Return the cluster of hosts.toml called `name` as one host. `open_host` opens a node by its
     name. With `simulate`, each node gets the simulated GPUs of that profile and a state directory
     of its own. Raises InputError if hosts.toml has no such cluster."""

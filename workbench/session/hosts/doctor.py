@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.store.config import ConfigStore
 
-RIGHTS_S = 10.0
-RUNS_S = 10.0
-PATHS_S = 5.0
-POWER_OFF_S = 12.0
+RIGHTS_TIMEOUT_S = 10.0
+RUNS_TIMEOUT_S = 10.0
+GPU_PATHS_TIMEOUT_S = 5.0
+POWER_OFF_TIMEOUT_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,13 @@ async def examine_host(session: Session) -> HostReport:
     programs = _chosen_programs(HostSettings(session.core, config))
     seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
-        parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_S, None),
-        parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_S, ()),
+        parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_TIMEOUT_S, None),
+        parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_TIMEOUT_S, ()),
         _own_file_findings(session, config),
-        parts.read("the last trial of GPU paths", last_trial(host), PATHS_S, None),
-        parts.read("the end of the boot before", _power_off_finding(host), POWER_OFF_S, None),
+        parts.read("the last trial of GPU paths", last_trial(host), GPU_PATHS_TIMEOUT_S, None),
+        parts.read(
+            "the end of the boot before", _power_off_finding(host), POWER_OFF_TIMEOUT_S, None
+        ),
     )
     paths = (
         tried if tried is not None and trial_still_applies(tried, seen.driver, seen.gpus) else None
@@ -113,7 +115,7 @@ async def examine_host(session: Session) -> HostReport:
 
 def _chosen_programs(settings: HostSettings) -> Mapping[str, str]:
     """Return the programs that the user has chosen for this host, by engine."""
-    chosen = {engine: settings.program(engine) for engine in registry.engine_names()}
+    chosen = {engine: settings.program_for_engine(engine) for engine in registry.engine_names()}
     return {engine: program[0] for engine, program in chosen.items() if program}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.session import Session
 
-COMMAND = "workbench doctor --multi-gpu"
+MULTI_GPU_COMMAND = "workbench doctor --multi-gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PathsReport:
     simulated: bool
 
     @property
-    def untried(self) -> tuple[Finding, ...]:
+    def is_untried(self) -> tuple[Finding, ...]:
         """The findings that say why nothing was copied. Empty if data was copied."""
         return () if self.paths.was_tried else self.findings
 
@@ -65,9 +65,9 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
     if host.kind == "cluster":
         raise InputError(
             "the GPUs of a cluster are on several hosts",
-            next_step=f"run it on one node: workbench --host NODE {COMMAND.partition(' ')[2]}",
+            next_step=f"run it on one node: workbench --host NODE {MULTI_GPU_COMMAND.partition(' ')[2]}",
         )
-    candidates = _with_torch(engine)
+    candidates = _find_torch_python(engine)
     seen = await multi_gpu.read_topology(host)
     looked = multi_gpu.parse_gpu_paths(seen, (), None)
     whole = [gpu for gpu in looked.gpus if not gpu.mig]
@@ -82,16 +82,16 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
         tried = " or ".join(registry.get_engine(name).title for name in candidates)
         paths = replace(looked, untried=f"neither {tried} was found, whose torch would copy")
         return _paths_report(host, paths)
-    async with session.measurement_lock.hold("a trial of the paths between GPUs"):
+    async with session.measurement_lock.hold_lock("a trial of the paths between GPUs"):
         printed = await multi_gpu.try_copies(host, installed)
     try:
         await multi_gpu.keep_trial_outcome(host, seen, printed, installed.engine)
     except HostError as error:
-        session.core.record(f"# the outcome is not kept: {error.message}")
+        session.core.record_command(f"# the outcome is not kept: {error.message}")
     return _paths_report(host, multi_gpu.parse_gpu_paths(seen, printed, installed.engine))
 
 
-def _with_torch(engine: str | None) -> Sequence[str]:
+def _find_torch_python(engine: str | None) -> Sequence[str]:
     """Return the engines whose torch can be used. Raises InputError if `engine` is none of them."""
     known = [name for name in registry.engine_names() if registry.get_engine(name).packages]
     if engine is None:
@@ -108,7 +108,7 @@ async def _first_installed(session: Session, names: Sequence[str]) -> InstalledE
 
     settings = HostSettings(session.core, ConfigStore())
     for name in names:
-        chosen = settings.program(name)
+        chosen = settings.program_for_engine(name)
         found = await probe_engine(
             session.host, registry.get_engine(name), tuple(chosen[:1]) if chosen else ()
         )
@@ -135,7 +135,7 @@ async def start_findings(
         text = "the paths between these GPUs were never tried"
         if paths is not None:
             text = "the GPUs or their driver have changed since the paths between them were tried"
-        fix = f"{COMMAND} copies between each pair and compares the bytes, in about a minute"
+        fix = f"{MULTI_GPU_COMMAND} copies between each pair and compares the bytes, in about a minute"
         return (Finding(Level.HINT, "paths.untested", text, fix=fix),)
     pairs = tuple(pair for pair in paths.pairs if {pair.a, pair.b} <= set(ends))
     errors = [

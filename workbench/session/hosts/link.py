@@ -35,7 +35,7 @@ class HostLink:
         host = self._core.host
         if self._watched_host is not host:
             self._watched_host = host
-            host.on_link(self._on_link)
+            host.on_link(self._on_link_change)
         host.ask = self.ask
         try:
             await host.connect()
@@ -52,7 +52,7 @@ class HostLink:
         unknown = error.fingerprint if isinstance(error, HostKeyUnknown) else None
         self._core.update_host(link="failed", message=error.message, unknown_key=unknown)
 
-    def _on_link(self, event: LinkEvent) -> None:
+    def _on_link_change(self, event: LinkEvent) -> None:
         if event.connected:
             self._core.update_host(
                 link="connected", message=None, lost_since_unix_s=None, retries=0

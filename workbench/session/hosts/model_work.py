@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 T = TypeVar("T")
-SHOWN_S = 0.5  # between two changes of the state
+SHOW_INTERVAL_S = 0.5  # between two changes of the state
 
 
 class ModelWork:
@@ -52,9 +52,9 @@ class ModelWork:
                 next_step="wait until that work has ended, or press K to cancel it",
             )
         self._core.update_host(model_work=ModelWorkView(what))
-        self._task = self._core.spawn(self._run(work, then, shlex.join(command)))
+        self._task = self._core.spawn(self._run_work(work, then, shlex.join(command)))
 
-    async def _run(
+    async def _run_work(
         self, work: Callable[[Progress], Awaitable[T]], then: Callable[[T], object], command: str
     ) -> None:
         speed, last_s = Speed(), 0.0
@@ -63,7 +63,7 @@ class ModelWork:
             nonlocal last_s
             bytes_s, now = speed.speed_at(done), time.monotonic()
             view = self._core.state.host.model_work
-            if view is not None and now - last_s >= SHOWN_S:
+            if view is not None and now - last_s >= SHOW_INTERVAL_S:
                 last_s = now
                 self._core.update_host(
                     model_work=replace(
@@ -80,7 +80,7 @@ class ModelWork:
             raise
         finally:
             if command:
-                self._core.record(command, outcome)
+                self._core.record_command(command, outcome)
             self._core.update_host(model_work=None)
         then(found)
 

@@ -25,7 +25,7 @@ from workbench.server import model_download, model_inventory, model_shipment, mo
 from workbench.server.model_fingerprint import locate_arguments
 from workbench.server.model_inventory import Places
 from workbench.session.hosts.model_work import ModelWork
-from workbench.session.hosts.names import LOCAL
+from workbench.session.hosts.names import LOCAL_HOST_NAME
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # bytes that are done, their total, and what is under way
 Progress = Callable[[int, int, str], None]
-_SILENT: Progress = lambda done, total, text: None  # noqa: E731
+_IGNORE_PROGRESS: Progress = lambda done, total, text: None  # noqa: E731
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class HostModels:
     copies: tuple[ModelCopy, ...] = ()
     problem: str | None = None
 
-    def lines(self, model: str = "") -> Iterator[str]:
+    def report_lines(self, model: str = "") -> Iterator[str]:
         """Yield a line of text for each copy of a model on the host. If there is no copy of
         `model`, yield one line that says so."""
         if self.problem:
@@ -82,10 +82,10 @@ class ModelCheck:
             and all(c.is_complete for host in self.hosts for c in host.copies)
         )
 
-    def lines(self, model: str) -> Iterator[str]:
+    def report_lines(self, model: str) -> Iterator[str]:
         """Yield a line for each copy of `model`, then how the copies differ, or how far they were
         compared."""
-        yield from (line for host in self.hosts for line in host.lines(model))
+        yield from (line for host in self.hosts for line in host.report_lines(model))
         yield from (f"different: {text}" for text in self.differences)
         if self.unhashed and not self.differences:
             yield (
@@ -111,7 +111,7 @@ class CopyReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def text(self) -> str:
+    def report_text(self) -> str:
         """The outcome of the copy as one line: where the model is now, how many bytes were sent, by
         which method, and how fast."""
         if not self.way:
@@ -142,14 +142,14 @@ class Models:
         entry = self._entries.host(host)
         return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
 
-    def hosts(self, *, everywhere: bool = False) -> Sequence[str | None]:
+    def hosts_to_search(self, *, everywhere: bool = False) -> Sequence[str | None]:
         """Return the names of the hosts to search: this session's host, or all nodes if it is a
         cluster. With `everywhere`, also this machine and all hosts of hosts.toml. None stands for
         this session's host."""
         own = self._session.host
         here = [node.name for node in own.nodes] if isinstance(own, ClusterHost) else [own.name]
         names = dict.fromkeys(
-            (*here, *((LOCAL, *self._entries.content.hosts) if everywhere else ()))
+            (*here, *((LOCAL_HOST_NAME, *self._entries.content.hosts) if everywhere else ()))
         )
         return [None if name == own.name else name for name in names]
 
@@ -186,7 +186,7 @@ class Models:
         hosts: Sequence[str | None] = (None,),
         *,
         full: bool = False,
-        on_progress: Progress = _SILENT,
+        on_progress: Progress = _IGNORE_PROGRESS,
     ) -> ModelCheck:
         """Return whether the copies of a model are complete and the same. With `full`, every byte
         is hashed on its host."""
@@ -234,7 +234,7 @@ class Models:
         directory: str = "",
         replace_different: bool = False,
         follow_links: bool = False,
-        on_progress: Progress = _SILENT,
+        on_progress: Progress = _IGNORE_PROGRESS,
     ) -> CopyReport:
         """Copy a model's files from one host to another, and continue a copy that was interrupted.
         Raises InputError if the source has no complete copy, if the target has different files and
@@ -255,7 +255,7 @@ class Models:
             near.host, far.host, shipment, replace_different
         )
         sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
-        way, notes = await self._send(
+        way, notes = await self._send_files(
             near.host, far.host, shipment, rest, replace_different, on_progress
         )
         await model_shipment.put_in_place(far.host, shipment, rest.names, replace_different)
@@ -302,7 +302,7 @@ class Models:
             entry.models[0] if entry is not None and entry.models else copy.path.rpartition("/")[0]
         )
 
-    async def _send(
+    async def _send_files(
         self,
         near: Host,
         far: Host,

@@ -19,12 +19,12 @@ from workbench.store.hosts_file import HostsStore
 if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry
 
-LOCAL = "local"
-SIMULATED = "sim:"
-CLUSTER = "cluster:"
+LOCAL_HOST_NAME = "local"
+SIMULATED_PREFIX = "sim:"
+CLUSTER_PREFIX = "cluster:"
 
-TWIN = "@"  # sim:PROFILE@NAME is one of several simulated hosts with the same GPUs
-_TWIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+TWIN_SEPARATOR = "@"  # sim:PROFILE@NAME is one of several simulated hosts with the same GPUs
+_TWIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,42 +39,46 @@ class KnownHost:
     way: str = ""
 
 
-def host_called(name: str | None, simulate: str | None = None) -> Host:
+def open_host_by_name(name: str | None, simulate: str | None = None) -> Host:
     """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a
     container on one of these ("gpu-box/podman:vllm"), "cluster:NAME" for a cluster of hosts.toml,
     or "sim:PROFILE". `simulate` names a profile whose simulated driver and engines are put on that
     host, as "gpu-box/sim:PROFILE" does; "PROFILE@NAME" has GPUs and servers of its own. Raises
     InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used.
     """
-    if name and name.startswith(CLUSTER):
-        from workbench.session.hosts.cluster_hosts import cluster_called
+    if name and name.startswith(CLUSTER_PREFIX):
+        from workbench.session.hosts.cluster_hosts import open_cluster
 
-        return cluster_called(name.removeprefix(CLUSTER), simulate, host_called)
-    if name and name.startswith(SIMULATED):
-        simulate, name = name.removeprefix(SIMULATED), None
-    elif name and f"/{SIMULATED}" in name:  # the name that such a host has in records
-        name, _, simulate = name.partition(f"/{SIMULATED}")
-    inner = _open_host(name, name, HostsStore()) if name and name != LOCAL else _this_machine()
+        return open_cluster(name.removeprefix(CLUSTER_PREFIX), simulate, open_host_by_name)
+    if name and name.startswith(SIMULATED_PREFIX):
+        simulate, name = name.removeprefix(SIMULATED_PREFIX), None
+    elif name and f"/{SIMULATED_PREFIX}" in name:  # the name that such a host has in records
+        name, _, simulate = name.partition(f"/{SIMULATED_PREFIX}")
+    inner = (
+        _open_host(name, name, HostsStore())
+        if name and name != LOCAL_HOST_NAME
+        else _open_local_host()
+    )
     if simulate is None:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
 
-    profile, _, twin = simulate.partition(TWIN)
-    if TWIN in simulate and not _TWIN.fullmatch(twin):
+    profile, _, twin = simulate.partition(TWIN_SEPARATOR)
+    if TWIN_SEPARATOR in simulate and not _TWIN_NAME.fullmatch(twin):
         raise InputError(
             f"{simulate!r} does not name a simulated host",
-            next_step=f"write a name of letters and digits after {TWIN}, as in "
-            f"{SIMULATED}four-pcie{TWIN}2",
+            next_step=f"write a name of letters and digits after {TWIN_SEPARATOR}, as in "
+            f"{SIMULATED_PREFIX}four-pcie{TWIN_SEPARATOR}2",
         )
     # the GPUs of a simulated host that several users share
     shared = os.environ.get("WORKBENCH_SIM_STATE")
     return SimulatedHost(inner, profile, str(paths.state_dir() / "sim" / simulate), shared, twin)
 
 
-def _this_machine() -> Host:
+def _open_local_host() -> Host:
     host = open_host()
     with suppress(WorkbenchError):  # an entry that cannot be used is told where it is used
-        entry = HostsStore().host(LOCAL)
+        entry = HostsStore().host(LOCAL_HOST_NAME)
         host.may_sudo = entry is None or entry.sudo is not False
     return host
 
@@ -116,7 +120,7 @@ def _open_container(
     return host
 
 
-def known_names() -> tuple[str, ...]:
+def known_host_names() -> tuple[str, ...]:
     """Return only the names of the hosts that the user can pick."""
     return tuple(host.name for host in known_hosts())
 
@@ -126,13 +130,19 @@ def known_hosts() -> tuple[KnownHost, ...]:
     the aliases of the SSH config, and the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
-    return (*real_hosts(), *_known_clusters(), *(KnownHost(SIMULATED + name) for name in PROFILES))
+    return (
+        *real_hosts(),
+        *_known_clusters(),
+        *(KnownHost(SIMULATED_PREFIX + name) for name in PROFILES),
+    )
 
 
 def _known_clusters() -> tuple[KnownHost, ...]:
     found = HostsStore().content.clusters.values()
     return tuple(
-        KnownHost(CLUSTER + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes))
+        KnownHost(
+            CLUSTER_PREFIX + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes)
+        )
         for c in found
     )
 
@@ -149,11 +159,11 @@ def real_hosts() -> tuple[KnownHost, ...]:
         )
         for entry in entries.values()
     }
-    own = written.pop(LOCAL, KnownHost(LOCAL))
+    own = written.pop(LOCAL_HOST_NAME, KnownHost(LOCAL_HOST_NAME))
     others = [
         KnownHost(name, "ssh config")
         for name in hosts.known_names()
-        if name != LOCAL and name not in written
+        if name != LOCAL_HOST_NAME and name not in written
     ]
     return (own, *written.values(), *others)
 
@@ -165,13 +175,13 @@ def fleet_hosts() -> tuple[KnownHost, ...]:
     return tuple(host for host in found if host.source == "hosts.toml") or found
 
 
-def is_known(name: str) -> bool:
+def is_host_known(name: str) -> bool:
     """Return whether a host called `name` exists, as far as this machine can tell without a
     connection. Asking the name resolver can take up to one second. Raises InputError for a host of
     hosts.toml that cannot be used."""
     around, container = split_container(name)
     if container is not None:
-        return not around or is_known(around)
+        return not around or is_host_known(around)
     return HostsStore().host(name) is not None or hosts.is_known(name)
 
 
@@ -179,13 +189,13 @@ def nearest_known_name(name: str) -> str | None:
     """Return the known name that is the most like `name`, None if there is none."""
     import difflib
 
-    return next(iter(difflib.get_close_matches(name, known_names(), n=1, cutoff=0.75)), None)
+    return next(iter(difflib.get_close_matches(name, known_host_names(), n=1, cutoff=0.75)), None)
 
 
 def add_suggestion(error: HostUnreachable, name: str) -> None:
     """Add "did you mean …" with the most similar known name to `error`, which says that the host
     `name` was not reached. Do nothing if `name` is a known name."""
-    if name not in known_names() and (other := nearest_known_name(name)) is not None:
+    if name not in known_host_names() and (other := nearest_known_name(name)) is not None:
         error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 

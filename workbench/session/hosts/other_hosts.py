@@ -41,7 +41,7 @@ class OtherHosts:
                 raise
         return self._others[name]
 
-    def known(self) -> Sequence[KnownHost]:
+    def known_host_names(self) -> Sequence[KnownHost]:
         """Return the hosts that the user can pick."""
         return known_hosts()
 
@@ -53,7 +53,7 @@ class OtherHosts:
         HostsStore().add(HostEntry(name, ssh or None, container or None, label))
 
     @property
-    def all(self) -> Sequence[Session]:
+    def all_sessions(self) -> Sequence[Session]:
         """This session, then the open sessions of other hosts."""
         return (self._own, *self._others.values())
 

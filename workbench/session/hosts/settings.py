@@ -24,7 +24,7 @@ class HostSettings:
         self._core, self._config, self._hosts = core, config, HostsStore()
 
     @property
-    def entry(self) -> HostEntry | None:
+    def host_entry(self) -> HostEntry | None:
         """The entry in hosts.toml of the session's host, or of a cluster's first node; None if
         there is no entry. Raises InputError if the entry cannot be used."""
         host = self._core.host
@@ -35,12 +35,12 @@ class HostSettings:
         Raises InputError if an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
 
-    def program(self, engine: str) -> tuple[str, str] | None:
+    def program_for_engine(self, engine: str) -> tuple[str, str] | None:
         """Return (program, file): the program that starts an engine on the host, quoted as in a
         shell, and the name of the file that sets the program. A choice made on the screen, stored
         in config.toml, has precedence over hosts.toml. None if neither file sets a program."""
         if chosen := self._config.executable_of_engine(self._core.host.name, engine):
             return chosen, "config.toml"
-        entry = self.entry
+        entry = self.host_entry
         written = entry.engines.get(engine) if entry is not None else None
         return (written, "hosts.toml") if written else None

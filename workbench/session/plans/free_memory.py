@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.session.plans.plan_editor import PlanEditor
 
-_TINY_GIB = 0.05  # a difference that readings of a GPU cannot show
-_MIB = 2**20
+_UNSEEN_DIFFERENCE_GIB = 0.05  # a difference that readings of a GPU cannot show
+_BYTES_PER_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class TooLittle:
+class TooLittleMemory:
     """The GPUs of a plan have less free memory than it needs. `certain` says that the engine
     refuses to start then, as far as the reading is right."""
 
@@ -31,12 +31,12 @@ class TooLittle:
     certain: bool
 
 
-def find_too_little(
+def find_gpus_with_too_little_memory(
     editor: PlanEditor,
     telemetry: Telemetry | None,
     living: Sequence[ServerStatus],
     staying: Collection[int] | None = None,
-) -> TooLittle | None:
+) -> TooLittleMemory | None:
     """Return what is wrong if the GPUs of the plan have too little free memory now; None if the
     memory suffices, or if that is not known. `living` are the live servers of the host. `staying`
     are the processes that keep their memory when a server is stopped before the start: only what
@@ -58,7 +58,11 @@ def find_too_little(
     tightest, free_bytes = min(known, key=lambda pair: pair[1])
     total_gib, free_gib = (tightest.memory_total_bytes or 0) / GIB, free_bytes / GIB
     needed_gib = _needed_gib(editor, [info for info, _ in known], total_gib)
-    if needed_gib is None or needed_gib > total_gib or needed_gib <= free_gib + _TINY_GIB:
+    if (
+        needed_gib is None
+        or needed_gib > total_gib
+        or needed_gib <= free_gib + _UNSEEN_DIFFERENCE_GIB
+    ):
         return None
     where = gpus_text([info.index for info, _ in known])
     held = ", ".join(f"{s.engine} run {s.run_id} ({s.state}, :{s.port})" for s in living)
@@ -72,7 +76,7 @@ def find_too_little(
     if share_flag:
         fix += f", or lower {share_flag}"
     finding = Finding(Level.WARN, "host.memory", text, fix=fix)
-    return TooLittle(finding, editor.engine.memory.checks_free_at_start)
+    return TooLittleMemory(finding, editor.engine.memory.checks_free_at_start)
 
 
 def _free_bytes(info: GpuInfo, sample: GpuSample, staying: Collection[int] | None) -> int | None:
@@ -82,7 +86,7 @@ def _free_bytes(info: GpuInfo, sample: GpuSample, staying: Collection[int] | Non
         used = sum(p.memory_bytes or 0 for p in sample.processes or () if p.pid in staying)
     if total is None or used is None:
         return None
-    return max(_MIB, total - used)
+    return max(_BYTES_PER_MIB, total - used)
 
 
 def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -> float | None:

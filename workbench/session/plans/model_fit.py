@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.model.plan import LaunchPlan
 
-_USED_GIB = 0.5  # less is the driver's own
+_DRIVER_USE_GIB = 0.5  # less is the driver's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FitReport:
         }
 
 
-def report_of(
+def fit_report_of_plan(
     plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()
 ) -> FitReport:
     """Return a table of the quantizations, numbers of GPUs and context lengths with which the
@@ -93,7 +93,7 @@ def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
     return used
 
 
-_LEGEND = (
+_FIT_LEGEND = (
     "Below a context length: sequences of that length at once, in one replica.",
     "GiB each: weights per GPU. -: does not fit. ?: unknown. *: other files.",
     "limit: tok/s of one stream, by nominal memory bandwidth.",
@@ -115,11 +115,11 @@ def fit_blocks(report: FitReport) -> list[Block]:
             continue
         blocks.append(_fit_table(rows, report.contexts))
         used = group.total_gib - min(group.free_bytes) / GIB
-        if used >= _USED_GIB and not any(row.fits for row in rows):
+        if used >= _DRIVER_USE_GIB and not any(row.fits for row in rows):
             stop = "Stop what uses them (x stops the server of this screen)"
             listed = "`workbench servers` lists all servers. Then look again."
             blocks.append(Alert("warning", f"next: {used:.1f} GiB are in use", (stop, listed)))
-    return [*blocks, Heading("Columns"), *map(TextBlock, _LEGEND)]
+    return [*blocks, Heading("Columns"), *map(TextBlock, _FIT_LEGEND)]
 
 
 def _group_line(group: GpuGroup) -> str:
@@ -127,7 +127,7 @@ def _group_line(group: GpuGroup) -> str:
     free = [f / GIB for f in group.free_bytes]
     least = (
         f"{min(free):.1f}"
-        if max(free) - min(free) < _USED_GIB
+        if max(free) - min(free) < _DRIVER_USE_GIB
         else (f"{min(free):.1f} to {max(free):.1f}")
     )
     return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"

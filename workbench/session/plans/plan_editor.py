@@ -40,13 +40,16 @@ from workbench.session.state import PlanView
 if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
 
-HISTORY_KEPT = 200
-DOUBTFUL = ("flag.word", "flag.choice")  # findings: the engine may not have the value of a flag
+MAX_UNDO_STEPS = 200
+DOUBTFUL_FINDINGS = (
+    "flag.word",
+    "flag.choice",
+)  # findings: the engine may not have the value of a flag
 RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before they are known
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class HostSurroundings:
     """What a plan is checked against: the host's GPUs, the installed engine, what the user has
     trusted, and facts about models."""
 
@@ -74,7 +77,7 @@ class PlanEditor:
         self.engine = engines.get_engine(plan.engine)
         self.base = plan  # before the edits
         self.plan = plan
-        self.around = Surroundings()
+        self.around = HostSurroundings()
         self._undo: list[LaunchPlan] = []
         self._redo: list[LaunchPlan] = []
 
@@ -102,14 +105,14 @@ class PlanEditor:
     def effective_plan(self) -> LaunchPlan:
         """The plan as the engine is started with it: with the installed engine's version and the
         known size of the model."""
-        return self._as_started(self.plan)
+        return self._plan_as_started(self.plan)
 
-    def _as_started(self, plan: LaunchPlan) -> LaunchPlan:
+    def _plan_as_started(self, plan: LaunchPlan) -> LaunchPlan:
         version = self.around.installed_version or plan.engine_version
         plan = replace(
             plan, engine_version=version, model_facts=facts_for_plan(plan, self.around.models)
         )
-        plan = self._with_inherited_gpus(plan)
+        plan = self._inherit_gpus(plan)
         return (
             spread_over_nodes(plan, self.engine, self.around.places) if self.around.places else plan
         )
@@ -119,7 +122,7 @@ class PlanEditor:
         """What the host's own environment says of its GPUs."""
         return self.around.found.allotment if self.around.found else NO_ALLOTMENT
 
-    def _with_inherited_gpus(self, plan: LaunchPlan) -> LaunchPlan:
+    def _inherit_gpus(self, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan with the GPUs that the server would inherit from the host's environment,
         so that every launcher and every reader of the plan knows them. On a cluster, each host has
         an environment of its own."""
@@ -137,10 +140,10 @@ class PlanEditor:
             plan = plan.without_flag(engines.canonical_name(self.catalog, name))
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
-        return engines.estimate_memory(self._as_started(plan), self.around.gpus)
+        return engines.estimate_memory(self._plan_as_started(plan), self.around.gpus)
 
     @property
-    def needs_look(self) -> bool:
+    def needs_look_at_host(self) -> bool:
         """Whether the size of the plan's model must still be read from the model's files on the
         host."""
         return needs_look(self.plan, self.around.models)
@@ -193,7 +196,7 @@ class PlanEditor:
         plan = with_assignments(self.plan, run_as, run_options)
         self._change_plan(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
-    def apply(self, finding: Finding) -> Sequence[PlanChange]:
+    def apply_fix(self, finding: Finding) -> Sequence[PlanChange]:
         """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the
         undo history. Return the changes. Raises InputError if the plan no longer has this finding,
         or the finding proposes nothing."""
@@ -217,7 +220,7 @@ class PlanEditor:
         invalid value, and if the plan has all of the changes already."""
         plan = self.plan
         for change in changes:
-            plan = self._with_change(plan, change)
+            plan = self._plan_with_change(plan, change)
         if plan == self.plan:
             text = (
                 "the plan under edit has this already: "
@@ -226,7 +229,7 @@ class PlanEditor:
             raise InputError(text, next_step="start the plan again, or read the other findings")
         self._change_plan(plan)
 
-    def _with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:
+    def _plan_with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:
         if change.name == engines.EXECUTABLE and not change.env:
             return engines.with_executable(plan, str(change.value or ""))
         if change.env:
@@ -261,17 +264,17 @@ class PlanEditor:
         # not a flag that was set twice
         if not plan_differences(self.plan, plan) and len(plan.flags) == len(self.plan.flags):
             return
-        self._undo = [*self._undo, self.plan][-HISTORY_KEPT:]
+        self._undo = [*self._undo, self.plan][-MAX_UNDO_STEPS:]
         self._redo.clear()
         self.plan = plan
 
-    def command(self) -> Command:
+    def command_lines(self) -> Command:
         """Return the command that starts the plan; with several nodes, that of the first node.
         Raises PlanError if no command can be made."""
         plan = self.effective_plan
         return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
 
-    def run_command(self) -> Command | None:
+    def run_command_words(self) -> Command | None:
         """Return the command with which the plan's launcher starts the server, with secrets masked.
         RUN stands for the run id, which is not known before the start. None if Workbench starts the
         server as a process without a launcher, or if no command can be made."""
@@ -279,7 +282,7 @@ class PlanEditor:
             launcher = launcher_of(self.plan.run_as)
             if launcher is None or self.plan.nodes:
                 return None
-            command = self.command()
+            command = self.command_lines()
         except WorkbenchError:
             return None
         # loads modules that a process does not need
@@ -320,7 +323,7 @@ class PlanEditor:
         nodes = self._cluster_findings() if self.around.places else ()
         found = (*foreign, *nodes, *self._executable_findings(), *found)
         try:
-            self.command()
+            self.command_lines()
         except WorkbenchError as error:
             return (
                 Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step),
@@ -335,7 +338,7 @@ class PlanEditor:
             engines.canonical_name(self.catalog, word.partition("=")[0].strip().lstrip("-"))
             for word in sets
         }
-        return tuple(f for f in self.findings() if f.code in DOUBTFUL and f.flag in names)
+        return tuple(f for f in self.findings() if f.code in DOUBTFUL_FINDINGS and f.flag in names)
 
     def untrusted_parts(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
@@ -379,11 +382,11 @@ class PlanEditor:
             )
             yield Finding(Level.INFO, "flags.shipped", text, engines.EXECUTABLE)
 
-    def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+    def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole
         catalog, the most used first, then group by group). A query searches names, groups and help,
         with the best match first."""
-        rows = self._rows(self.findings(), "all" if query else view)
+        rows = self._rows_with_findings(self.findings(), "all" if query else view)
         if not query and view == "all":
             flags = sorted(
                 (row for row in rows if not row.is_env),
@@ -402,7 +405,7 @@ class PlanEditor:
         found = [row for row in rows if row.name in place or wanted in row.name.lower()]
         return sorted(found, key=lambda row: place.get(row.name, len(place)))
 
-    def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
+    def _rows_with_findings(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
         name = self.engine.model_flags[0]
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         rows = engines.flag_rows(self.effective_plan, self.catalog, findings, view=view)
@@ -467,14 +470,14 @@ class PlanEditor:
         """Return the plan as it is shown, with every secret masked."""
         findings = self.findings()
         try:
-            command: Command | None = self.command()
+            command: Command | None = self.command_lines()
         except WorkbenchError:
             command = None
         estimate = self.estimate()
         values = secret_values(command) if command is not None else ()
         return PlanView(
             plan=mask_plan(self.effective_plan),
-            rows=tuple(map(mask_row, self._rows(findings, "changed"))),
+            rows=tuple(map(mask_row, self._rows_with_findings(findings, "changed"))),
             findings=tuple(
                 replace(
                     f,
@@ -484,7 +487,7 @@ class PlanEditor:
                 for f in findings
             ),
             command=mask_command(command) if command is not None else None,
-            run_command=self.run_command(),
+            run_command=self.run_command_words(),
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
             total_flags=len(self.catalog.flags),

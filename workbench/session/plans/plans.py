@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu.alterations import GpuAlterations
     from workbench.session.history.telemetry_watch import TelemetryWatch
-    from workbench.session.plans.plan_editor import PlanEditor, Surroundings
+    from workbench.session.plans.plan_editor import HostSurroundings, PlanEditor
     from workbench.session.plans.presets import Presets
-    from workbench.session.plans.recipes import Exported
+    from workbench.session.plans.recipes import ExportedPlan
     from workbench.session.state import PlanView
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
 
-EXECUTABLE = "executable"
+EXECUTABLE_ROW = "executable"
 
 
 class Plans:
@@ -56,7 +56,7 @@ class Plans:
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         # id of a preset, what its server lacks of it
         self._of_run: tuple[str | None, Sequence[str]] = (None, ())
-        telemetry.on_gpus_changed.append(self._gpus_changed)
+        telemetry.on_gpus_changed.append(self._have_gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
     @property
@@ -74,7 +74,7 @@ class Plans:
         plan = self._presets.plan_of(preset_id, variables)
         self.edit_plan(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
-            self._core.spawn(self.look_and_ask())
+            self._core.spawn(self.look_for_engine_and_ask_flags())
 
     def edit_plan(self, plan: LaunchPlan, title: str) -> None:
         """Make `plan` the plan under edit, with `title` on the screen. If the plan before was edited,
@@ -82,7 +82,7 @@ class Plans:
         """
         if self.current is not None and self.current.is_edited:
             self._replaced = self.current
-        self.current, self._entry = self.editor_for(plan, title), self._settings.entry
+        self.current, self._entry = self.editor_for(plan, title), self._settings.host_entry
         # again, because the GPUs to check are those of the nodes of the plan under edit
         self.current.around = self._host_surroundings()
         self.show()
@@ -96,14 +96,16 @@ class Plans:
         editor.around = self._host_surroundings()
         return editor
 
-    def _host_surroundings(self) -> Surroundings:
-        from workbench.session.plans.plan_editor import Surroundings
+    def _host_surroundings(self) -> HostSurroundings:
+        from workbench.session.plans.plan_editor import HostSurroundings
         from workbench.store.trusted_presets import trusted
 
-        return Surroundings(gpus=self._gpus_to_check(), trusted=trusted(), **self._cluster_fields())
+        return HostSurroundings(
+            gpus=self._gpus_to_check(), trusted=trusted(), **self._cluster_fields()
+        )
 
     def _cluster_fields(self) -> dict[str, Any]:
-        """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to
+        """Return the fields of `HostSurroundings` that describe a cluster: its nodes and the memory to
         keep free. {} if the host is no cluster."""
         host = self._core.host
         if not is_cluster(host):
@@ -139,7 +141,10 @@ class Plans:
 
         old, self._entry, program = self._entry, None, None
         try:
-            self._entry, program = self._settings.entry, self._settings.program(editor.plan.engine)
+            self._entry, program = (
+                self._settings.host_entry,
+                self._settings.program_for_engine(editor.plan.engine),
+            )
         except WorkbenchError as error:  # the entry cannot be used
             self._core.notify_error(error)
         editor.adapt_history(
@@ -151,10 +156,10 @@ class Plans:
         self._gpu_settings = ()
         with suppress(WorkbenchError):
             self._gpu_settings = self.preset_gpu_settings()
-        self._update_unapplied()
-        self._show()
+        self._show_unapplied_settings()
+        self._show_view()
 
-    def _show(self) -> None:
+    def _show_view(self) -> None:
         if self.current is not None:
             self._core.update(plan=self.view())
 
@@ -221,7 +226,7 @@ class Plans:
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
 
-    def export_plan(self, form: str) -> Exported:
+    def export_plan(self, form: str) -> ExportedPlan:
         """Return the plan in the form of another tool, such as "systemd"."""
         from workbench.session.plans.recipes import export_plan
 
@@ -312,7 +317,7 @@ class Plans:
         nodes = len(self.current.plan.nodes) if self.current is not None else 0
         return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
 
-    def _gpus_changed(self) -> None:
+    def _have_gpus_changed(self) -> None:
         if self.current is not None:
             self.current.around = replace(self.current.around, gpus=self._gpus_to_check())
             self.show()
@@ -328,7 +333,7 @@ class Plans:
             self.show()
         return found
 
-    async def look_and_ask(self) -> None:
+    async def look_for_engine_and_ask_flags(self) -> None:
         """Find the engine of the plan under edit. If this engine was never asked for its own flags,
         ask it now."""
         editor = self.editor
@@ -357,7 +362,7 @@ class Plans:
             return
         own, problem = None, None
         try:
-            own = await self.engine_flags.ask(editor.engine, found)
+            own = await self.engine_flags.ask_engine(editor.engine, found)
         except WorkbenchError as error:
             problem = error.message
         if editor.around.found == found:  # no other program was chosen meanwhile
@@ -371,11 +376,11 @@ class Plans:
         from workbench.engines.containers import image_of, version_in_tag
         from workbench.model.run_options import runs_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
-        from workbench.session.plans.preset_variables import on_cluster
+        from workbench.session.plans.preset_variables import add_cluster_variables
 
         host = self._core.host
         if is_cluster(host):  # its variables are known once it is connected
-            editor.adapt_history(lambda plan: on_cluster(plan, host.cluster_variables))
+            editor.adapt_history(lambda plan: add_cluster_variables(plan, host.cluster_variables))
         await self.look_for_model(editor)
         plan, engine = editor.plan, editor.engine
         image = image_of(plan, engine) if runs_image(plan.run_as) else None
@@ -408,7 +413,7 @@ class Plans:
     async def look_for_model(self, editor: PlanEditor) -> None:
         """Read the size of the editor's model from its files on the host, if that size is needed
         and not known yet."""
-        if not editor.needs_look:
+        if not editor.needs_look_at_host:
             return
         from workbench.engines.model_facts import model_key
         from workbench.server.model_files import read_facts
@@ -427,7 +432,7 @@ class Plans:
         """Show the plan after an edit. If the edit changed the model, start to read the size of the
         new model."""
         self.show()
-        if self.editor.needs_look and self._core.host.connected:
+        if self.editor.needs_look_at_host and self._core.host.connected:
             self._core.spawn(self.look_for_model(self.editor))
 
     def set_flag(self, name: str, text: str) -> None:
@@ -437,19 +442,19 @@ class Plans:
         self._show_edited()
         # an image has an engine of its own
         if name == engines.RUN_AS:
-            self._look_again()
+            self._look_for_engine_again()
 
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
         self._show_edited()
-        if name in (EXECUTABLE, engines.RUN_AS):
-            self._look_again()
+        if name in (EXECUTABLE_ROW, engines.RUN_AS):
+            self._look_for_engine_again()
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
         """Set the program that starts the plan's engine; "" stands for the engine's usual program.
         With `keep`, config.toml names that program for all later plans on this host."""
         editor = self.editor
-        editor.set_flag(EXECUTABLE, text)
+        editor.set_flag(EXECUTABLE_ROW, text)
         if keep:
             self._config.set(
                 ("executables", self._core.host.name, editor.engine.name), text or None
@@ -459,13 +464,13 @@ class Plans:
         if self._core.host.connected:
             self._core.spawn(self._ask_engine_flags(editor, await self.look_for_engine()))
 
-    def _look_again(self) -> None:
+    def _look_for_engine_again(self) -> None:
         """Search the host for the plan's program, which an edit has changed. Until it is found,
         nothing is said about the program before."""
         if self._core.host.connected:
             self.editor.forget_engine()
             self.show()
-            self._core.spawn(self.look_and_ask())
+            self._core.spawn(self.look_for_engine_and_ask_flags())
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)
@@ -481,7 +486,7 @@ class Plans:
         that server. Raises InputError if there is nothing to change, or if the plan under edit has
         another engine or model than `made`."""
         if made is None:
-            changes = self.editor.apply(finding)
+            changes = self.editor.apply_fix(finding)
         else:
             now = self.current.plan if self.current is not None else None
             if now is None or (now.engine, now.model) != (made.engine, made.model):
@@ -492,8 +497,8 @@ class Plans:
             changes = finding.changes
             self.editor.apply_changes(changes)
         self._show_edited()
-        if any(change.name == EXECUTABLE for change in changes):
-            self._look_again()
+        if any(change.name == EXECUTABLE_ROW for change in changes):
+            self._look_for_engine_again()
         return " ".join(change.option_text for change in finding.changes)
 
     def undo(self) -> None:
@@ -517,7 +522,7 @@ class Plans:
         step()
         self._show_edited()
         if _program_of(self.editor.plan) != before:
-            self._look_again()
+            self._look_for_engine_again()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)
@@ -526,7 +531,7 @@ class Plans:
             return ()
         from workbench.model.secrets import mask_row
 
-        return tuple(map(mask_row, self.current.rows(view, query)))
+        return tuple(map(mask_row, self.current.flag_rows(view, query)))
 
     def estimate_change(self, name: str, text: str) -> str:
         """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or
@@ -581,14 +586,14 @@ class Plans:
         """Show in the plan's findings what the running server lacks of its preset. `parts` has one
         text for each lack."""
         self._of_run = preset_id, parts
-        if self._update_unapplied():
-            self._show()
+        if self._show_unapplied_settings():
+            self._show_view()
 
     def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
-        if self._update_unapplied():
-            self._show()
+        if self._show_unapplied_settings():
+            self._show_view()
 
-    def _update_unapplied(self) -> bool:
+    def _show_unapplied_settings(self) -> bool:
         state = self._core.state
         preset_id, of_run = self._of_run
         of_run = (

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.workload import random_prompt
+from workbench.bench.workload import random_words_prompt
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
 from workbench.model.interrupted import Interrupted
@@ -31,7 +31,12 @@ from workbench.server.file_limit import (
     limit_text,
     may_have,
 )
-from workbench.session.plans.preset_process_parts import FILES, WARM_UP, files_problem, note_warm_up
+from workbench.session.plans.preset_process_parts import (
+    FILES_PART,
+    WARM_UP_PART,
+    file_limit_problem,
+    note_warm_up,
+)
 from workbench.session.state import APPLYING_PRESET
 
 if TYPE_CHECKING:
@@ -54,10 +59,10 @@ class PresetPart:
 
     @property
     def text(self) -> str:
-        return f"{self.name}: {self.change}"
+        return f"{self.name}: {self.change_text}"
 
     @property
-    def change(self) -> str:
+    def change_text(self) -> str:
         if self.before == self.after:
             return f"already {self.after}"
         return f"{self.before} -> {self.after}" if self.before else self.after
@@ -102,7 +107,7 @@ class AppliedPreset:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _ApplyProgress:
     """How far the application of a preset has come: the server that it has started, and what became
     of the settings."""
 
@@ -111,14 +116,14 @@ class _Progress:
 
 
 class PresetApply:
-    """Applies everything that the preset of the plan under edit contains: `look` says what will
-    change, `apply` changes it."""
+    """Applies everything that the preset of the plan under edit contains: `look_at_preset` says what will
+    change, `apply_preset` changes it."""
 
     def __init__(self, session: Session) -> None:
         self._core, self._presets, self._plans = session.core, session.presets, session.plans
         self._servers, self._gpu, self._load = session.servers, session.gpu, session.load
 
-    def _preset(self) -> Preset:
+    def _preset_of_plan(self) -> Preset:
         preset_id = self._plans.editor.plan.preset_id
         if preset_id is None:
             raise PlanError(
@@ -126,10 +131,10 @@ class PresetApply:
             )
         return self._presets.get(preset_id)
 
-    async def look(self) -> WholePreset:
+    async def look_at_preset(self) -> WholePreset:
         """Return all that applying the preset will change, in the order of the changes. Nothing is
         changed. Raises PlanError or NotTrusted if the plan cannot be started."""
-        preset, editor = self._preset(), self._plans.editor
+        preset, editor = self._preset_of_plan(), self._plans.editor
         self._servers.check_startable(editor.effective_plan, editor)
         server = self._core.state.server
         running = (
@@ -137,7 +142,7 @@ class PresetApply:
             if server is not None and server.alive
             else "not running"
         )
-        command = mask_command(editor.command()).shell()
+        command = mask_command(editor.command_lines()).shell()
         parts = [
             PresetPart(
                 "server",
@@ -154,7 +159,7 @@ class PresetApply:
         settings, lacking = await self._settings_here(preset)
         outcomes: tuple[SettingOutcome, ...] = ()
         if settings:
-            outcomes = (await self._gpu.apply_each(settings, dry_run=True)).outcomes
+            outcomes = (await self._gpu.apply_settings_by_gpu(settings, dry_run=True)).outcomes
         parts += [_setting_part(outcome) for outcome in outcomes] + lacking
         parts += [_warm_up_part(preset.warm_up)] if preset.warm_up else []
         return WholePreset(preset.id, tuple(parts), settings, outcomes)
@@ -170,14 +175,14 @@ class PresetApply:
             for key, value in settings.items():
                 one = GpuSettings({key: value})
                 try:
-                    await self._gpu.plan_each({gpu: one})
+                    await self._gpu.plan_changes_by_gpu({gpu: one})
                 except (InputError, SettingsError) as error:
                     lacking.append(_lacking_part(gpu, key, value, error))
                 else:
                     found[gpu] = GpuSettings({**found.get(gpu, {}), **one})
         return found, lacking
 
-    async def apply(
+    async def apply_preset(
         self,
         whole: WholePreset,
         *,
@@ -194,9 +199,9 @@ class PresetApply:
         are being applied are reverted, the server runs on, and Interrupted says so.
         """
         await self._check_rights(whole, password)
-        progress = _Progress()
+        progress = _ApplyProgress()
         try:
-            with self._core.busy(APPLYING_PRESET):
+            with self._core.show_busy(APPLYING_PRESET):
                 return await self._apply_parts(whole, password, timeout_s, on_step, progress)
         except asyncio.CancelledError as cut:
             raise Interrupted(_left_after_interruption(progress, cut)) from None
@@ -207,7 +212,7 @@ class PresetApply:
         password: str | None,
         timeout_s: float | None,
         on_step: Callable[[str], None],
-        progress: _Progress,
+        progress: _ApplyProgress,
     ) -> AppliedPreset:
         on_step("starting the server")
         run_id = progress.run_id = await self._servers.start()
@@ -225,12 +230,12 @@ class PresetApply:
                 return await self._applied_until_stop(whole, run_id, report)
             progress.settings = "the settings stay in force until `workbench gpu revert`"
         parts = [
-            await self._check_file_limit(part, status) for part in _with_problems(whole, report)
+            await self._check_file_limit(part, status) for part in _add_problems(whole, report)
         ]
-        if (warm_up := self._preset().warm_up) is not None:
+        if (warm_up := self._preset_of_plan().warm_up) is not None:
             on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
-            problem = await self._warm_up(run_id, warm_up)
-            parts = [replace(p, problem=problem) if p.name == WARM_UP else p for p in parts]
+            problem = await self._warm_up_server(run_id, warm_up)
+            parts = [replace(p, problem=problem) if p.name == WARM_UP_PART else p for p in parts]
             self._plans.show_missing_parts(
                 status.preset_id, await self._servers.missing_of_preset(status)
             )
@@ -241,7 +246,7 @@ class PresetApply:
         changed."""
         right = whole.missing_right
         if right is not None and password is not None:
-            commands = await self._gpu.plan_each(
+            commands = await self._gpu.plan_changes_by_gpu(
                 whole.settings, await self._gpu.rights.with_password(password)
             )
             right = next((command.right for command in commands if command.right), None)
@@ -258,12 +263,12 @@ class PresetApply:
             )
 
     async def _drop_foreign_settings(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since `look` showed
+        """Return the preset without the settings that somebody else has changed since `look_at_preset` showed
         them, because the user has not agreed to overwrite these values. The parts of these settings
         have the reason in `problem`."""
         now = {
             _setting_key(o): o
-            for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes
+            for o in (await self._gpu.apply_settings_by_gpu(whole.settings, dry_run=True)).outcomes
         }
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
@@ -288,12 +293,12 @@ class PresetApply:
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
     ) -> tuple[WholePreset, SettingsReport]:
-        """Apply the settings, except those that somebody else has changed since `look` showed them.
+        """Apply the settings, except those that somebody else has changed since `look_at_preset` showed them.
         Return the preset with the applied settings, and the report. Raises WorkbenchError after
         stopping the server if the settings cannot be applied."""
         try:
             whole = await self._drop_foreign_settings(whole)
-            return whole, await self._gpu.apply_each(whole.settings, password=password)
+            return whole, await self._gpu.apply_settings_by_gpu(whole.settings, password=password)
         except WorkbenchError as error:
             await self._servers.stop(run_id)
             error.message += f"; the server {run_id} was stopped again"
@@ -306,9 +311,9 @@ class PresetApply:
         why = "stopped again, because the settings could not be applied"
         parts = [
             replace(part, problem=part.problem or why)
-            if part.name in ("server", FILES, WARM_UP)
+            if part.name in ("server", FILES_PART, WARM_UP_PART)
             else part
-            for part in _with_problems(whole, report)
+            for part in _add_problems(whole, report)
         ]
         return AppliedPreset(
             whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report
@@ -317,13 +322,13 @@ class PresetApply:
     async def _check_file_limit(self, part: PresetPart, status: ServerStatus) -> PresetPart:
         """Return `part`, the limit of open files, with the problem if the server's process has a
         limit that is too low. A part about anything else is returned unchanged."""
-        if part.name != FILES or status.pid is None:
+        if part.name != FILES_PART or status.pid is None:
             return part
         wanted = self._plans.editor.effective_plan.open_files or 0
         limit = await file_limit_of_process(self._core.host, status.pid)
-        return replace(part, problem=files_problem(wanted, limit))
+        return replace(part, problem=file_limit_problem(wanted, limit))
 
-    async def _warm_up(self, run_id: str, warm_up: WarmUp) -> str:
+    async def _warm_up_server(self, run_id: str, warm_up: WarmUp) -> str:
         """Send the requests of the warm-up, one at a time. Return why the warm-up failed; "" if
         every request was answered."""
         from workbench.bench import runner
@@ -342,12 +347,12 @@ class PresetApply:
                     seconds=None,
                     command=(),
                 )
-                outcome = await runner.run(spec, env=load.env, cancel=load.cancel)
+                outcome = await runner.run_load(spec, env=load.env, cancel=load.cancel)
         except WorkbenchError as error:
             return error.message
         failed = outcome.summary.requests_failed
         errors = ", ".join(f"{count} {kind}" for kind, count in outcome.summary.errors.items())
-        self._core.record(
+        self._core.record_command(
             f"# warm-up of {run_id}",
             f"{outcome.summary.requests_ok} of {warm_up.requests} requests ok",
         )
@@ -367,11 +372,11 @@ class PresetApply:
 
 def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
     if limit is None:
-        return PresetPart(FILES, "not known", f"at least {wanted:,}")
+        return PresetPart(FILES_PART, "not known", f"at least {wanted:,}")
     may_not = f"the hard limit is {limit_text(limit.hard)}, and this user may not raise it"
     problem = "" if possible or limit.hard >= wanted else may_not
     return PresetPart(
-        FILES, limit_text(limit.soft), limit_text(max(limit.soft, wanted)), "", problem
+        FILES_PART, limit_text(limit.soft), limit_text(max(limit.soft, wanted)), "", problem
     )
 
 
@@ -420,10 +425,10 @@ def _warm_up_part(warm_up: WarmUp) -> PresetPart:
         f"{count_of(warm_up.requests, 'request')} of about {low} to {high} tokens, "
         f"{warm_up.max_tokens} out"
     )
-    return PresetPart(WARM_UP, "", what)
+    return PresetPart(WARM_UP_PART, "", what)
 
 
-def _with_problems(whole: WholePreset, report: SettingsReport | None) -> list[PresetPart]:
+def _add_problems(whole: WholePreset, report: SettingsReport | None) -> list[PresetPart]:
     """Return the parts of `whole`. Each part whose setting was not applied, according to `report`,
     has the reason in `problem`."""
     if report is None:
@@ -434,7 +439,7 @@ def _with_problems(whole: WholePreset, report: SettingsReport | None) -> list[Pr
     return [replace(part, problem=failed.get(part.name, part.problem)) for part in whole.parts]
 
 
-def _left_after_interruption(progress: _Progress, cut: asyncio.CancelledError) -> str:
+def _left_after_interruption(progress: _ApplyProgress, cut: asyncio.CancelledError) -> str:
     """Return what an interrupted application of a preset has left."""
     if progress.run_id is None:
         return "no setting was changed; `workbench servers` shows whether the server was started"
@@ -453,4 +458,4 @@ def _warm_up_prompts(warm_up: WarmUp) -> Sequence[str]:
     steps = max(1, warm_up.requests - 1)
     source = random.Random(warm_up.requests)
     lengths = [low + round((high - low) * index / steps) for index in range(warm_up.requests)]
-    return [json.dumps(random_prompt(source, length)) for length in lengths]
+    return [json.dumps(random_words_prompt(source, length)) for length in lengths]

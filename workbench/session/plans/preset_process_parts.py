@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
     from workbench.model.server_run import ServerStatus
 
-WARM_UP = "warm-up"
-FILES = "open files"
-_NOTE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
+WARM_UP_PART = "warm-up"
+FILES_PART = "open files"
+_WARM_UP_NOTE_FILE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
 
 
-async def missing_parts(
+async def missing_process_parts(
     host: Host, preset: Preset, status: ServerStatus, run_dir: str
 ) -> tuple[str, ...]:
     """Return which parts of `preset` the running server of a run lacks, as text: the limit of open
     files, or the warm-up."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
-        problem = files_problem(files, await file_limit_of_process(host, status.pid))
-        found += [f"{FILES} {files:,} ({problem})"] if problem else []
+        problem = file_limit_problem(files, await file_limit_of_process(host, status.pid))
+        found += [f"{FILES_PART} {files:,} ({problem})"] if problem else []
     if preset.warm_up is not None and not await _was_warmed_up(host, run_dir):
-        found.append(f"{WARM_UP} of {count_of(preset.warm_up.requests, 'request')} (not sent)")
+        found.append(f"{WARM_UP_PART} of {count_of(preset.warm_up.requests, 'request')} (not sent)")
     return tuple(found)
 
 
-def files_problem(wanted: int, limit: FileLimit | None) -> str:
+def file_limit_problem(wanted: int, limit: FileLimit | None) -> str:
     """Return why a process with this limit cannot have `wanted` files open; "" if it can."""
     if limit is None:
         return "the limit of the process cannot be read"
@@ -50,12 +50,12 @@ async def note_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> 
     """Write into the run directory that the server was warmed up, with the numbers of all and of
     failed requests."""
     note = {"unix_s": time.time(), "requests": requests, "failed": failed}
-    await host.write_file(f"{run_dir}/{_NOTE}", json.dumps(note).encode())
+    await host.write_file(f"{run_dir}/{_WARM_UP_NOTE_FILE}", json.dumps(note).encode())
 
 
 async def _was_warmed_up(host: Host, run_dir: str) -> bool:
     try:
-        note = json.loads(await host.read_file(f"{run_dir}/{_NOTE}", limit=4096))
+        note = json.loads(await host.read_file(f"{run_dir}/{_WARM_UP_NOTE_FILE}", limit=4096))
         return bool(note["requests"] > note["failed"])
     except (HostError, ValueError, TypeError, KeyError):
         return False

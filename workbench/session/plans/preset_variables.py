@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
     from workbench.store.config_schema import Remembered
 
-Known = dict[str, tuple[str, VariableSource]]
+KnownVariables = dict[str, tuple[str, VariableSource]]
 
 
 def known_variables(
@@ -25,14 +25,16 @@ def known_variables(
     host: Host,
     remembered: Mapping[str, Remembered],
     given: Mapping[str, str] | None = None,
-) -> Known:
+) -> KnownVariables:
     """Return the value and the source of each variable of the preset that has a known value. The
     sources, in order of precedence: the user, the nodes of the cluster, the preset's default, a
     READY run, the host. On a simulated host, the last source is the preset's example."""
     given = given or {}
     simulated = host.simulated is not None
     of_host = host.preset_variables
-    known: Known = {name: (value, VariableSource("given")) for name, value in given.items()}
+    known: KnownVariables = {
+        name: (value, VariableSource("given")) for name, value in given.items()
+    }
     for name, variable in preset.variables.items():
         earlier = remembered.get(name)
         if name in given:
@@ -57,7 +59,7 @@ def known_variables(
     return known
 
 
-def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
+def add_cluster_variables(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
     """Return a plan that was loaded for another host with the variables `values` of this cluster,
     such as its nodes' addresses. Flags and environment that contain an old value get the new value.
     Values from the user stay."""
@@ -94,7 +96,7 @@ def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
     )
 
 
-def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
+def variables_to_remember(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables that the user gave and that the plan still uses, by name. Masked values
     are left out, because they cannot be used again."""
     return {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
     from workbench.model.preset import Preset, Variable
-    from workbench.session.plans.preset_variables import Known
+    from workbench.session.plans.preset_variables import KnownVariables
     from workbench.session.plans.recipes import Recipes
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
@@ -73,7 +73,7 @@ class Presets:
         """Return the preset with this id, or the one in the file with this path. From then on, the
         preset of such a file is known by its id too, unless the library has that id. Raises
         PresetError if there is none or it is invalid."""
-        if not _is_file(id_or_path):
+        if not _is_file_path(id_or_path):
             return self.library.get(id_or_path)
         return self.library.given(Path(id_or_path))
 
@@ -132,7 +132,7 @@ class Presets:
         self._check_nodes(preset, known)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
 
-    def _check_nodes(self, preset: Preset, known: Known) -> None:
+    def _check_nodes(self, preset: Preset, known: KnownVariables) -> None:
         """Raise HostUnreachable if a variable has no value because a node of the cluster cannot be
         reached."""
         from workbench.hosts.cluster import VARIABLES, ClusterHost
@@ -142,7 +142,9 @@ class Presets:
         if isinstance(host, ClusterHost) and lacks.intersection(VARIABLES):
             host.check_reached()
 
-    def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
+    def _known_variables(
+        self, preset: Preset, given: Mapping[str, str] | None = None
+    ) -> KnownVariables:
         from workbench.session.plans.preset_variables import known_variables
 
         return known_variables(
@@ -166,20 +168,22 @@ class Presets:
         plan = engines.plan_from_preset(
             preset, values, {name: source for name, (_, source) in known.items()}
         )
-        path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
+        path = Path(preset_id) if _is_file_path(preset_id) else self.library.path(preset_id)
         plan = replace(
             plan,
             stranger=not self.library.is_shipped(path),
             preset_file=self.file_of(preset.id),
         )
-        return add_host_settings(plan, self._settings.entry, self._settings.program(plan.engine))
+        return add_host_settings(
+            plan, self._settings.host_entry, self._settings.program_for_engine(plan.engine)
+        )
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
         """Write the variables that the user gave for a run to config.toml, for later plans of the
         same preset on this host."""
-        from workbench.session.plans.preset_variables import worth_remembering
+        from workbench.session.plans.preset_variables import variables_to_remember
 
-        values = worth_remembering(plan)
+        values = variables_to_remember(plan)
         if not values or plan.preset_id is None:
             return
         try:
@@ -189,7 +193,7 @@ class Presets:
             self._core.notify(Level.WARN, text, error.next_step)
 
 
-def _is_file(preset_id: str) -> bool:
+def _is_file_path(preset_id: str) -> bool:
     return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
 
 

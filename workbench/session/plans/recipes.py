@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.store.presets import PresetLibrary
 
-MAX_BYTES = 1024 * 1024  # of a file that is read; the forms have smaller limits of their own
+MAX_FILE_BYTES = 1024 * 1024  # of a file that is read; the forms have smaller limits of their own
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedRecipe:
     """A recipe of another tool as a preset that is not saved yet. `preset` is None if an error
     among the findings prevents saving."""
 
@@ -37,7 +37,7 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedPlan:
     """A launch of a server as text in the form of another tool, such as a systemd unit. `findings`
     are about the parts of the launch that this form cannot express."""
 
@@ -54,7 +54,7 @@ def export_plan(
     title: str = "",
     gpus: int | None = None,
     node: str | None = None,
-) -> Exported:
+) -> ExportedPlan:
     """Return a plan as text in the form of the tool `form`, with references in place of secrets.
     `node` chooses one node of a plan for several nodes. Raises InputError if the form cannot
     express the plan, and PlanError for a plan that cannot be started."""
@@ -76,7 +76,7 @@ def export_plan(
             notes.add(Level.WARN, "one-part", text, fix=f"export each of them; {RAY_ORDER}")
         launch = found[0]
     text = export_form(form).render(launch, notes)
-    return Exported(form, text, tuple(notes.findings))
+    return ExportedPlan(form, text, tuple(notes.findings))
 
 
 class Recipes:
@@ -93,7 +93,7 @@ class Recipes:
         preset_id: str | None = None,
         entry: str | None = None,
         gpus: Sequence[GpuInfo] | None = None,
-    ) -> Imported:
+    ) -> ImportedRecipe:
         """Return the recipe in a file as a preset. `preset_id` is the id of that preset, by default
         one made from the recipe. `entry` is the service, variant or model to read from a file that
         has several. `gpus` are the GPUs of the host, None if they are unknown. Raises InputError if
@@ -106,12 +106,12 @@ class Recipes:
                     f"{path} is not a file", next_step="give the path of a recipe, or --command"
                 )
             with path.open("rb") as handle:
-                data = handle.read(MAX_BYTES + 1)
+                data = handle.read(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
             ) from None
-        if len(data) > MAX_BYTES or b"\0" in data:
+        if len(data) > MAX_FILE_BYTES or b"\0" in data:
             raise InputError(f"{path} is no recipe: it is larger than 1 MiB or not a text")
         directory = path.absolute().parent
         given = Given(entry, directory, None if gpus is None else tuple(gpus))
@@ -124,7 +124,7 @@ class Recipes:
         preset_id: str | None = None,
         entry: str | None = None,
         gpus: Sequence[GpuInfo] | None = None,
-    ) -> Imported:
+    ) -> ImportedRecipe:
         """Return a recipe or a pasted command line as a preset. `source` names the origin of the
         text, and `preset_id` is the id of the preset, by default one made from the recipe. `entry`
         is the service, variant or model to read from a text that has several. `gpus` are the GPUs
@@ -134,13 +134,15 @@ class Recipes:
         given = Given(entry, None, None if gpus is None else tuple(gpus))
         return self._read_recipe(text, source, preset_id, given)
 
-    def _read_recipe(self, text: str, source: str, preset_id: str | None, given: Given) -> Imported:
+    def _read_recipe(
+        self, text: str, source: str, preset_id: str | None, given: Given
+    ) -> ImportedRecipe:
         from workbench.recipes.registry import read_text
 
         recipe = read_text(text, given)
         return self._import_recipe(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
-    async def read_process(self, pid: int, preset_id: str | None = None) -> Imported:
+    async def read_process(self, pid: int, preset_id: str | None = None) -> ImportedRecipe:
         """Return the command of a running process of the host as a preset with the id `preset_id`,
         by default one made from the command."""
         from workbench.recipes.imports import running_process
@@ -151,7 +153,7 @@ class Recipes:
         recipe = running_process.recipe_of_process(found.argv, found.env, found.workdir)
         return self._import_recipe(recipe, f"process {pid} on {host.name}", preset_id)
 
-    def _import_recipe(self, recipe: Recipe, source: str, preset_id: str | None) -> Imported:
+    def _import_recipe(self, recipe: Recipe, source: str, preset_id: str | None) -> ImportedRecipe:
         """Return a recipe as a checked preset that is not saved yet. Raises InputError, with all
         findings, if the recipe starts no server."""
         import tomlkit
@@ -173,7 +175,7 @@ class Recipes:
             engines.validate_plan(recipe.plan, catalog) if checked.preset is not None else ()
         )
         findings = (*recipe.findings, *about_file, *about_plan)
-        return Imported(
+        return ImportedRecipe(
             recipe.form,
             chosen,
             document,
@@ -182,7 +184,7 @@ class Recipes:
             recipe.depends_on_gpus,
         )
 
-    def save(self, imported: Imported) -> str:
+    def save_as_preset(self, imported: ImportedRecipe) -> str:
         """Write the preset into the user's own directory. Return its path. Raises PresetError if it
         is not valid or exists already."""
         if imported.preset is None:

@@ -17,11 +17,11 @@ from workbench.quality import texts
 from workbench.quality.lanes import interface_class
 from workbench.session.quality.comparison import arm_text
 from workbench.session.quality.measuring import (
-    AGAIN,
-    CHANGED,
-    CONCURRENCY,
-    FIRST,
-    JUDGED,
+    AGAIN_STEP,
+    ANSWERS_WRITTEN_TOGETHER,
+    CHANGED_STEP,
+    FIRST_STEP,
+    JUDGED_STEP,
     Measuring,
     QualityOptions,
     added_cost_text,
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
     from workbench.model.quality import QualityResult
     from workbench.quality.texts import TextSet
-    from workbench.session.series.experiment_run import Tell
-    from workbench.session.servers.arm_targets import Side
+    from workbench.session.series.experiment_run import ReportLine
+    from workbench.session.servers.arm_targets import ComparedSide
     from workbench.store.quality_db import QualityDb
 
-_UNCHANGED = "the base as it is"  # an arm without changes
-MOST_TOGETHER = 256
+_UNCHANGED_ARM = "the base as it is"  # an arm without changes
+MAX_ANSWERS_TOGETHER = 256
 # Shares of the time of the first step, which scores and writes twice.
-_WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5, JUDGED: 0.25}
+_WORK_SHARES = {FIRST_STEP: 1.0, AGAIN_STEP: 0.5, CHANGED_STEP: 0.5, JUDGED_STEP: 0.25}
 
 
 def text_set_of(spec: ExperimentSpec) -> TextSet:
@@ -55,7 +55,7 @@ def quality_options_of(
 ) -> QualityOptions:
     """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
     `starts_a` says whether each run of A has a server of its own."""
-    together = min(MOST_TOGETHER, concurrency or CONCURRENCY)
+    together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
     again = starts_a and spec.pairs > 1
     return QualityOptions(texts=text_set_of(spec), concurrency=together, restart=again)
 
@@ -74,10 +74,16 @@ class AnswersBesideRuns:
     ) -> str:
         """Return what the comparison of the answers adds to an experiment. `why` names the settings
         in which A and B differ, and `names` the engines, as far as they are known."""
-        return cost_text(why, names, quality_options_of(spec, concurrency, starts_a=starts_a))
+        return answers_cost_text(
+            why, names, quality_options_of(spec, concurrency, starts_a=starts_a)
+        )
 
     async def comparison_of(
-        self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
+        self,
+        experiment: Experiment,
+        sides: Mapping[str, ComparedSide],
+        concurrency: int,
+        db: QualityDb,
     ) -> ExperimentQuality:
         """Return the comparison of the answers of an experiment, with what it has measured so far.
         Raises InputError if its texts cannot be read."""
@@ -90,7 +96,7 @@ class AnswersBesideRuns:
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
 
 
-def cost_text(
+def answers_cost_text(
     why: Sequence[str],
     names: Collection[str],
     options: QualityOptions,
@@ -113,13 +119,13 @@ class ExperimentQuality:
         self,
         experiment_id: int,
         spec: ExperimentSpec,
-        sides: Mapping[str, Side],
+        sides: Mapping[str, ComparedSide],
         options: QualityOptions,
         db: QualityDb,
         parts: QualityParts | None = None,
     ) -> None:
         self._id, self._spec, self._sides, self._db = experiment_id, spec, sides, db
-        self._say: Tell = lambda text: None
+        self._say: ReportLine = lambda text: None
         if parts is not None and (parts.problems or parts.text_version != options.texts.version):
             parts = None  # what failed is tried again; the user's texts may be others now
         self._measuring = Measuring(
@@ -129,7 +135,7 @@ class ExperimentQuality:
         self._first_s: float | None = None
         self._ended = False
 
-    async def after(self, run: ExperimentRun, tell: Tell) -> QualityResult | None:
+    async def after(self, run: ExperimentRun, tell: ReportLine) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
         step = self._step_due(run)
@@ -137,7 +143,7 @@ class ExperimentQuality:
             return None
         self._say = tell
         while step is not None:
-            await self._measure(step, run)
+            await self._measure_step(step, run)
             await asyncio.to_thread(self._db.keep_parts, self._id, self._measuring.parts)
             step = self._step_due(run)
         if self._measuring.parts.problems or self._missing_steps():
@@ -148,12 +154,14 @@ class ExperimentQuality:
         """Store the comparison of what was measured, and return it. None if it is stored already,
         or if a resumed experiment can measure what is missing (not `done`)."""
         parts = self._measuring.parts
-        both = FIRST in parts.runs and CHANGED in parts.runs
+        both = FIRST_STEP in parts.runs and CHANGED_STEP in parts.runs
         if self._ended or not (done or both):
             return None
         if not both and not parts.problems:
-            missing = " and ".join(one for one in self._missing_steps() if one in (FIRST, CHANGED))
-            self._measuring.end_early(
+            missing = " and ".join(
+                one for one in self._missing_steps() if one in (FIRST_STEP, CHANGED_STEP)
+            )
+            self._measuring.end_measuring_early(
                 f"no run was left on which the answers of {missing} were measured"
             )
         return await self._store_comparison()
@@ -162,7 +170,7 @@ class ExperimentQuality:
         """Return the estimated seconds of the steps that are missing; 0 before the first one."""
         if self._first_s is None or self._ended:
             return 0.0
-        return self._first_s * sum(_WORK[step] for step in self._missing_steps())
+        return self._first_s * sum(_WORK_SHARES[step] for step in self._missing_steps())
 
     # ---- steps
 
@@ -173,9 +181,13 @@ class ExperimentQuality:
         return [step for step in self._steps() if step not in parts.runs]
 
     def _steps(self) -> list[str]:
-        steps = [FIRST, AGAIN, CHANGED] if self._measuring.options.restart else [FIRST, CHANGED]
+        steps = (
+            [FIRST_STEP, AGAIN_STEP, CHANGED_STEP]
+            if self._measuring.options.restart
+            else [FIRST_STEP, CHANGED_STEP]
+        )
         # Before B has written, it is not known whether A can score its answers.
-        return [*steps, JUDGED] if self._measuring.can_judge() else steps
+        return [*steps, JUDGED_STEP] if self._measuring.can_judge() else steps
 
     def _side_name(self, arm: str) -> str:
         """Return the name of a side. On two hosts, the answers on the first one are compared."""
@@ -186,16 +198,16 @@ class ExperimentQuality:
             return None
         missing = self._missing_steps()
         if run.arm == "B":
-            return CHANGED if CHANGED in missing else None
-        if FIRST in missing:
-            return FIRST
-        known = self._measuring.parts.runs.get(FIRST, "")
+            return CHANGED_STEP if CHANGED_STEP in missing else None
+        if FIRST_STEP in missing:
+            return FIRST_STEP
+        known = self._measuring.parts.runs.get(FIRST_STEP, "")
         other_server = run.run_id is not None and run.run_id not in known
-        if AGAIN in missing and other_server:
-            return AGAIN
-        return JUDGED if JUDGED in missing else None
+        if AGAIN_STEP in missing and other_server:
+            return AGAIN_STEP
+        return JUDGED_STEP if JUDGED_STEP in missing else None
 
-    async def _measure(self, step: str, run: ExperimentRun) -> None:
+    async def _measure_step(self, step: str, run: ExperimentRun) -> None:
         side, measuring = self._sides[run.side], self._measuring
         standing = side.standing_server is not None
         began = time.monotonic()
@@ -206,11 +218,11 @@ class ExperimentQuality:
                     await measuring.check_alone(server, anyway=anyway)
                 await measuring.measure_step(step, server, standing=standing)
         except (BenchError, InputError, ServerError) as error:
-            if step == JUDGED:
+            if step == JUDGED_STEP:
                 measuring.note_not_judged(error.message)
             else:
-                measuring.end_early(f"{step}: {error.message}")
-        if step == FIRST:
+                measuring.end_measuring_early(f"{step}: {error.message}")
+        if step == FIRST_STEP:
             self._first_s = time.monotonic() - began
 
     # ---- the verdict
@@ -218,7 +230,9 @@ class ExperimentQuality:
     async def _store_comparison(self) -> QualityResult:
         self._ended = True
         names = arm_text(self._spec.a), arm_text(self._spec.b)
-        result = self._measuring.quality_result((names[0] or _UNCHANGED, names[1] or _UNCHANGED))
+        result = self._measuring.quality_result(
+            (names[0] or _UNCHANGED_ARM, names[1] or _UNCHANGED_ARM)
+        )
         took_s = round(self._measuring.parts.took_s, 3)
         result = replace(result, unix_s=self._began_unix_s, took_s=took_s)
 

@@ -18,15 +18,15 @@ from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv
 from workbench.session.quality.lineage import Lineage
 from workbench.session.quality.measuring import (
-    AGAIN,
-    CHANGED,
-    FIRST,
-    JUDGED,
+    AGAIN_STEP,
+    CHANGED_STEP,
+    FIRST_STEP,
+    JUDGED_STEP,
     Measuring,
     cost_lines,
 )
 from workbench.session.quality.scored_server import open_scored_server
-from workbench.session.series.experiment_arms import Arms
+from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.servers.arm_targets import ArmTargets
 from workbench.session.state import QualityView
 from workbench.session.uninterrupted import await_uninterrupted
@@ -36,19 +36,19 @@ from workbench.store.quality_db import QualityDb
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
     from workbench.quality.own_measure import Scores
-    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.benchmark_load import BenchmarkLoad
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
-    from workbench.session.quality.measuring import OnStep, QualityOptions, Tell
-    from workbench.session.quality.own_scores import OwnCommand
-    from workbench.session.servers.arm_targets import Bases, Side
+    from workbench.session.quality.measuring import QualityOptions, ReportLine, ReportStep
+    from workbench.session.quality.own_scores import OwnMeasureCommand
+    from workbench.session.servers.arm_targets import BasePlans, ComparedSide
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
 
-_WORK = "a comparison of answers"
-_RESTORED = "stopped: nothing was stored, and the servers that ran before were restored"
-OWN_FAILED = "no scores of your measure"
+_WORK_TITLE = "a comparison of answers"
+_STOPPED_AND_RESTORED = "stopped: nothing was stored, and the servers that ran before were restored"
+OWN_MEASURE_FAILED = "no scores of your measure"
 
 
 class QualityComparisons:
@@ -67,16 +67,18 @@ class QualityComparisons:
         self.targets = ArmTargets(plans, hosts)
         self._running: asyncio.Task[Any] | None = None
 
-    async def run(self, a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> QualityResult:
+    async def run(self, a: Arm, b: Arm, bases: BasePlans, options: QualityOptions) -> QualityResult:
         """Compare as `compare` does, with the progress in the session's state. `stop` ends it."""
-        with self.shown(arm_text(a), arm_text(b)):
-            result = await self.compare(a, b, bases, options, self.note_done, self.show_step)
-            self.note_found(result.summary)
+        with self.show_comparison(arm_text(a), arm_text(b)):
+            result = await self.compare(a, b, bases, options, self.note_step_done, self.show_step)
+            self.note_finding(result.summary)
             return result
 
     @contextmanager
-    def shown(self, a: str, b: str, stopped: str = _RESTORED) -> Iterator[None]:
-        """Show a comparison in the session's state while the block measures it with `note_done` and
+    def show_comparison(
+        self, a: str, b: str, stopped: str = _STOPPED_AND_RESTORED
+    ) -> Iterator[None]:
+        """Show a comparison in the session's state while the block measures it with `note_step_done` and
         `show_step`. `stop` ends the task that runs the block, and `stopped` says what is then left."""
         self._core.update(quality=QualityView(a, b))
         self._running = asyncio.current_task()
@@ -91,31 +93,31 @@ class QualityComparisons:
             raise
         finally:
             self._running = None
-            self._change(running=False, stopping=False, step="", ended=ended)
+            self._change_view(running=False, stopping=False, step="", ended=ended)
 
     async def stop(self) -> None:
         """Stop the comparison that `run` carries out. Returns when the servers are restored."""
         work = self._running
         if work is not None:
             if not work.cancelling():  # a second cancellation would end the restoring
-                self._change(stopping=True)
+                self._change_view(stopping=True)
                 work.cancel()
             await asyncio.wait([work])
 
-    def note_done(self, text: str) -> None:
+    def note_step_done(self, text: str) -> None:
         """Add a line about what was done for the comparison."""
         view = self._core.state.quality
-        self._change(said=(*view.said, text) if view is not None else (), step="")
+        self._change_view(said=(*view.said, text) if view is not None else (), step="")
 
-    def note_found(self, text: str) -> None:
+    def note_finding(self, text: str) -> None:
         """Show what the comparison has found."""
-        self._change(found=text)
+        self._change_view(found=text)
 
     def show_step(self, step: str, done: int, total: int) -> None:
         """Show the current step and its progress: `done` of `total`."""
-        self._change(step=step, done=done, total=total)
+        self._change_view(step=step, done=done, total=total)
 
-    def _change(self, **changes: Any) -> None:
+    def _change_view(self, **changes: Any) -> None:
         if (view := self._core.state.quality) is not None:
             self._core.update(quality=replace(view, **changes))
 
@@ -123,10 +125,10 @@ class QualityComparisons:
         self,
         a: Arm,
         b: Arm,
-        bases: Bases,
+        bases: BasePlans,
         options: QualityOptions,
-        tell: Tell,
-        on_step: OnStep | None = None,
+        tell: ReportLine,
+        on_step: ReportStep | None = None,
     ) -> QualityResult:
         """Compare the answers of B with those of A, store the result and return it. `bases` are the
         plans that `targets` has looked up. `tell` hears what is being done, and `on_step` also how
@@ -138,9 +140,9 @@ class QualityComparisons:
             tell(line)
         began = time.time()
         async with self._reserve_servers(sides):
-            work = _Comparison(spec, sides, options, tell, on_step)
-            measured = await work.carry_out(self._core.host.name)
-        result = work.with_own_measure(measured.quality_result((arm_text(a), arm_text(b))))
+            work = _RunningComparison(spec, sides, options, tell, on_step)
+            measured = await work.carry_out_comparison(self._core.host.name)
+        result = work.add_own_measure(measured.quality_result((arm_text(a), arm_text(b))))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
         return await self.store(result)
 
@@ -149,35 +151,37 @@ class QualityComparisons:
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
     @asynccontextmanager
-    async def _reserve_servers(self, sides: Mapping[str, Side]) -> AsyncIterator[None]:
+    async def _reserve_servers(self, sides: Mapping[str, ComparedSide]) -> AsyncIterator[None]:
         """Keep everything else from the servers while the block runs, also other Workbenches."""
         sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
-                await stack.enter_async_context(sessions[name].measurement_lock.hold(_WORK))
-            stack.enter_context(self._core.busy(_WORK))
-            stack.enter_context(self._servers.reserve(_WORK))
+                await stack.enter_async_context(
+                    sessions[name].measurement_lock.hold_lock(_WORK_TITLE)
+                )
+            stack.enter_context(self._core.show_busy(_WORK_TITLE))
+            stack.enter_context(self._servers.reserve(_WORK_TITLE))
             yield
 
 
-class _Comparison:
+class _RunningComparison:
     """One comparison that is being carried out."""
 
     def __init__(
         self,
         spec: ExperimentSpec,
-        sides: Mapping[str, Side],
+        sides: Mapping[str, ComparedSide],
         options: QualityOptions,
-        tell: Tell,
-        on_step: OnStep | None,
+        tell: ReportLine,
+        on_step: ReportStep | None,
     ) -> None:
         self._spec, self._sides, self._tell = spec, sides, tell
-        self._arms = Arms(spec, sides, restarts=True)
+        self._arms = ExperimentArms(spec, sides, restarts=True)
         self._measuring = Measuring(options, tell, on_step=on_step)
         self._own: dict[str, Scores] = {}  # step -> the scores of the user's own measure
         self._own_problem = ""
 
-    async def carry_out(self, host: str) -> Measuring:
+    async def carry_out_comparison(self, host: str) -> Measuring:
         """Measure A and B, and restore the servers that ran before."""
         parts = self._measuring.parts
         new = Experiment(0, time.time(), host, self._spec, restarts=True)
@@ -205,13 +209,13 @@ class _Comparison:
                     open_scored_server(load) as server,
                 ):
                     await self._measuring.check_alone(server, anyway=options.anyway)
-        await self._measure_step(FIRST)
-        await self._measure_later_step(CHANGED)
+        await self._measure_step(FIRST_STEP)
+        await self._measure_later_step(CHANGED_STEP)
         standing = self._sides["A"].standing_server is not None
         if standing and self._measuring.can_judge():
             await self._judge_answers()
         elif options.restart and not standing:
-            await self._measure_later_step(AGAIN)
+            await self._measure_later_step(AGAIN_STEP)
 
     async def _judge_answers(self) -> None:
         """Let an A that still runs score the answers of B. If it does not answer any more, the
@@ -219,7 +223,7 @@ class _Comparison:
         if self._measuring.parts.problems:
             return
         try:
-            await self._measure_step(JUDGED)
+            await self._measure_step(JUDGED_STEP)
         except (BenchError, ServerError) as error:
             self._measuring.note_not_judged(error.message)
 
@@ -231,11 +235,11 @@ class _Comparison:
         try:
             await self._measure_step(step)
         except (BenchError, ServerError) as error:
-            self._measuring.end_early(f"{step}: {error.message}")
+            self._measuring.end_measuring_early(f"{step}: {error.message}")
 
     async def _measure_step(self, step: str) -> None:
         """Start the server of a step, or use the one that runs, and measure it."""
-        name = CHANGED if step == CHANGED else FIRST
+        name = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         side = self._sides[name]
         run_id = side.standing_server
         if run_id is None:
@@ -246,44 +250,46 @@ class _Comparison:
             await self._measuring.measure_step(
                 step, server, standing=side.standing_server is not None
             )
-            if step in (FIRST, CHANGED):
+            if step in (FIRST_STEP, CHANGED_STEP):
                 await self._run_own_measure(step, load)
-            if step == AGAIN and self._measuring.can_judge():
-                await self._measuring.measure_step(JUDGED, server, standing=False)
+            if step == AGAIN_STEP and self._measuring.can_judge():
+                await self._measuring.measure_step(JUDGED_STEP, server, standing=False)
 
-    async def _run_own_measure(self, step: str, load: Load) -> None:
+    async def _run_own_measure(self, step: str, load: BenchmarkLoad) -> None:
         """Run the user's own measure on the server of a step. If it fails, the comparison goes on,
         and a note says why."""
         command = self._measuring.options.own
         if command is None or self._own_problem:
             return
-        from workbench.session.quality.own_scores import scores_of
+        from workbench.session.quality.own_scores import scores_of_command
 
         try:
-            self._own[step] = await scores_of(command, load, self._tell, f"{step}, your measure")
+            self._own[step] = await scores_of_command(
+                command, load, self._tell, f"{step}, your measure"
+            )
         except (BenchError, InputError) as error:
-            self._own_problem = f"{OWN_FAILED} of {step}: {error.message}"
+            self._own_problem = f"{OWN_MEASURE_FAILED} of {step}: {error.message}"
             self._tell(self._own_problem)
 
-    def with_own_measure(self, result: QualityResult) -> QualityResult:
+    def add_own_measure(self, result: QualityResult) -> QualityResult:
         """Return the result with the user's own measure of both sides, or with the reason why there
         is none."""
         from workbench.quality.own_measure import compare_own_scores, with_own_measure
 
         command, problem = self._measuring.options.own, self._own_problem
-        if command is not None and len(self._own) == len((FIRST, CHANGED)):
+        if command is not None and len(self._own) == len((FIRST_STEP, CHANGED_STEP)):
             try:
                 found = compare_own_scores(
-                    self._own[FIRST], self._own[CHANGED], mask_argv(command.argv)
+                    self._own[FIRST_STEP], self._own[CHANGED_STEP], mask_argv(command.argv)
                 )
                 return with_own_measure(result, found)
             except InputError as error:
-                problem = f"{OWN_FAILED}: {error.message}"
+                problem = f"{OWN_MEASURE_FAILED}: {error.message}"
         return replace(result, notes=(problem, *result.notes)) if problem else result
 
 
 def plan_lines(
-    a: Arm, b: Arm, bases: Bases, options: QualityOptions, engine_name: str | None = None
+    a: Arm, b: Arm, bases: BasePlans, options: QualityOptions, engine_name: str | None = None
 ) -> list[str]:
     """Return what a comparison measures and what it takes, before it starts. `engine_name` is the
     engine of A, if A runs already and its engine is known."""
@@ -304,7 +310,7 @@ def plan_lines(
     ]
 
 
-def _plan_warnings(sides: Mapping[str, Side]) -> Iterator[str]:
+def _plan_warnings(sides: Mapping[str, ComparedSide]) -> Iterator[str]:
     """Yield what is doubtful about the plans of the servers that are started, each sentence once: B
     may fail only after A was measured for minutes."""
     said: set[str] = set()
@@ -317,8 +323,8 @@ def _plan_warnings(sides: Mapping[str, Side]) -> Iterator[str]:
                 yield f"{name}: warning: {finding.text}{fix}"
 
 
-def _own_measure_line(own: OwnCommand) -> str:
-    return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown}"
+def _own_measure_line(own: OwnMeasureCommand) -> str:
+    return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown_command}"
 
 
 def _mask_arm(arm: Arm) -> Arm:

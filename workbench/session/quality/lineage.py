@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from workbench.session.plans.presets import Presets
     from workbench.session.servers.servers import Servers
 
-_MOST_ANCESTORS = 20
-_NAME_A = "name A too: `workbench quality A B`"
+_MAX_ANCESTORS = 20
+_NAME_A_HINT = "name A too: `workbench quality A B`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Lineage:
     def __init__(self, presets: Presets, servers: Servers) -> None:
         self._presets, self._servers = presets, servers
 
-    def changed_from(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
+    def find_changed_from(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
         """Return A for B. The runs of the host must have been read. Raises InputError if nothing is
         known from which B was changed, or nothing that changes the answers differs."""
         assert b.target is not None
@@ -59,14 +59,14 @@ class Lineage:
         if "://" in name:
             raise InputError(
                 f"Workbench did not start {name}, so it does not know what it was changed from",
-                next_step=_NAME_A,
+                next_step=_NAME_A_HINT,
             )
-        run = self._run_called(name)
+        run = self._run_with_name(name)
         if run is None:
             return self._change_from_preset(b, name, variables)
         return self._change_from_run(b.target, run, variables)
 
-    def _run_called(self, name: str) -> ServerStatus | None:
+    def _run_with_name(self, name: str) -> ServerStatus | None:
         statuses = self._servers.supervisor.statuses()
         exact = [status for status in statuses if status.run_id == name]
         near = [
@@ -160,7 +160,7 @@ class Lineage:
         """Return the nearest ancestor whose answers may be others. Raises InputError if there is
         none."""
         names = []
-        for ancestor, _ in zip(ancestors, range(_MOST_ANCESTORS), strict=False):
+        for ancestor, _ in zip(ancestors, range(_MAX_ANCESTORS), strict=False):
             if plan_changes(ancestor.plan, plan):
                 return ancestor
             names.append(ancestor.name)
@@ -168,11 +168,11 @@ class Lineage:
             raise InputError(
                 f"nothing is known from which {what} was changed: it replaced no run, and has no "
                 "preset or baseline",
-                next_step=_NAME_A,
+                next_step=_NAME_A_HINT,
             )
         raise InputError(
             f"{what} differs from {', '.join(names)} in no setting that changes the answers",
-            next_step=_NAME_A,
+            next_step=_NAME_A_HINT,
         )
 
 
@@ -180,5 +180,5 @@ def _port_change(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
     """Return the change of a plan that starts its server anew on the port of a run."""
     port = run.port or plan.flag("port")
     if port is None:
-        raise InputError(f"the port of run {run.run_id} is not known", next_step=_NAME_A)
+        raise InputError(f"the port of run {run.run_id} is not known", next_step=_NAME_A_HINT)
     return (f"port={port}",)

@@ -29,16 +29,21 @@ if TYPE_CHECKING:
     from workbench.model.quality import QualityResult, Token
     from workbench.quality.pieces import Pieces
     from workbench.quality.texts import TextSet
-    from workbench.session.quality.own_scores import OwnCommand
+    from workbench.session.quality.own_scores import OwnMeasureCommand
     from workbench.session.quality.scored_server import ScoredServer
 
-CONCURRENCY = 8  # answers that are written together
-FIRST, AGAIN, CHANGED, JUDGED = "A", "A, started again", "B", "A, answers"  # the steps
+ANSWERS_WRITTEN_TOGETHER = 8  # answers that are written together
+FIRST_STEP, AGAIN_STEP, CHANGED_STEP, JUDGED_STEP = (
+    "A",
+    "A, started again",
+    "B",
+    "A, answers",
+)  # the steps
 
-_ANSWERS_JUDGED = 3  # to each text: two of A, one of B
+_JUDGED_ANSWERS_PER_TEXT = 3  # to each text: two of A, one of B
 
-Tell = Callable[[str], None]
-OnStep = Callable[[str, int, int], None]  # what is being done, and how many of how many
+ReportLine = Callable[[str], None]
+ReportStep = Callable[[str, int, int], None]  # what is being done, and how many of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,12 @@ class QualityOptions:
     no start. `own` is the command of the user's own measure."""
 
     texts: TextSet
-    concurrency: int = CONCURRENCY
+    concurrency: int = ANSWERS_WRITTEN_TOGETHER
     restart: bool = True
     anyway: bool = False
     judged: bool = True
     margins: Margins = field(default_factory=Margins)
-    own: OwnCommand | None = None
+    own: OwnMeasureCommand | None = None
 
 
 class Measuring:
@@ -64,18 +69,18 @@ class Measuring:
     def __init__(
         self,
         options: QualityOptions,
-        tell: Tell,
+        tell: ReportLine,
         parts: QualityParts | None = None,
         *,
         each_text: bool = False,
-        on_step: OnStep | None = None,
+        on_step: ReportStep | None = None,
     ) -> None:
         self._on_step = on_step or (lambda step, done, total: None)
         self.options, self._tell, self._each_text = options, tell, each_text
         self.parts = parts or QualityParts()
         self.parts.text_version = options.texts.version
 
-    def end_early(self, problem: str) -> None:
+    def end_measuring_early(self, problem: str) -> None:
         """End the measurement early. `problem` is a sentence without a full stop."""
         self.parts.problems += (problem,)
 
@@ -93,17 +98,17 @@ class Measuring:
         """Measure one step on its server. `standing` says whether somebody else may use the server:
         Workbench itself asks a server that it has started whether it is well."""
         began = time.monotonic()
-        side = CHANGED if step == CHANGED else FIRST
-        await server.begin()
+        side = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
+        await server.begin_counting()
         parts = self.parts
         parts.simulated = parts.simulated or server.simulated
         parts.conditions.setdefault(side, server.conditions)
         instrument = self._make_instrument(server, step)
-        if step == FIRST:
+        if step == FIRST_STEP:
             await self._measure_first(instrument)
-        elif step == AGAIN:
+        elif step == AGAIN_STEP:
             await self._measure_again(instrument)
-        elif step == JUDGED:
+        elif step == JUDGED_STEP:
             await self._score_both_answers(instrument)
         else:
             await self._measure_changed(instrument)
@@ -119,7 +124,7 @@ class Measuring:
     # ---- the steps
 
     async def _measure_first(self, instrument: Instrument) -> None:
-        proven = await self._prove_instrument(instrument, FIRST)
+        proven = await self._prove_instrument(instrument, FIRST_STEP)
         if proven:
             began = time.monotonic()
             self.parts.a = await self._score_texts(instrument, "A")
@@ -132,11 +137,11 @@ class Measuring:
 
     async def _measure_again(self, instrument: Instrument) -> None:
         if all(proof.usable for proof in self.parts.proofs):
-            self.parts.floors += (await self._score_texts(instrument, AGAIN),)
+            self.parts.floors += (await self._score_texts(instrument, AGAIN_STEP),)
 
     async def _measure_changed(self, instrument: Instrument) -> None:
-        proven = await self._prove_instrument(instrument, CHANGED)
-        unusable = FIRST in self.parts.runs and not self.parts.a
+        proven = await self._prove_instrument(instrument, CHANGED_STEP)
+        unusable = FIRST_STEP in self.parts.runs and not self.parts.a
         if proven and not unusable:
             self.parts.b = await self._score_texts(instrument, "B")
         self.parts.answers_b = await self._write_answers(instrument, "B")
@@ -145,12 +150,14 @@ class Measuring:
         """Return whether A can still score the answers of B: its instrument is proven, both wrote
         after the same tokens, and it was not tried yet."""
         parts = self.parts
-        proven = any(proof.side == FIRST and proof.usable for proof in parts.proofs)
+        proven = any(proof.side == FIRST_STEP and proof.usable for proof in parts.proofs)
         of_a, of_b = (
             {(one.name, one.prompt) for one in answers}
             for answers in (parts.answers_a, parts.answers_b)
         )
-        return self.options.judged and proven and bool(of_a & of_b) and JUDGED not in parts.runs
+        return (
+            self.options.judged and proven and bool(of_a & of_b) and JUDGED_STEP not in parts.runs
+        )
 
     async def _score_both_answers(self, instrument: Instrument) -> None:
         """Let A score the answers of both. If it cannot, the comparison is what it was without."""
@@ -160,7 +167,7 @@ class Measuring:
             self.options.texts.texts, [one for answers in every for one in answers]
         )
         if scored.problem:
-            self._tell(f"{JUDGED}: {scored.problem}")
+            self._tell(f"{JUDGED_STEP}: {scored.problem}")
             self.note_not_judged(scored.problem)
             return
         left = iter(scored.scores)
@@ -171,7 +178,7 @@ class Measuring:
     def note_not_judged(self, why: str) -> None:
         """Say why A has not scored the answers of B, and do not try it again."""
         self.parts.notes += (f"A did not score the answers of B: {why}",)
-        self.parts.runs.setdefault(JUDGED, "")
+        self.parts.runs.setdefault(JUDGED_STEP, "")
 
     def _make_instrument(self, server: ScoredServer, title: str) -> Instrument:
         def show(what: str, done: int, total: int) -> None:
@@ -181,7 +188,7 @@ class Measuring:
             elif self._each_text:
                 self._tell(f"{title}: {done} of {total} {what}")
 
-        return server.instrument(show)
+        return server.make_instrument(show)
 
     async def _prove_instrument(self, instrument: Instrument, side: str) -> bool:
         proof = await instrument.prove_instrument(self.options.texts.texts, side)
@@ -200,7 +207,7 @@ class Measuring:
             return ()
         scores = await instrument.score_texts(self.options.texts.texts)
         if scores.problem:
-            self.end_early(f"{title}: {scores.problem}")
+            self.end_measuring_early(f"{title}: {scores.problem}")
         return scores.texts
 
     async def _write_answers(self, instrument: Instrument, title: str) -> tuple[GreedyAnswer, ...]:
@@ -210,7 +217,7 @@ class Measuring:
             self.options.texts.texts, concurrency=self.options.concurrency
         )
         if written.problem:
-            self.end_early(f"{title}: {written.problem}")
+            self.end_measuring_early(f"{title}: {written.problem}")
         return written.answers
 
     # ---- the verdict
@@ -239,15 +246,15 @@ class Measuring:
             text_set=(options.texts.name, options.texts.version),
             margins=options.margins,
             simulated=parts.simulated,
-            pieces=(_pieces_of_side(parts, FIRST), _pieces_of_side(parts, CHANGED)),
+            pieces=(_pieces_of_side(parts, FIRST_STEP), _pieces_of_side(parts, CHANGED_STEP)),
         )
         if parts.problems and result.verdict == NOT_MEASURED:
             result = replace(result, summary=f"{NOT_MEASURED}: {parts.problems[0]}")
         return replace(
             result,
             notes=(*parts.problems, *parts.notes, *result.notes),
-            conditions_a=parts.conditions.get(FIRST, {}),
-            conditions_b=parts.conditions.get(CHANGED, {}),
+            conditions_a=parts.conditions.get(FIRST_STEP, {}),
+            conditions_b=parts.conditions.get(CHANGED_STEP, {}),
         )
 
 
@@ -285,7 +292,7 @@ def cost_lines(
         where = ", on the server that is started again" if restarted else ""
         lines.append(
             f"then A scores the answers of both{where}: at most "
-            f"{requests(answer_requests_of, _ANSWERS_JUDGED)}, one at a time"
+            f"{requests(answer_requests_of, _JUDGED_ANSWERS_PER_TEXT)}, one at a time"
         )
     return lines
 
@@ -300,7 +307,7 @@ def added_cost_text(
     requests, positions = (count(texts, prefill=prefill) for count in (requests_of, positions_of))
     long = "usually takes seconds, and minutes on a slow server" if prefill else "takes minutes"
     times = "three times" if options.restart else "twice"
-    more = _ANSWERS_JUDGED * answer_requests_of(texts, prefill=prefill)
+    more = _JUDGED_ANSWERS_PER_TEXT * answer_requests_of(texts, prefill=prefill)
     judged = ""
     if options.judged:
         judged = f", and a run of A after B scores the answers in at most {more:,} requests"

@@ -20,30 +20,30 @@ from workbench.model.secrets import mask_argv
 from workbench.quality.own_measure import Scores, read_scores
 
 if TYPE_CHECKING:
-    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.benchmark_load import BenchmarkLoad
 
-ITEMS = "{items}"
-MINUTES = 120.0  # that a command may take on each side
-_LAST_LINES = 3  # of a command that failed
+ITEMS_PLACEHOLDER = "{items}"
+DEFAULT_COMMAND_MINUTES = 120.0  # that a command may take on each side
+_SHOWN_LAST_LINES = 3  # of a command that failed
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCommand:
+class OwnMeasureCommand:
     """The command of the user, which comes only from the command line. `field` is the field of the
     score in the files that it writes; None for the first metric. On each side, it and everything that
     it started is ended after `minutes`."""
 
     argv: tuple[str, ...]
     field: str | None = None
-    minutes: float = MINUTES
+    minutes: float = DEFAULT_COMMAND_MINUTES
 
     @property
-    def shown(self) -> str:
+    def shown_command(self) -> str:
         return shlex.join(mask_argv(self.argv))
 
 
-async def scores_of(
-    command: OwnCommand, load: Load, tell: Callable[[str], None], title: str
+async def scores_of_command(
+    command: OwnMeasureCommand, load: BenchmarkLoad, tell: Callable[[str], None], title: str
 ) -> Scores:
     """Run the command against a server, and return the scores that it wrote. Raises BenchError if
     it fails, and InputError for files without usable scores."""
@@ -51,22 +51,22 @@ async def scores_of(
     base_url = f"{spec.url}/v1"
     name = spec.api_key_env
     key = api_key(name, {**os.environ, **load.env}) if name else None
-    tell(f"{title}: {command.shown}")
+    tell(f"{title}: {command.shown_command}")
     with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
-        words = [word.replace(ITEMS, directory) for word in command.argv]
-        env = own_command.environment(base_url, spec.model, key)
+        words = [word.replace(ITEMS_PLACEHOLDER, directory) for word in command.argv]
+        env = own_command.command_environment(base_url, spec.model, key)
         with own_command.fill_in_server(words, base_url, spec.model) as argv:
-            done = await own_command.run(
+            done = await own_command.run_command(
                 argv,
                 {**env, "WORKBENCH_ITEMS": directory},
                 deadline_s=60 * command.minutes,
                 what="command of your measure",
             )
         if done.exit_code:
-            said = " | ".join(done.output[-_LAST_LINES:])
+            said = " | ".join(done.output[-_SHOWN_LAST_LINES:])
             raise BenchError(
                 f"the command of your measure ended with exit code {done.exit_code}: {said}",
-                command=command.shown,
+                command=command.shown_command,
             )
         scores = await asyncio.to_thread(read_scores, Path(directory), command.field)
     took_s = time.monotonic() - began

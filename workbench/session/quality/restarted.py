@@ -17,11 +17,11 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.server_run import ServerState
 from workbench.quality import texts
-from workbench.session.quality.beside_runs import MOST_TOGETHER, cost_text
+from workbench.session.quality.beside_runs import MAX_ANSWERS_TOGETHER, answers_cost_text
 from workbench.session.quality.measuring import (
-    CHANGED,
-    CONCURRENCY,
-    FIRST,
+    ANSWERS_WRITTEN_TOGETHER,
+    CHANGED_STEP,
+    FIRST_STEP,
     Measuring,
     QualityOptions,
 )
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
 
-_B = "the plan under edit"
+_B_TITLE = "the plan under edit"
 _LOOKED_AT = 8  # of the newest comparisons, because each has to be decoded
-_STOPPED_BEFORE = "stopped: the server was not restarted, and nothing was stored"
-_STOPPED_AFTER = "stopped: the benchmarks are compared, and their answers are not"
+_STOPPED_BEFORE_TEXT = "stopped: the server was not restarted, and nothing was stored"
+_STOPPED_AFTER_TEXT = "stopped: the benchmarks are compared, and their answers are not"
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class AnswersOfRestart:
             return ""
         names = {self._core.state.server.engine, self._plans.editor.plan.engine}
         options = self._quality_options(None)
-        return cost_text(why, names, options, self._last_took_s(options))
+        return answers_cost_text(why, names, options, self._last_took_s(options))
 
     def _last_took_s(self, options: QualityOptions) -> float | None:
         """Return how long the last comparison of two runs of this host took with the texts of
@@ -105,29 +105,31 @@ class AnswersOfRestart:
         ):
             return None
         if earlier.conditions.run_id != status.run_id:
-            self._say_not_compared(f"result {earlier.id} was not measured on run {status.run_id}")
+            self._report_not_compared(
+                f"result {earlier.id} was not measured on run {status.run_id}"
+            )
             return None
         spec = earlier.spec
         options = self._quality_options(None if spec.command else spec.concurrency)
         measuring = Measuring(
-            options, self._comparisons.note_done, on_step=self._comparisons.show_step
+            options, self._comparisons.note_step_done, on_step=self._comparisons.show_step
         )
         found = MeasuredBefore(status.run_id, measuring, time.time())
-        with self._comparisons.shown(status.run_id, _B, _STOPPED_BEFORE):
-            measured = await self._measure_step(found, FIRST, status.run_id)
+        with self._comparisons.show_comparison(status.run_id, _B_TITLE, _STOPPED_BEFORE_TEXT):
+            measured = await self._measure_step(found, FIRST_STEP, status.run_id)
             if measured:
-                self._comparisons.note_found("A is measured, B follows")
+                self._comparisons.note_finding("A is measured, B follows")
         return found if measured else None
 
     async def measure_after(self, before: MeasuredBefore, run_id: str) -> QualityResult | None:
         """Measure the answers of the run that was started in its place. Return the stored comparison;
         None if there is none, and a notice then says why."""
-        with self._comparisons.shown(before.run_id, run_id, _STOPPED_AFTER):
-            if not await self._measure_step(before, CHANGED, run_id):
+        with self._comparisons.show_comparison(before.run_id, run_id, _STOPPED_AFTER_TEXT):
+            if not await self._measure_step(before, CHANGED_STEP, run_id):
                 return None
             parts = before.measuring.parts
             result = before.measuring.quality_result((before.run_id, run_id))
-            self._comparisons.note_found(result.summary)
+            self._comparisons.note_finding(result.summary)
         return await self._comparisons.store(
             replace(result, unix_s=before.unix_s, took_s=round(parts.took_s, 3))
         )
@@ -142,7 +144,7 @@ class AnswersOfRestart:
         return plan_changes(running, editor.effective_plan) if running is not None else ()
 
     def _quality_options(self, concurrency: int | None) -> QualityOptions:
-        together = min(MOST_TOGETHER, concurrency or CONCURRENCY)
+        together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
         return QualityOptions(
             texts=texts.shipped_text_set(), concurrency=together, restart=False, judged=False
         )
@@ -159,11 +161,11 @@ class AnswersOfRestart:
         except HostOccupied:
             raise  # the user decides whether to measure beside others
         except (BenchError, InputError, ServerError) as error:
-            found.measuring.end_early(f"{step}: {error.message}")
+            found.measuring.end_measuring_early(f"{step}: {error.message}")
         problems = found.measuring.parts.problems
         if problems:
-            self._say_not_compared(problems[0])
+            self._report_not_compared(problems[0])
         return not problems
 
-    def _say_not_compared(self, why: str) -> None:
+    def _report_not_compared(self, why: str) -> None:
         self._core.notify(Level.WARN, f"{NOT_MEASURED}: {why}")

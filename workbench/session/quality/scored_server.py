@@ -26,16 +26,22 @@ from workbench.session.bench.engine_watch import EngineWatch
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
-    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.benchmark_load import BenchmarkLoad
 
-_OTHERS_S = 1.0  # between two readings of the counters of a server that is idle otherwise
-_UNCOUNTED = ("/tokenize", "/v1/token/encode", "/v1/token/decode")  # not requests for the counters
+_COUNTERS_INTERVAL_S = (
+    1.0  # between two readings of the counters of a server that is idle otherwise
+)
+_UNCOUNTED_PATHS = (
+    "/tokenize",
+    "/v1/token/encode",
+    "/v1/token/decode",
+)  # not requests for the counters
 
 
 class ScoredServer:
     """A server under `load`. `ask` makes requests, and `watch` reads the engine's counters."""
 
-    def __init__(self, load: Load, ask: Ask, watch: EngineWatch, engine: Engine) -> None:
+    def __init__(self, load: BenchmarkLoad, ask: Ask, watch: EngineWatch, engine: Engine) -> None:
         self.load, self.engine = load, engine
         self._ask, self._watch = ask, watch
         self._sent = 0
@@ -47,13 +53,15 @@ class ScoredServer:
         status = self.load.server.status
         return f"run {status.run_id}" if status is not None else self.load.server.address
 
-    def instrument(self, on_progress: Progress) -> Instrument:
+    def make_instrument(self, on_progress: Progress) -> Instrument:
         """Return the instrument for this server. Raises BenchError if its engine gives no log
         probabilities that Workbench knows of."""
         name = self.engine.score_interface
         if name is None:
             raise BenchError(f"{self.engine.title} gives no log probabilities of a text")
-        return Instrument(interface_class(name)(self._send, self.load.spec.model), on_progress)
+        return Instrument(
+            interface_class(name)(self._send_request, self.load.spec.model), on_progress
+        )
 
     async def check_alone(self) -> None:
         """Raise InputError if the server serves others now: their requests would change the
@@ -66,7 +74,7 @@ class ScoredServer:
         """Return a sentence if the server serves others now; "" if it does not, as far as it says.
         No request of this comparison may be in flight."""
         first = await self._watch.count_requests()
-        await asyncio.sleep(_OTHERS_S)
+        await asyncio.sleep(_COUNTERS_INTERVAL_S)
         second = await self._watch.count_requests()
         busy = max(first.in_flight or 0, second.in_flight or 0)
         if not busy and first.counted == second.counted:
@@ -74,14 +82,14 @@ class ScoredServer:
         said = f"it has {count_of(busy, 'request')}" if busy else "its counters move"
         return f"{self.title} serves others ({said}), and its answers depend on their requests"
 
-    async def begin(self) -> None:
+    async def begin_counting(self) -> None:
         """Begin to count the requests of others."""
-        self._before = (await self._watch.read()).requests_finished
+        self._before = (await self._watch.read_counters()).requests_finished
 
     async def foreign_requests_since(self) -> str:
-        """Return a sentence about the requests of others that ended since `begin`, or why they are
+        """Return a sentence about the requests of others that ended since `begin_counting`, or why they are
         not known; "" if there were none."""
-        read = await self._watch.read()
+        read = await self._watch.read_counters()
         after = read.requests_finished
         if after is None or self._before is None:
             why = read.absent.get("requests_finished", "its counter could not be read at first")
@@ -120,13 +128,13 @@ class ScoredServer:
         record = self.load.server.record
         return self.load.server.simulated or (record is not None and record.simulated)
 
-    async def _send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
-        self._sent += path not in _UNCOUNTED
+    async def _send_request(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
+        self._sent += path not in _UNCOUNTED_PATHS
         return await self._ask(path, body, timeout_s)
 
 
 @asynccontextmanager
-async def open_scored_server(load: Load) -> AsyncIterator[ScoredServer]:
+async def open_scored_server(load: BenchmarkLoad) -> AsyncIterator[ScoredServer]:
     """Open the server of a load for scores while the block runs. Raises BenchError if its engine is
     not known."""
     spec, status = load.spec, load.server.status
@@ -136,7 +144,7 @@ async def open_scored_server(load: Load) -> AsyncIterator[ScoredServer]:
         watch = EngineWatch(ask, engines.get_engine(status.engine) if status else None)
         await watch.identify_engine()
         if watch.engine is None:
-            problem = next(iter((await watch.read()).absent.values()), "it has no metrics")
+            problem = next(iter((await watch.read_counters()).absent.values()), "it has no metrics")
             raise BenchError(
                 f"the engine of {load.server.address} is not known: {problem}",
                 next_step="start the server with its metrics, or give the run of Workbench",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.session.session import Session
 
-_NEXT = "give a preset, a run or a URL"
+_NEXT_STEP_HINT = "give a preset, a run or a URL"
 
 
 async def sides_to_measure(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
@@ -65,11 +65,14 @@ async def arm_of_result(session: Session, arm: Arm) -> Arm:
     made = (await session.results.get(number)).conditions
     if made.imported:
         raise InputError(
-            f"result {number} was imported, so its server is not known here", next_step=_NEXT
+            f"result {number} was imported, so its server is not known here",
+            next_step=_NEXT_STEP_HINT,
         )
     server = made.run_id or made.address
     if not server:
-        raise InputError(f"result {number} does not say which server was measured", next_step=_NEXT)
+        raise InputError(
+            f"result {number} does not say which server was measured", next_step=_NEXT_STEP_HINT
+        )
     return replace(arm, target=replace(arm.target, name=server))
 
 
@@ -79,6 +82,6 @@ def stopped_runs(session: Session, a: Arm, b: Arm) -> list[str]:
     if all(target.plan is None for target in targets):
         return []
     used = {target.run_id for target in targets}
-    servers = [each.state.server for each in session.hosts.all]
+    servers = [each.state.server for each in session.hosts.all_sessions]
     ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
     return [run_id for run_id in ready if run_id not in used]

@@ -23,7 +23,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_word
-from workbench.session.bench.spec import WORDS
+from workbench.session.bench.spec import WORDS_CONTENT
 from workbench.session.conditions import gpus_of_plan
 from workbench.store.quality_db import QualityDb
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from workbench.session.servers.servers import Servers
 
 # newest results among which an earlier one of the same configuration is looked for
-_LOOKED_AT = 200
-_NOT_REPEATED = ("profile", "prompts", "trace", "command")
-_NOT_CONFIGURATION = ("host", "port")
+_MAX_NEWEST_RESULTS = 200
+_FIELDS_NOT_REPEATED = ("profile", "prompts", "trace", "command")
+_FLAGS_NOT_CONFIGURATION = ("host", "port")
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class AdvisedResult:
     """Advice on the stored result `result`, or on the server run `run_id` if `result` is None.
     `verdicts` has, by the code of a finding, texts on what earlier experiments about that finding
     measured."""
@@ -72,14 +72,14 @@ class Advisor:
 
     async def advise_on_result(
         self, result_id: int, expected_tok_s: float | None = None
-    ) -> Advised:
+    ) -> AdvisedResult:
         """Return the advice on a stored result. `expected_tok_s` is a published or promised speed
         of one stream in tokens per second, with which the advice compares the result."""
         return await asyncio.to_thread(
             self._advise_with_experiments, result_id, Facts(expected_tok_s=expected_tok_s)
         )
 
-    def _advise_with_experiments(self, result_id: int, beside: Facts) -> Advised:
+    def _advise_with_experiments(self, result_id: int, beside: Facts) -> AdvisedResult:
         result = self._results.db.get(result_id)
         names = self._presets.gpu_names(result.conditions.preset_id)
         facts = facts_of_result(
@@ -90,20 +90,22 @@ class Advisor:
         experiments: Sequence[Experiment] = self._experiments.db.list()
         said = {finding.code: verdicts_on(finding, result, experiments) for finding in found}
         verdicts = {code: verdict for code, verdict in said.items() if verdict}
-        return Advised(found, result, result.conditions.run_id, verdicts)
+        return AdvisedResult(found, result, result.conditions.run_id, verdicts)
 
     def _earlier_result_of(self, result: BenchResult) -> BenchResult | None:
         """Return the newest valid result before `result` that has the same configuration and load;
         None if there is none."""
         for page in self._results.db.pages(
-            _LOOKED_AT, host=result.conditions.host, before=result.id
+            _MAX_NEWEST_RESULTS, host=result.conditions.host, before=result.id
         ):
             for other in page.results:
                 if not other.summary.refused and _have_same_load(other, result):
                     return other
         return None
 
-    async def advise_on_run(self, run_id: str, expected_tok_s: float | None = None) -> Advised:
+    async def advise_on_run(
+        self, run_id: str, expected_tok_s: float | None = None
+    ) -> AdvisedResult:
         """Return the advice on a run, from its newest valid result and from the present counters,
         memory and log of its server. `expected_tok_s` is a published or promised speed of one
         stream in tokens per second, with which the advice compares the run."""
@@ -142,7 +144,7 @@ class Advisor:
             preset_id=plan.preset_id,
             preset_gpus=names,
         )
-        return Advised(advise(known), run_id=run_id)
+        return AdvisedResult(advise(known), run_id=run_id)
 
     def _newest_result_of(self, run_id: str) -> BenchResult | None:
         found = (r for r in self._results.db.list(None, run_id) if r.conditions.run_id == run_id)
@@ -167,7 +169,7 @@ def _have_same_load(a: BenchResult, b: BenchResult) -> bool:
 # ---- the experiment that tests a finding
 
 
-def can_be_tested(finding: Finding) -> bool:
+def can_test_finding(finding: Finding) -> bool:
     """Return whether an experiment can apply the fix of a finding. The finding must contain changes
     of the plan or values of GPU settings, not only a text."""
     return bool(finding.changes or finding.settings)
@@ -209,7 +211,7 @@ def _assignments_to_reach(
     names = [
         n
         for n in {**now, **wanted}
-        if n not in _NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))
+        if n not in _FLAGS_NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))
     ]
     sets = tuple(
         f"{n}={format_value(wanted[n])}" for n in names if n in wanted and now.get(n) != wanted[n]
@@ -255,8 +257,8 @@ def experiment_options_of(finding: Finding, result: BenchResult) -> dict[str, An
             "results do not contain, so it cannot be repeated",
             next_step="run `workbench experiment` with these changes and --prompts or --trace",
         )
-    shape = {name: getattr(spec, name) for name in REPEATED if name not in _NOT_REPEATED}
-    if spec.content == WORDS:
+    shape = {name: getattr(spec, name) for name in REPEATED if name not in _FIELDS_NOT_REPEATED}
+    if spec.content == WORDS_CONTENT:
         del shape["content"]  # the effect of the change may be another one on real text
     thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
     return {

@@ -18,7 +18,7 @@ from typing import Any
 from workbench import __version__
 from workbench.bench import experiment as design
 from workbench.bench.compare import compare
-from workbench.bench.metric_changes import metric_called
+from workbench.bench.metric_changes import metric_with_name
 from workbench.model.bench import BenchResult, Comparison, half_width
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -35,14 +35,14 @@ from workbench.report import proof_document
 from workbench.report.content import Report
 from workbench.report.formats import html
 
-_MOST_RUNS = 1_000
-_SHOWN_CHARS = 160
-_CLAIMS = ("comparison", "verdict", "smallest_pct", "measured")
-_ARITHMETIC = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MAX_RUNS = 1_000
+_MAX_SHOWN_CHARACTERS = 160
+_CLAIM_FIELDS = ("comparison", "verdict", "smallest_pct", "measured")
+_COMPUTATION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class ProvenContent:
     """The content of a proof: the results by id, and what compares them: an experiment, or the ids
     of two groups."""
 
@@ -66,7 +66,7 @@ class Proven:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ProofDifference:
     """One statement of a proof that does not follow from the rest of it. `recomputed` is what
     follows; "" if `says` is the whole statement."""
 
@@ -82,13 +82,13 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedProof:
     """The outcome of a check: what the proof is about, the verdict as this Workbench computes it, and
     each statement that differs."""
 
     title: str
     verdict: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ProofDifference, ...]
     checked: tuple[str, ...]
     simulated: bool
     workbench_version: str
@@ -144,7 +144,7 @@ def proof_page(document: Mapping[str, Any]) -> str:
     return proof_document.html_page_with_data(document, _page_html(document, read_proof(document)))
 
 
-def _page_html(document: Mapping[str, Any], proven: Proven) -> str:
+def _page_html(document: Mapping[str, Any], proven: ProvenContent) -> str:
     said = document.get("comparison")
     comparison = from_json(Comparison, said) if said is not None else None
     report = Report(
@@ -227,7 +227,7 @@ def _digest_of_answers(result: BenchResult) -> str:
 # ---- read
 
 
-def read_proof(document: Mapping[str, Any]) -> Proven:
+def read_proof(document: Mapping[str, Any]) -> ProvenContent:
     """Return the content of a proof's data. Raises ValueError that says which part is impossible."""
     if why := find_impossible_number(document):
         raise ValueError(why)
@@ -245,7 +245,7 @@ def read_proof(document: Mapping[str, Any]) -> Proven:
         if problem:
             raise ValueError(f"quality.{place}: {problem}")
     if "experiment" in cleaned:
-        return Proven(results, _parse_experiment(cleaned["experiment"]), quality=quality)
+        return ProvenContent(results, _parse_experiment(cleaned["experiment"]), quality=quality)
     groups = tuple(
         tuple(number for number in group if isinstance(number, int))
         for group in _list_field(cleaned, "groups")
@@ -254,13 +254,13 @@ def read_proof(document: Mapping[str, Any]) -> Proven:
     numbers = [number for group in groups for number in group]
     if len(groups) != 2 or not all(groups) or sorted(numbers) != sorted(results):
         raise ValueError("groups: they must be two, and contain each result once")
-    return Proven(results, groups=groups, quality=quality)
+    return ProvenContent(results, groups=groups, quality=quality)
 
 
 def _list_field(document: Mapping[str, Any], name: str) -> list[Any]:
     found = document.get(name)
-    if not isinstance(found, list) or not found or len(found) > _MOST_RUNS:
-        raise ValueError(f"{name}: not a list of 1 to {_MOST_RUNS} parts")
+    if not isinstance(found, list) or not found or len(found) > _MAX_RUNS:
+        raise ValueError(f"{name}: not a list of 1 to {_MAX_RUNS} parts")
     return found
 
 
@@ -271,10 +271,10 @@ def _parse_experiment(data: Any) -> Experiment:
         design.check_spec(made.spec)
     except InputError as error:
         raise ValueError(f"experiment.spec: {error.message}") from None
-    if len(made.runs) > _MOST_RUNS:
-        raise ValueError(f"experiment.runs: more than {_MOST_RUNS}")
+    if len(made.runs) > _MAX_RUNS:
+        raise ValueError(f"experiment.runs: more than {_MAX_RUNS}")
     for place, run in enumerate(made.runs):
-        if not WARM_UP <= run.pair < design.MOST_PAIRS or run.arm not in ("A", "B"):
+        if not WARM_UP <= run.pair < design.MAX_PAIRS or run.arm not in ("A", "B"):
             raise ValueError(f"experiment.runs[{place}]: no such pair or arm")
     return made
 
@@ -282,7 +282,7 @@ def _parse_experiment(data: Any) -> Experiment:
 # ---- compute again
 
 
-def _claims_from_results(proven: Proven) -> dict[str, Any]:
+def _claims_from_results(proven: ProvenContent) -> dict[str, Any]:
     """Return what follows from the results of a proof, as JSON: the comparison with all means,
     intervals and verdicts and, of an experiment, its verdict as a sentence."""
     quality = (proven.quality,) if proven.quality is not None else ()
@@ -303,7 +303,7 @@ def _claims_from_results(proven: Proven) -> dict[str, Any]:
     return dict(json.loads(json.dumps(replace_non_finite(mask_data(found)))))
 
 
-def verify_proof(path: Path) -> Verified:
+def verify_proof(path: Path) -> VerifiedProof:
     """Check the proof in a file: its checksums, and whether everything that it says follows from its
     results. Raises InputError if it cannot be read at all."""
     document, page = proof_document.read_proof(path)
@@ -319,15 +319,17 @@ def verify_proof(path: Path) -> Verified:
         raise _unusable_proof_error(path, error.message) from None
     except RecursionError:
         raise _unusable_proof_error(path, "its data are nested too deeply") from None
-    except _ARITHMETIC as error:
-        raise _unusable_proof_error(path, clean_text(str(error), _SHOWN_CHARS)) from None
-    return Verified(
+    except _COMPUTATION_ERRORS as error:
+        raise _unusable_proof_error(path, clean_text(str(error), _MAX_SHOWN_CHARACTERS)) from None
+    return VerifiedProof(
         title=title,
         verdict=verdict,
         differences=differences,
         checked=_check_proof(proven, again, shows_page=bool(page) and _can_render(document)),
         simulated=proven.simulated,
-        workbench_version=clean_text(str(document.get("workbench_version", "")), _SHOWN_CHARS),
+        workbench_version=clean_text(
+            str(document.get("workbench_version", "")), _MAX_SHOWN_CHARACTERS
+        ),
     )
 
 
@@ -343,7 +345,9 @@ def _can_render(document: Mapping[str, Any]) -> bool:
     return document.get("workbench_version") == __version__
 
 
-def _check_proof(proven: Proven, again: Mapping[str, Any], *, shows_page: bool) -> tuple[str, ...]:
+def _check_proof(
+    proven: ProvenContent, again: Mapping[str, Any], *, shows_page: bool
+) -> tuple[str, ...]:
     metrics = again["comparison"]["metrics"]
     counts = [
         count_of(len(proven.results), "result"),
@@ -367,17 +371,17 @@ def _first_metric_change(comparison: Mapping[str, Any]) -> str:
 
 
 def _proof_differences(
-    document: Mapping[str, Any], page: str, proven: Proven, again: Mapping[str, Any]
-) -> Iterator[Difference]:
+    document: Mapping[str, Any], page: str, proven: ProvenContent, again: Mapping[str, Any]
+) -> Iterator[ProofDifference]:
     if document.get("sha256") != proof_document.digest_of(document):
-        yield Difference("checksum", "the data were changed after they were written")
+        yield ProofDifference("checksum", "the data were changed after they were written")
     yield from _page_differences(document, page, proven)
     if proven.experiment is not None:
         yield from _run_differences(proven.experiment, proven.results)
     yield from _text_differences(document, proven)
     simulated = proven.simulated
     if document.get("simulated") != simulated:
-        yield Difference(
+        yield ProofDifference(
             "simulated", _value_text(document.get("simulated")), f"{simulated}, by its results"
         )
     place = "experiment" if proven.experiment is not None else ""
@@ -388,10 +392,10 @@ def _proof_differences(
 
 
 def _page_differences(
-    document: Mapping[str, Any], page: str, proven: Proven
-) -> Iterator[Difference]:
+    document: Mapping[str, Any], page: str, proven: ProvenContent
+) -> Iterator[ProofDifference]:
     if proof_document.page_was_changed(document, page):
-        yield Difference("checksum", "the page was changed after it was written")
+        yield ProofDifference("checksum", "the page was changed after it was written")
     if not page or not _can_render(document):
         return
     ours = _page_html(document, proven).splitlines()
@@ -399,10 +403,10 @@ def _page_differences(
     for number, (line, expected) in enumerate(zip(theirs, ours, strict=False), start=1):
         if line != expected:
             place = f"page, line {number}"
-            yield Difference(place, *_texts_around_difference(line, expected))
+            yield ProofDifference(place, *_texts_around_difference(line, expected))
             return
     if len(ours) != len(theirs):
-        yield Difference("page", f"{len(theirs)} lines", f"{len(ours)} from its data")
+        yield ProofDifference("page", f"{len(theirs)} lines", f"{len(ours)} from its data")
 
 
 def _texts_around_difference(line: str, expected: str) -> tuple[str, str]:
@@ -417,52 +421,62 @@ def _texts_around_difference(line: str, expected: str) -> tuple[str, str]:
 
 def _run_differences(
     experiment: Experiment, results: Mapping[int, BenchResult]
-) -> Iterator[Difference]:
-    metric, spec = metric_called(experiment.spec.metric), experiment.spec
+) -> Iterator[ProofDifference]:
+    metric, spec = metric_with_name(experiment.spec.metric), experiment.spec
     used: set[int] = set()
     for pair in design.complete_pairs(experiment):
         for run in pair:
             place = f"run {run.place + 1}, {run.place_in_pairs} {run.arm}"
             result = results.get(run.result_id or 0)
             if result is None:
-                yield Difference(place, f"result #{run.result_id}", "no such result in the proof")
+                yield ProofDifference(
+                    place, f"result #{run.result_id}", "no such result in the proof"
+                )
                 continue
             if result.id in used:
-                yield Difference(place, f"result #{result.id}", "the result of another run too")
+                yield ProofDifference(
+                    place, f"result #{result.id}", "the result of another run too"
+                )
             used.add(result.id)
             value = metric.value_in(result.summary)
             if run.value != value:
-                yield Difference(
+                yield ProofDifference(
                     f"{place}: {metric.name}", _value_text(run.value), _value_text(value)
                 )
             if result.summary.refused:
-                yield Difference(place, "a valid result", "; ".join(result.summary.refused))
+                yield ProofDifference(place, "a valid result", "; ".join(result.summary.refused))
         first = min(pair, key=lambda run: run.place)
         drawn = design.order_of_pair(spec, first.pair)[0]
         if first.arm != drawn:
             place = f"order of pair {first.pair + 1}"
-            yield Difference(place, f"{first.arm} first", f"{drawn} first, drawn from its seed")
+            yield ProofDifference(
+                place, f"{first.arm} first", f"{drawn} first, drawn from its seed"
+            )
     if experiment.state != SeriesState.DONE:
-        yield Difference(
+        yield ProofDifference(
             "experiment.state", str(experiment.state), "only a finished one has a verdict"
         )
-    unfinished = [r for r in experiment.runs if r.state not in (*design.MEASURED, RunState.FAILED)]
+    unfinished = [
+        r for r in experiment.runs if r.state not in (*design.MEASURED_STATES, RunState.FAILED)
+    ]
     if unfinished:
-        yield Difference("experiment.runs", f"{len(unfinished)} of them are not finished")
+        yield ProofDifference("experiment.runs", f"{len(unfinished)} of them are not finished")
 
 
-def _text_differences(document: Mapping[str, Any], proven: Proven) -> Iterator[Difference]:
+def _text_differences(
+    document: Mapping[str, Any], proven: ProvenContent
+) -> Iterator[ProofDifference]:
     texts = document.get("texts")
     said = texts if isinstance(texts, Mapping) else {}
     for number, result in proven.results.items():
         if not _text_was_checked(result):
-            yield Difference(f"text of #{number}", "a proof", "nobody checked this text")
+            yield ProofDifference(f"text of #{number}", "a proof", "nobody checked this text")
         yield from _compare_values(
             f"text of #{number}", said.get(str(number)), _text_digests(result)
         )
 
 
-def _compare_values(place: str, said: Any, again: Any) -> Iterator[Difference]:
+def _compare_values(place: str, said: Any, again: Any) -> Iterator[ProofDifference]:
     """Yield where what a proof says (`said`) is not what was computed again."""
     if isinstance(again, Mapping) and isinstance(said, Mapping):
         for name in dict.fromkeys([*again, *said]):
@@ -471,11 +485,11 @@ def _compare_values(place: str, said: Any, again: Any) -> Iterator[Difference]:
         for number, (x, y) in enumerate(zip(said, again, strict=True), start=1):
             yield from _compare_values(f"{place}[{number}]", x, y)
     elif type(said) is not type(again) or said != again:
-        yield Difference(place, _value_text(said), _value_text(again))
+        yield ProofDifference(place, _value_text(said), _value_text(again))
 
 
 def _value_text(value: Any) -> str:
     if value is None:
         return "nothing"
     text = value if isinstance(value, str) else json.dumps(value)
-    return clean_text(text, _SHOWN_CHARS)
+    return clean_text(text, _MAX_SHOWN_CHARACTERS)

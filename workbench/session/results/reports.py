@@ -22,7 +22,7 @@ class Reports:
     def __init__(self, results: Results, experiments: Experiments, sweeps: Sweeps) -> None:
         self._results, self._experiments, self._sweeps = results, experiments, sweeps
 
-    async def text(
+    async def report_text(
         self,
         form: str,
         groups: Sequence[Sequence[int]] = (),
@@ -35,10 +35,10 @@ class Reports:
         sweep. Two groups are compared, the first as A. With `requests`, the report lists every
         request. Raises InputError unless exactly one of the three is given."""
         chosen = output_format(form)
-        report = await self._report_on(groups, experiment_id, sweep_id, requests)
+        report = await self._report_on_groups(groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
 
-    async def proof(
+    async def proof_bytes(
         self,
         form: str,
         groups: Sequence[Sequence[int]] = (),
@@ -50,11 +50,11 @@ class Reports:
         from workbench.report.proof_document import json_text
         from workbench.session.results import proofs
 
-        report = await self._report_on(groups, experiment_id, None, False)
+        report = await self._report_on_groups(groups, experiment_id, None, False)
         document = await asyncio.to_thread(proofs.make_proof, report)
         return await asyncio.to_thread(proofs.proof_page if form == "html" else json_text, document)
 
-    async def _report_on(
+    async def _report_on_groups(
         self,
         groups: Sequence[Sequence[int]],
         experiment_id: int | None,
@@ -91,7 +91,7 @@ class Reports:
                     raise
                 continue  # a result of the experiment or sweep was deleted
             samples[number] = await asyncio.to_thread(self._results.db.samples, number)
-        compared, known = None, await self._results.quality()
+        compared, known = None, await self._results.list_quality_results()
         if len(groups) == 2 and len(results) == len(ids):
             compared = compare(results[: len(groups[0])], results[len(groups[0]) :], quality=known)
         series = experiment.comparison if experiment is not None else compared

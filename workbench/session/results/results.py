@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.findings import Level
-from workbench.session.bench.result_rows import rows_of
-from workbench.session.results.series_rows import series_of
+from workbench.session.bench.result_rows import rows_of_results
+from workbench.session.results.series_rows import series_of_rows
 from workbench.store import paths
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from workbench.store.quality_db import QualityDb
     from workbench.store.results_db import ResultsDb
 
-KEPT_SAMPLES = 2000  # as in config_schema.py
-SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
+MAX_KEPT_SAMPLES = 2000  # as in config_schema.py
+MAX_SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
 
 
 def _samples_to_keep() -> int:
     """Return how many results keep their requests. Without a config.toml its schema is not loaded,
     which takes 0.1 s."""
     if not paths.config_file().exists():
-        return KEPT_SAMPLES
+        return MAX_KEPT_SAMPLES
     from workbench.store.config import ConfigStore
 
     return int(ConfigStore().config.results.keep_samples)
 
 
-def _may_follow(state: SessionState, row: BenchRow) -> bool:
+def _may_follow_mark(state: SessionState, row: BenchRow) -> bool:
     """Return whether the result under the cursor becomes B of the comparison with A."""
     if state.mark_a is None or state.b_chosen or row.id == state.mark_a:
         return False
@@ -60,7 +60,7 @@ class Results:
     def __init__(self, core: StateHolder, timeline: Timeline) -> None:
         self._core, self._timeline = core, timeline
         self._seen: object = None  # the stamp when the results were read last
-        self._shown = SHOWN_RESULTS
+        self._shown = MAX_SHOWN_RESULTS
         # of the newest valid result: its id, the findings
         self._advice: tuple[int, tuple[Finding, ...]] = (0, ())
         self.has_older = False  # whether there are results older than those in the state
@@ -91,16 +91,16 @@ class Results:
         host, and imported ones."""
         search = self._core.state.results_search
         # first: results that are stored meanwhile are seen at the next look
-        self._seen = self._stamp()
+        self._seen = self._database_stamp()
         shown = self._shown
         # one more, to know whether there are older
         found = await asyncio.to_thread(self._newest_results, search, shown + 1)
-        rows = rows_of(found)[:shown]
+        rows = rows_of_results(found)[:shown]
         self.has_older = len(found) > shown
         newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
         if newest is not None:
             rows = await self._add_advice(rows, newest)
-        series = await asyncio.to_thread(series_of, rows)
+        series = await asyncio.to_thread(series_of_rows, rows)
         rows = tuple(replace(row, series=series.get(row.id)) for row in rows) if series else rows
         self._core.update(results=rows, results_read=True)
 
@@ -128,10 +128,10 @@ class Results:
     async def look_elsewhere(self) -> None:
         """Refresh the results in the session's state if another Workbench has changed the database,
         or the sweeps to which results belong."""
-        if self._stamp() != self._seen:
+        if self._database_stamp() != self._seen:
             await self.refresh()
 
-    def _stamp(self) -> object:
+    def _database_stamp(self) -> object:
         """Return a value that changes with every write to the database, and with every stored sweep."""
         sweeps: int | None = None
         with suppress(OSError):
@@ -143,7 +143,7 @@ class Results:
         """Show only those results in the session's state that contain every word of `search`; ""
         shows all."""
         self._core.update(results_search=" ".join(search.split()))
-        self._shown = SHOWN_RESULTS
+        self._shown = MAX_SHOWN_RESULTS
         await self.refresh()
 
     async def get(self, result_id: int) -> BenchResult:
@@ -180,7 +180,7 @@ class Results:
 
     async def tag(self, result_id: int, tags: Sequence[str]) -> None:
         """Replace the tags of a result. Raises InputError for an invalid tag."""
-        await asyncio.to_thread(self.db.tag, result_id, [checked_tag(tag) for tag in tags])
+        await asyncio.to_thread(self.db.tag, result_id, [check_tag(tag) for tag in tags])
         await self.refresh()
 
     def mark(self, result_id: int, which: str) -> None:
@@ -207,7 +207,7 @@ class Results:
         has marked B. A rejected result, an imported one and a run of a series are not compared."""
         state = self._core.state
         row = next((row for row in state.results if row.id == result_id), None)
-        if row is None or not _may_follow(state, row):
+        if row is None or not _may_follow_mark(state, row):
             return
         a = state.mark_a
         comparison = await self._compare_stored(a or 0, result_id)
@@ -227,9 +227,11 @@ class Results:
     async def _compare_stored(self, a: int, b: int) -> Comparison:
         from workbench.bench.compare import compare
 
-        return compare(await self.get(a), await self.get(b), quality=await self.quality())
+        return compare(
+            await self.get(a), await self.get(b), quality=await self.list_quality_results()
+        )
 
-    async def quality(self) -> tuple[QualityResult, ...]:
+    async def list_quality_results(self) -> tuple[QualityResult, ...]:
         """Return the newest comparisons of answers, newest first."""
         return await asyncio.to_thread(self._comparisons.newest_comparisons)
 
@@ -242,7 +244,7 @@ class Results:
         return quality_between(
             answer_settings(x),
             answer_settings(y),
-            await self.quality(),
+            await self.list_quality_results(),
             simulated=x.simulated,
         )
 
@@ -270,7 +272,7 @@ class Results:
         from workbench.report.registry import output_format
 
         chosen = output_format(form)
-        result, known = await self.get(result_id), await self.quality()
+        result, known = await self.get(result_id), await self.list_quality_results()
         samples = (
             await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
         )
@@ -295,7 +297,7 @@ class Results:
             read_results,
         )  # its readers are not needed for anything else
 
-        checked = [checked_tag(tag) for tag in tags]
+        checked = [check_tag(tag) for tag in tags]
         stored = []
         for one in await asyncio.to_thread(read_results, Path(path).expanduser(), options):
             result_id = known = await asyncio.to_thread(self.db.with_uid, one.uid)
@@ -326,7 +328,7 @@ def _advice_on_result(result: BenchResult) -> tuple[Finding, ...]:
     return tuple(f for f in found if f.level is not Level.INFO) or found
 
 
-def checked_tag(tag: str) -> str:
+def check_tag(tag: str) -> str:
     """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does
     not begin with + or -."""
     if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:

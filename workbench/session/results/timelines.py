@@ -16,16 +16,16 @@ from workbench.store import recording, result_timelines
 
 if TYPE_CHECKING:
     from workbench.gpu.telemetry.reading_buffer import Moment
-    from workbench.session.bench.measurement import Measured
+    from workbench.session.bench.measurement import MeasuredLoad
     from workbench.session.history.timeline import Timeline
     from workbench.session.state_holder import StateHolder
     from workbench.store.result_timelines import ResultTimeline
     from workbench.store.results_db import ResultsDb
 
-BEFORE_S, AFTER_S = 10, 5
+KEPT_BEFORE_RUN_S, KEPT_AFTER_RUN_S = 10, 5
 # of a benchmark's readings
-_FIELDS = ("power_w", "sm_mhz", "memory_mhz", "temperature_c", "gpu_util_pct", "limit_w")
-_MARKS = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
+_KEPT_GPU_FIELDS = ("power_w", "sm_mhz", "memory_mhz", "temperature_c", "gpu_util_pct", "limit_w")
+_MARKED_EVENTS = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
 
 
 class ResultTimelines:
@@ -43,31 +43,31 @@ class ResultTimelines:
         """Return the path of the timeline of a result. The file may not exist."""
         return result_timelines.timeline_path(self._db.path.parent, self._db.uid(result_id))
 
-    async def keep(self, result_id: int, measured: Measured) -> None:
+    async def keep(self, result_id: int, measured: MeasuredLoad) -> None:
         """Store the timeline of a result that has just been measured. While a screen reads the
         GPUs, the seconds after the benchmark are added in the background. A timeline that cannot be
         written is left out, with a message."""
-        await self._write(result_id, measured)
+        await self._write_timeline(result_id, measured)
         if self._timeline.reads_continuously:
             self._core.spawn(self._rewrite_after_last_reading(result_id, measured))
 
-    async def _rewrite_after_last_reading(self, result_id: int, measured: Measured) -> None:
-        await asyncio.sleep(max(0.0, measured.outcome.t1_unix + AFTER_S + 2 - time.time()))
-        await self._write(result_id, measured)
+    async def _rewrite_after_last_reading(self, result_id: int, measured: MeasuredLoad) -> None:
+        await asyncio.sleep(max(0.0, measured.outcome.t1_unix + KEPT_AFTER_RUN_S + 2 - time.time()))
+        await self._write_timeline(result_id, measured)
 
-    async def _write(self, result_id: int, measured: Measured) -> None:
+    async def _write_timeline(self, result_id: int, measured: MeasuredLoad) -> None:
         begin_s, end_s = measured.outcome.t0_unix, measured.outcome.t1_unix
-        first_s, last_s = int(begin_s) - BEFORE_S, int(end_s) + AFTER_S
+        first_s, last_s = int(begin_s) - KEPT_BEFORE_RUN_S, int(end_s) + KEPT_AFTER_RUN_S
         step_s = math.ceil((last_s - first_s) / (result_timelines.MOST_POINTS - 2))
         text = f"benchmark of result {result_id}"
         marks = [
             Event(at, kind, text, result_id=result_id)
-            for at, kind in zip((begin_s, end_s), _MARKS, strict=True)
+            for at, kind in zip((begin_s, end_s), _MARKED_EVENTS, strict=True)
         ]
         around = (
             e
             for e in self._timeline.history.events
-            if first_s <= e.unix_s <= last_s and e.kind not in _MARKS
+            if first_s <= e.unix_s <= last_s and e.kind not in _MARKED_EVENTS
         )
         events = sorted([*marks, *around], key=lambda event: event.unix_s)
         read = _history_of_readings(measured.moments)
@@ -90,6 +90,6 @@ def _history_of_readings(moments: Sequence[Moment]) -> History:
     history, shift_s = History(), time.time() - time.monotonic()
     for moment in moments:
         for gpu in moment.gpus:
-            for name in _FIELDS:
+            for name in _KEPT_GPU_FIELDS:
                 history.add((gpu.gpu_index, name), moment.at_s + shift_s, getattr(gpu, name))
     return history

@@ -17,7 +17,7 @@ from workbench.model.series_state import SeriesState
 from workbench.session.series.night_watch import (
     arms_of_plans,
     candidate_plan,
-    checked_candidate,
+    check_candidate,
     finish_experiment,
     pinned_plan,
     require_finished,
@@ -25,21 +25,21 @@ from workbench.session.series.night_watch import (
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment
-    from workbench.session.servers.arm_targets import Bases
+    from workbench.session.servers.arm_targets import BasePlans
     from workbench.session.session import Session
     from workbench.store.bisections import BisectionStore
 
-_MOST_VERSIONS = 1_000
+_MAX_VERSIONS = 1_000
 
 
-def checked_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
+def check_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
     """Return the versions. Raises InputError unless they are several different ones of one kind."""
     for version in versions:
-        checked_candidate(version)
+        check_candidate(version)
     kinds = {version.partition(":")[0] for version in versions}
-    if not 2 <= len(versions) <= _MOST_VERSIONS or len(set(versions)) < len(versions):
+    if not 2 <= len(versions) <= _MAX_VERSIONS or len(set(versions)) < len(versions):
         raise InputError(
-            f"a bisection needs 2 to {_MOST_VERSIONS} different versions, got {len(versions)}",
+            f"a bisection needs 2 to {_MAX_VERSIONS} different versions, got {len(versions)}",
             next_step="name them in their order: the good one first, the bad one last",
         )
     if len(kinds) > 1:
@@ -59,7 +59,7 @@ class Bisector:
         self.found = found
         self._session, self._store, self._tell = session, store, tell
 
-    async def carry_out(self) -> Bisection:
+    async def carry_out_bisection(self) -> Bisection:
         """Compare versions until the first bad one is known. Return the bisection as done. Raises
         the error that ended it early, after the bisection was stored as failed or, if the task was
         cancelled, as stopped."""
@@ -107,7 +107,7 @@ class Bisector:
         )
         return require_finished(ended)
 
-    def _arms_for_version(self, version: int) -> tuple[Arm, Arm, Bases]:
+    def _arms_for_version(self, version: int) -> tuple[Arm, Arm, BasePlans]:
         found = self.found
         plan = pinned_plan(self._session, found.preset, found.variables)
         good, other = found.versions[0], found.versions[version]
@@ -141,7 +141,7 @@ class Bisector:
         good, bad = last_good_and_first_bad(found)
         between = f"{found.versions[bad]} is the first bad version, {found.versions[good]} the last good one"
         sizes = {one.version: _step_size_text(one) for one in found.steps}
-        doubts = [one for one in found.steps if one.version != last and self._is_doubtful(one)]
+        doubts = [one for one in found.steps if one.version != last and self._is_step_doubtful(one)]
         said = f"{between}: {sizes[bad]} against {found.versions[0]}"
         said += f"; {count_of(len(found.steps), 'experiment')}"
         if doubts:
@@ -149,7 +149,7 @@ class Bisector:
             said += f"; not certain about {names}: more --pairs decide"
         return said
 
-    def _is_doubtful(self, step: BisectStep) -> bool:
+    def _is_step_doubtful(self, step: BisectStep) -> bool:
         """Return whether the interval of a version reaches to the other side of half of the loss."""
         whole = self.found.total_loss_pct or 0.0
         if step.loss_pct is None or step.interval_pct is None:

@@ -12,21 +12,21 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import CONCURRENCY, Sweep, SweepSpec
-from workbench.session.bench.sustained_load import REQUESTS
-from workbench.session.series.conduct import EndedEarly
+from workbench.session.bench.sustained_load import MAX_REQUESTS
+from workbench.session.series.conduct import SeriesEndedEarly
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
-    Target,
+    SweepTarget,
     check_minutes,
+    check_same_target,
     conditions_of_target,
-    same_target,
-    target_of,
+    sweep_target_of,
 )
 from workbench.session.series.sweep_progress import (
     SweepDesign,
     SweepProgress,
-    broken,
+    is_broken,
     stored_shape,
 )
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 # requests per stream: the steady window is then about 88 % of the run (bench/profiles.py)
-ROUNDS = 8
-_MOST = 4096
+REQUESTS_PER_STREAM = 8
+_MAX_LEVEL = 4096
 
 
 async def plan_concurrency_sweep(
@@ -49,10 +49,10 @@ async def plan_concurrency_sweep(
     """Check a sweep that measures a server at rising `levels` of concurrency, and return it. The
     server is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises
     InputError or BenchError for a sweep that cannot be carried out."""
-    rising = levels_of(levels)
+    rising = check_levels(levels)
     check_minutes(max_minutes)
     parts.load.spec_of(None, dict(bench))
-    target = await target_of(parts, run_id, url)
+    target = await sweep_target_of(parts, run_id, url)
     spec = SweepSpec(
         values=tuple(map(str, rising)),
         bench=stored_shape(bench),
@@ -61,20 +61,20 @@ async def plan_concurrency_sweep(
         url=target.url,
         max_minutes=max_minutes,
     )
-    return _planned(parts, spec, target, bench)
+    return _planned_sweep(parts, spec, target, bench)
 
 
-async def resumed_concurrency_sweep(
+async def plan_resumed_concurrency_sweep(
     parts: SweepParts, sweep: Sweep, spec: SweepSpec
 ) -> PlannedSweep:
     """Return the sweep that measures the levels that are missing in a stored one. Raises InputError
     if the server or its conditions are not those of the first part."""
     check_minutes(spec.max_minutes)
-    return _planned(parts, spec, await same_target(parts, sweep, spec), spec.bench)
+    return _planned_sweep(parts, spec, await check_same_target(parts, sweep, spec), spec.bench)
 
 
-def _planned(
-    parts: SweepParts, spec: SweepSpec, target: Target, bench: Mapping[str, Any]
+def _planned_sweep(
+    parts: SweepParts, spec: SweepSpec, target: SweepTarget, bench: Mapping[str, Any]
 ) -> PlannedSweep:
     levels = tuple(map(int, spec.values))
     points = [(f"c={level}", float(level)) for level in levels]
@@ -85,15 +85,15 @@ def _planned(
     return PlannedSweep(CONCURRENCY, "concurrency", "", points, spec, design, knee_of_concurrency)
 
 
-def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
+def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     """Return the levels, which are numbers of concurrent requests, in rising order and each once.
     Raises InputError for an empty list or a level that is too low or too high."""
     found = tuple(sorted(set(levels)))
-    if not found or found[0] < 1 or found[-1] > _MOST:
+    if not found or found[0] < 1 or found[-1] > _MAX_LEVEL:
         raise InputError(
             f"{', '.join(map(str, levels)) or 'an empty list'} is not a valid list of concurrency "
             "levels",
-            next_step=f"give levels from 1 to {_MOST}, for example 1,2,4,8,16",
+            next_step=f"give levels from 1 to {_MAX_LEVEL}, for example 1,2,4,8,16",
         )
     return found
 
@@ -107,7 +107,7 @@ class ConcurrencySweep(SweepDesign):
     parts: SweepParts
     progress: SweepProgress
     levels: Sequence[int]
-    target: Target
+    target: SweepTarget
     bench: Mapping[str, Any]
 
     async def make(self, run: int) -> None:
@@ -117,20 +117,20 @@ class ConcurrencySweep(SweepDesign):
             self.target.url,
             **self.fields(self.levels[run]),
         )
-        results = await self.progress.measure(run, bench)
+        results = await self.progress.measure_point(run, bench)
         await self.progress.save()
         point = self.progress.sweep.points[run]
-        if not results or broken(results[0]):  # an invalid result does not end the sweep
-            raise EndedEarly(f"{point.label} failed: {point.error}")
+        if not results or is_broken(results[0]):  # an invalid result does not end the sweep
+            raise SeriesEndedEarly(f"{point.label} failed: {point.error}")
         if failed := results[0].summary.requests_failed:
-            self.progress.note(f"{point.label}: {count_of(failed, 'request')} failed")
+            self.progress.add_note(f"{point.label}: {count_of(failed, 'request')} failed")
 
     def fields(self, level: int) -> dict[str, Any]:
         """Return the fields of BenchSpec that the sweep sets at one level, a number of concurrent
         requests."""
         given = self.bench
         requests = given.get("requests") or (
-            REQUESTS if given.get("seconds") else ROUNDS * max(level, 2)
+            MAX_REQUESTS if given.get("seconds") else REQUESTS_PER_STREAM * max(level, 2)
         )
         warmup = given.get("warmup")
         return {

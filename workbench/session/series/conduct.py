@@ -16,12 +16,12 @@ from workbench.model.series_state import SeriesState
 Run = TypeVar("Run")
 
 
-class EndedEarly(Exception):
+class SeriesEndedEarly(Exception):
     """Raised to end a series before all of its runs are made. The text of the error is the reason.
     What was measured until then stays valid."""
 
 
-class Stopped(WorkbenchError):
+class SeriesStopped(WorkbenchError):
     """Raised when the user stops a series or its time limit is reached. It can be resumed."""
 
 
@@ -37,7 +37,7 @@ class Design(ABC, Generic[Run]):
 
     @abstractmethod
     def check_go_on(self, run: Run) -> None:
-        """Raise Stopped or BenchCancelled if the user has stopped the series, or if the time limit
+        """Raise SeriesStopped or BenchCancelled if the user has stopped the series, or if the time limit
         leaves no room for `run`."""
 
     @abstractmethod
@@ -52,23 +52,23 @@ class Design(ABC, Generic[Run]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SeriesEnding:
     """How a series ended. `cause` is the error that ended it, None if all runs were made."""
 
     state: SeriesState
     cause: BaseException | None = None
 
     @property
-    def unexpected(self) -> BaseException | None:
+    def is_unexpected(self) -> BaseException | None:
         """An error that is none of the user's or of a host's: the caller raises it, once the series
         is stored."""
-        expected = (WorkbenchError, EndedEarly)
+        expected = (WorkbenchError, SeriesEndedEarly)
         return None if isinstance(self.cause, expected) else self.cause
 
 
-async def conduct_series(design: Design[Run]) -> Ending:
+async def conduct_series(design: Design[Run]) -> SeriesEnding:
     """Carry out a series, and return how it ended. Raises nothing, so that the caller can
-    store the series whatever happened (Ending.unexpected)."""
+    store the series whatever happened (SeriesEnding.is_unexpected)."""
     try:
         try:
             await design.prepare()
@@ -78,15 +78,15 @@ async def conduct_series(design: Design[Run]) -> Ending:
             await design.conclude()
         finally:
             await design.give_back()
-    except EndedEarly as early:
-        return Ending(SeriesState.DONE, early)
-    except (Stopped, BenchCancelled, HostError) as stopped:
-        return Ending(SeriesState.STOPPED, stopped)
+    except SeriesEndedEarly as early:
+        return SeriesEnding(SeriesState.DONE, early)
+    except (SeriesStopped, BenchCancelled, HostError) as stopped:
+        return SeriesEnding(SeriesState.STOPPED, stopped)
     except WorkbenchError as error:
-        return Ending(SeriesState.FAILED, error)
+        return SeriesEnding(SeriesState.FAILED, error)
     except BaseException as error:
-        return Ending(SeriesState.STOPPED, error)
-    return Ending(SeriesState.DONE)
+        return SeriesEnding(SeriesState.STOPPED, error)
+    return SeriesEnding(SeriesState.DONE)
 
 
 class TimeLimit:

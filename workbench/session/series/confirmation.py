@@ -11,39 +11,39 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import half_width
 from workbench.model.errors import WorkbenchError
 from workbench.model.series_state import SeriesState
-from workbench.session.series.conduct import Stopped
+from workbench.session.series.conduct import SeriesStopped
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
     from workbench.session.series.sweep_progress import SweepProgress
 
-_SPEED = "output_tok_s"
+_SPEED_METRIC = "output_tok_s"
 
 
 async def confirm_value(
     progress: SweepProgress, label: str, against: str, comparison: Awaitable[Experiment]
 ) -> None:
     """Carry out the experiment `comparison` of the value with this label, and note its outcome.
-    `against` says in words what the value is compared with. Raises Stopped or BenchCancelled if the
+    `against` says in words what the value is compared with. Raises SeriesStopped or BenchCancelled if the
     experiment did not come to its end, so that the sweep can be resumed."""
     try:
         experiment = await comparison
-    except (BenchCancelled, Stopped):
+    except (BenchCancelled, SeriesStopped):
         raise
     except WorkbenchError as error:
-        return progress.note(f"{label} was not compared in pairs: {error.message}")
+        return progress.add_note(f"{label} was not compared in pairs: {error.message}")
     if experiment.state == SeriesState.FAILED:
-        progress.change(experiment_id=experiment.id)
-        return progress.note(f"{label} was not compared in pairs: {experiment.error}")
+        progress.change_sweep(experiment_id=experiment.id)
+        return progress.add_note(f"{label} was not compared in pairs: {experiment.error}")
     compared = experiment.comparison
     better = compared is not None and compared.metrics[0].verdict == BETTER
     confirmed = experiment.state == SeriesState.DONE and better
-    progress.change(experiment_id=experiment.id, confirmed=confirmed)
+    progress.change_sweep(experiment_id=experiment.id, confirmed=confirmed)
     if compared is not None and compared.quality_verdict:
-        progress.change(quality=f"{label}: {compared.quality}")
+        progress.change_sweep(quality=f"{label}: {compared.quality}")
     check_ended(progress, label, experiment)
     outcome = experiment.verdict or experiment.state
-    return progress.note(f"{label} against {against}: {outcome}{_speed_beside(experiment)}")
+    return progress.add_note(f"{label} against {against}: {outcome}{_speed_beside(experiment)}")
 
 
 def check_ended(progress: SweepProgress, label: str, experiment: Experiment) -> None:
@@ -55,14 +55,14 @@ def check_ended(progress: SweepProgress, label: str, experiment: Experiment) -> 
         raise asyncio.CancelledError
     progress.check_stop()
     if experiment.state == SeriesState.STOPPED:
-        raise Stopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
+        raise SeriesStopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
 
 
 def _speed_beside(experiment: Experiment) -> str:
     """Return the change of the tok/s of an experiment that decides by another metric, as text."""
-    if experiment.comparison is None or experiment.spec.metric == _SPEED:
+    if experiment.comparison is None or experiment.spec.metric == _SPEED_METRIC:
         return ""
-    speed = next((m for m in experiment.comparison.metrics if m.metric == _SPEED), None)
+    speed = next((m for m in experiment.comparison.metrics if m.metric == _SPEED_METRIC), None)
     if speed is None or speed.change_pct is None or speed.interval_pct is None:
         return ""
     return f"; tok/s {speed.change_pct:+.1f} % ± {half_width(speed.interval_pct)}"

@@ -22,8 +22,8 @@ from workbench.model.settings import label_of, where_setting_applies
 from workbench.model.tune import USERS
 from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
-from workbench.session.series.conduct import Stopped
-from workbench.session.series.experiment_run import Named, StartFailed, Tell
+from workbench.session.series.conduct import SeriesStopped
+from workbench.session.series.experiment_run import NoteRunId, ReportLine, StartFailedError
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.model.setting_records import Alteration
     from workbench.session.plans.plan_editor import PlanEditor
-    from workbench.session.servers.arm_targets import Side
+    from workbench.session.servers.arm_targets import ComparedSide
     from workbench.session.session import Session
 
-RESTART_S = 300.0  # the longest wait for a server at a URL that does not answer
-SETTLE_S = 300.0  # the longest wait for a temperature
-_LOOK_S = 2.0
+RESTART_TIMEOUT_S = 300.0  # the longest wait for a server at a URL that does not answer
+SETTLE_TIMEOUT_S = 300.0  # the longest wait for a temperature
+_POLL_INTERVAL_S = 2.0
 
 
-class Arms:
+class ExperimentArms:
     """Carries out the runs of an experiment on real hosts. `sides` has the host and the server of
     each side by name: "A" and "B", or "A on HOST" if two hosts with equal hardware (twins) are
     used. `restarts` says whether each run gets a new server, and `earlier` has the results before a
@@ -48,7 +48,7 @@ class Arms:
     def __init__(
         self,
         spec: ExperimentSpec,
-        sides: Mapping[str, Side],
+        sides: Mapping[str, ComparedSide],
         *,
         restarts: bool,
         earlier: Sequence[BenchResult] = (),
@@ -58,7 +58,7 @@ class Arms:
         self._restarts = restarts
         self._arm = next(iter(sides))  # the side that is on now, or was last
         self._run: str | None = None  # the server that is on and may be stopped
-        self._run_side: Side | None = None  # its host
+        self._run_side: ComparedSide | None = None  # its host
         self.started: str | None = None  # the server that is on if the experiment started it
         self._keep_on = False  # a server ran before, so the last one stays on
         self._before: tuple[Session, str] | None = None  # its host and run, once it was stopped
@@ -77,7 +77,7 @@ class Arms:
         server of its own. None if no run is selected, or if the selected run can stay."""
         selected = [session.state.server for session in self._sessions]
         return next(
-            (s.run_id for s in selected if s is not None and self._must_be_stopped(s)), None
+            (s.run_id for s in selected if s is not None and self._must_stop_server(s)), None
         )
 
     async def prepare(self, experiment: Experiment) -> None:
@@ -107,7 +107,7 @@ class Arms:
             if (
                 selected is not None
                 and selected.run_id != leftover
-                and self._must_be_stopped(selected)
+                and self._must_stop_server(selected)
             ):
                 self._keep_on = True
                 if not self._restarts and self._serves_arm_a(session, selected):
@@ -126,18 +126,20 @@ class Arms:
             if side.editor is None:
                 continue
             try:
-                await side.session.servers.check_on_host(side.editor, self._stopped_for(side))
+                await side.session.servers.check_on_host(
+                    side.editor, self._servers_stopped_for(side)
+                )
             except ServerError as error:
                 error.message = f"{name}: {error.message}"
                 raise
 
-    def _stopped_for(self, side: Side) -> ServerStatus | None:
+    def _servers_stopped_for(self, side: ComparedSide) -> ServerStatus | None:
         """Return the server that is stopped before the first start on the host of `side`."""
         if self._run is None or self._run_side is None or self._run_side.session != side.session:
             return self._selected_server_to_stop(side.session)
         return side.session.servers.supervisor.status(self._run)
 
-    def _must_be_stopped(self, status: ServerStatus) -> bool:
+    def _must_stop_server(self, status: ServerStatus) -> bool:
         """Return whether the experiment must stop this server before it starts one of its own: the
         server is live, and no arm measures it."""
         starts = any(side.standing_server is None for side in self._sides.values())
@@ -167,7 +169,7 @@ class Arms:
             await side.session.gpu.alterations.read()
             on = await self._altered_settings(side)
             if on and revert:
-                await self._revert(arm)
+                await self._revert_settings_of(arm)
                 on = await self._altered_settings(side)
             if on:
                 which = ", ".join(
@@ -196,7 +198,7 @@ class Arms:
         ]
         return not any(_same_configuration(supervisor.record(s.run_id).plan, plan) for s in ready)
 
-    async def server(self, arm: str, named: Named | None = None) -> str:
+    async def server(self, arm: str, named: NoteRunId | None = None) -> str:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.clear()
@@ -205,10 +207,12 @@ class Arms:
         if self._run is None:
             self._run_side = side
             # a cancelled run must end this server too
-            await await_uninterrupted(self._launch(side.session, side.editor, named))
+            await await_uninterrupted(self._launch_server(side.session, side.editor, named))
         return self._run or ""
 
-    async def _launch(self, session: Session, editor: PlanEditor, named: Named | None) -> None:
+    async def _launch_server(
+        self, session: Session, editor: PlanEditor, named: NoteRunId | None
+    ) -> None:
         replaced = self._selected_server_to_stop(session)
         if replaced is not None:
             self._before = (session, replaced.run_id)
@@ -218,11 +222,11 @@ class Arms:
     def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
         """Return the selected server of a host if the experiment must stop it before a start."""
         selected = session.state.server
-        return selected if selected is not None and self._must_be_stopped(selected) else None
+        return selected if selected is not None and self._must_stop_server(selected) else None
 
-    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+    async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
-        arm's GPU settings. `tell` is called with texts on the progress. Raises StartFailed if the
+        arm's GPU settings. `tell` is called with texts on the progress. Raises StartFailedError if the
         server does not become READY."""
         side = self._sides[arm]
         if side.url is not None:
@@ -230,14 +234,14 @@ class Arms:
         else:
             status = await side.session.servers.wait_ready(run_id)
             if status.state is ServerState.STOPPED:
-                raise Stopped(f"run {run_id} was stopped")
+                raise SeriesStopped(f"run {run_id} was stopped")
             if status.state is not ServerState.READY:
-                raise _start_failed(status)
-        await self._apply(arm)
+                raise _start_failed_error(status)
+        await self._apply_settings_of(arm)
 
-    async def _wait_until_answers(self, side: Side, url: str, tell: Tell) -> None:
+    async def _wait_until_answers(self, side: ComparedSide, url: str, tell: ReportLine) -> None:
         """Wait until the server at `url` answers: whoever runs it may have restarted it. Raises
-        StartFailed if it does not answer within RESTART_S seconds."""
+        StartFailed if it does not answer within RESTART_TIMEOUT_S seconds."""
         began = time.monotonic()
         while True:
             try:
@@ -245,32 +249,34 @@ class Arms:
                     return
             except BenchError as error:
                 waited_s = time.monotonic() - began
-                if waited_s > RESTART_S:
-                    raise StartFailed(
-                        f"{error.message}; Workbench waited {RESTART_S:.0f} s for it",
+                if waited_s > RESTART_TIMEOUT_S:
+                    raise StartFailedError(
+                        f"{error.message}; Workbench waited {RESTART_TIMEOUT_S:.0f} s for it",
                         host=side.session.host.name,
                         next_step="resume the experiment when the server runs; finished pairs are "
                         "kept",
                     ) from None
                 tell(
                     f"waiting for the server, since {error.message} "
-                    f"({waited_s:.0f} of at most {RESTART_S:.0f} s)"
+                    f"({waited_s:.0f} of at most {RESTART_TIMEOUT_S:.0f} s)"
                 )
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def clear(self) -> None:
         if self._settings_arm is not None:
-            await self._revert(self._settings_arm)
+            await self._revert_settings_of(self._settings_arm)
         run_id, self._run = self._run, None
         if run_id is not None and self._run_side is not None:
             await self._run_side.session.servers.end(run_id)
             self.started = None
 
-    async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
+    async def settle(
+        self, target_c: float | None, within_c: float, tell: ReportLine
+    ) -> float | None:
         """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most
-        SETTLE_S seconds. `tell` is called with texts on the progress. Return the last temperature
+        SETTLE_TIMEOUT_S seconds. `tell` is called with texts on the progress. Return the last temperature
         in °C, None if it is not known."""
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
             now = await self._hottest_gpu_c()
             if (
@@ -281,7 +287,7 @@ class Arms:
             ):
                 return now
             tell(f"waiting until the GPU has cooled from {now:.0f} to {target_c + within_c:.0f} °C")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _hottest_gpu_c(self) -> float | None:
         side = self._sides[self._arm]
@@ -307,7 +313,7 @@ class Arms:
                 find_users(bench, session.results, shape) if searches else bench(**shape)
             )
         except BenchCancelled:
-            raise Stopped("the benchmark was cancelled") from None
+            raise SeriesStopped("the benchmark was cancelled") from None
         result = await session.results.get(result_id)
         self._fit = self._fit or result.spec.prompt_fit
         return result
@@ -331,7 +337,7 @@ class Arms:
         notes = []
         if self._settings_arm is not None:
             try:
-                await self._revert(self._settings_arm)
+                await self._revert_settings_of(self._settings_arm)
             except WorkbenchError as error:
                 notes.append(
                     f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
@@ -375,7 +381,7 @@ class Arms:
 
     # ---- GPU settings
 
-    async def _apply(self, arm: str) -> None:
+    async def _apply_settings_of(self, arm: str) -> None:
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         gpus, every = await side.gpus()
         if self._settings_arm is not None:
@@ -389,7 +395,7 @@ class Arms:
                 and await other.gpus() == (gpus, every)
             ):
                 return
-            await self._revert(self._settings_arm)
+            await self._revert_settings_of(self._settings_arm)
         if not wanted:
             return
         self._settings_arm = arm
@@ -403,7 +409,7 @@ class Arms:
                     host=side.session.host.name,
                 )
 
-    async def _revert(self, arm: str) -> None:
+    async def _revert_settings_of(self, arm: str) -> None:
         side = self._sides[arm]
         gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
@@ -423,7 +429,7 @@ class Arms:
         arms = (design.arm_of(self._spec, name) for name in self._sides)
         return frozenset(key for arm in arms for key in arm.gpu)
 
-    async def _altered_settings(self, side: Side) -> list[Alteration]:
+    async def _altered_settings(self, side: ComparedSide) -> list[Alteration]:
         """Return the altered settings of the side's GPUs that the arms change."""
         gpus, every = await side.gpus()
         return [
@@ -434,10 +440,10 @@ class Arms:
         ]
 
 
-def _start_failed(status: ServerStatus) -> StartFailed:
+def _start_failed_error(status: ServerStatus) -> StartFailedError:
     cause = status.findings[0] if status.findings else None
     why = status.reason or "its log has the cause"
-    return StartFailed(
+    return StartFailedError(
         f"the server did not start: {why}",
         host=status.host,
         next_step=(cause.fix if cause else None) or f"workbench logs {status.run_id}",

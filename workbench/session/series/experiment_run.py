@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
 from workbench.bench.compared_texts import why_text_is_no_answer
-from workbench.bench.metric_changes import average, metric_called
-from workbench.bench.records import AWAY
+from workbench.bench.metric_changes import average, metric_with_name
+from workbench.bench.records import SERVER_ENDED_KINDS
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
 from workbench.model.experiment import (
     INTERRUPTED,
@@ -24,37 +24,43 @@ from workbench.model.experiment import (
     side_of,
 )
 from workbench.model.series_state import SeriesState
-from workbench.session.series.conduct import Design, Ending, Stopped, TimeLimit, conduct_series
+from workbench.session.series.conduct import (
+    Design,
+    SeriesEnding,
+    SeriesStopped,
+    TimeLimit,
+    conduct_series,
+)
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.experiment import ExperimentSpec
     from workbench.model.quality import QualityResult
-    from workbench.session.servers.arm_targets import Side
+    from workbench.session.servers.arm_targets import ComparedSide
     from workbench.store.quality_db import QualityDb
 
-Tell = Callable[[str], None]
-Named = Callable[[str], Awaitable[None]]
+ReportLine = Callable[[str], None]
+NoteRunId = Callable[[str], Awaitable[None]]
 
 
-class StartFailed(ServerError):
+class StartFailedError(ServerError):
     """Raised when the server of an arm does not become READY."""
 
 
-class NothingServed(BenchError):
+class NothingServedError(BenchError):
     """Raised when no request of a run succeeded."""
 
 
-class NotMeasured(BenchError):
+class NotMeasuredError(BenchError):
     """Raised when a run has no value of the metric that decides the experiment."""
 
 
-class NoAnswer(BenchError):
+class NoAnswerError(BenchError):
     """Raised when the text of a run is no answer. A repetition could only hide that."""
 
 
 # repeating does not help if the arm never succeeded
-_HOPELESS = (StartFailed, NothingServed, NotMeasured)
+_HOPELESS_ERRORS = (StartFailedError, NothingServedError, NotMeasuredError)
 
 
 class TestBed(Protocol):
@@ -72,15 +78,15 @@ class TestBed(Protocol):
         configuration was never started before."""
         ...
 
-    async def server(self, arm: str, named: Named) -> str:
+    async def server(self, arm: str, named: NoteRunId) -> str:
         """Return the run id of the arm's server, started if necessary. The server need not be READY
         yet. A new server is started for each run if the arms differ in anything that only a restart
         changes. `named` is called with the run id of a new server before its process starts."""
         ...
 
-    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+    async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
         """Wait until the server `run_id` is READY, or until the server at a URL answers, then apply
-        the GPU settings of `arm`. `tell` is called with texts on the progress. Raises StartFailed
+        the GPU settings of `arm`. `tell` is called with texts on the progress. Raises StartFailedError
         if the server does not become READY."""
         ...
 
@@ -89,7 +95,9 @@ class TestBed(Protocol):
         experiment uses."""
         ...
 
-    async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
+    async def settle(
+        self, target_c: float | None, within_c: float, tell: ReportLine
+    ) -> float | None:
         """Wait, for a limited time, until the GPUs are at most `within_c` °C away from `target_c`.
         `tell` is called with texts on the progress. Return the last temperature in °C, or None if
         it is not known."""
@@ -116,7 +124,7 @@ class AnswersBeside(Protocol):
     """The comparison of the answers of A and B, made while the servers of an experiment run anyway.
     Nothing that fails in it ends the experiment, except a lost link."""
 
-    async def after(self, run: ExperimentRun, tell: Tell) -> QualityResult | None:
+    async def after(self, run: ExperimentRun, tell: ReportLine) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
         ...
@@ -148,7 +156,11 @@ class AnswersMaker(Protocol):
         ...
 
     async def comparison_of(
-        self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
+        self,
+        experiment: Experiment,
+        sides: Mapping[str, ComparedSide],
+        concurrency: int,
+        db: QualityDb,
     ) -> AnswersBeside:
         """Return the comparison of the answers of an experiment, with what it has measured so far."""
         ...
@@ -184,7 +196,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         self._limit = TimeLimit(experiment.spec.max_minutes)
         self._end_notes: Sequence[str] = ()
 
-    async def carry_out(self) -> Experiment:
+    async def carry_out_experiment(self) -> Experiment:
         """Carry out the experiment and return it as done, failed or stopped. A cancelled task, a
         lost link or a failed server is not raised: the experiment's `error` has the reason. Raises
         StoreError if the experiment cannot be stored. An error that is a defect of Workbench is
@@ -192,17 +204,17 @@ class ExperimentConduct(Design[ExperimentRun]):
         ending = await conduct_series(self)
         if self._answers is not None:
             self._use_answers(await self._answers.end(done=ending.state == SeriesState.DONE))
-        self._ended(ending)
+        self._note_ending(ending)
         await self._save(self.experiment)
-        unexpected = ending.unexpected
+        unexpected = ending.is_unexpected
         if unexpected is not None and not isinstance(unexpected, asyncio.CancelledError):
             raise unexpected
         return self.experiment
 
-    def _ended(self, ending: Ending) -> None:
+    def _note_ending(self, ending: SeriesEnding) -> None:
         state, error = ending.state, _end_reason(ending.cause)
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
-        runs = tuple(design.cut_off(run, why) for run in self.experiment.runs)
+        runs = tuple(design.mark_run_cut_off(run, why) for run in self.experiment.runs)
         ended = replace(
             self.experiment,
             runs=runs,
@@ -214,13 +226,13 @@ class ExperimentConduct(Design[ExperimentRun]):
         )
         self.experiment = ended
         self._note_restarts(*self._end_notes)
-        self._judge()
+        self._judge_experiment()
         self._estimate_time_left()
         self._tell(self.experiment)
 
     async def prepare(self) -> None:
         if design.why_enough_pairs(self.experiment) is None:
-            await self._warm_up()
+            await self._make_warm_up_runs()
 
     def next_run(self) -> ExperimentRun | None:
         if design.why_enough_pairs(self.experiment) is not None:
@@ -235,7 +247,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
         if not took or in_pair or self._limit.leaves(2 * average(took)):
             return
-        raise Stopped(
+        raise SeriesStopped(
             f"the limit of {self._limit.minutes:g} min was reached after {done} of "
             f"{self.experiment.spec.pairs} pairs",
             next_step="resume the experiment with more --max-minutes; finished pairs are kept",
@@ -251,7 +263,7 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     # ---- one run
 
-    async def _warm_up(self) -> None:
+    async def _make_warm_up_runs(self) -> None:
         """Make the first runs, whose results are discarded because a cold machine is slower. By
         default this is one run on each host, or one run of each arm whose server must compile at
         its next start. A resumed experiment repeats these runs."""
@@ -273,7 +285,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 ).state == RunState.FAILED:
                     pass
 
-    async def _server(self, arm: str, tell: Tell) -> str:
+    async def _start_or_find_server(self, arm: str, tell: ReportLine) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
         and return the run id."""
         run_id = await self._bench.server(arm, self._name_server)
@@ -301,7 +313,7 @@ class ExperimentConduct(Design[ExperimentRun]):
 
         run = await self._put_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
-            run = replace(run, run_id=await self._server(run.side, say))
+            run = replace(run, run_id=await self._start_or_find_server(run.side, say))
             run = replace(run, start_temperature_c=await self._settle_gpus(run, title))
             run = await self._put_run(replace(run, state=RunState.MEASURING), f"{title}: measuring")
             result = await self._bench.measure(
@@ -318,25 +330,29 @@ class ExperimentConduct(Design[ExperimentRun]):
         if (why := design.why_unusable(result.summary, metric)) is not None:
             if (garbage := why_text_is_no_answer(result.summary)) is not None:
                 step = "read the texts of the result, and start the arm's server by hand to try it"
-                return await self._store_failed_run(run, garbage, NoAnswer(garbage, next_step=step))
-            if self._server_was_away(run, result):
+                return await self._store_failed_run(
+                    run, garbage, NoAnswerError(garbage, next_step=step)
+                )
+            if self._was_server_away(run, result):
                 return await self._store_failed_run(run, why, BenchError(why))
             if not result.summary.requests_ok:
                 logs = "look for the cause in the server's log"
-                if not self._is_at_url(run):
+                if not self._is_server_at_url(run):
                     logs = f"{logs}: workbench logs {run.run_id}"
-                return await self._store_failed_run(run, why, NothingServed(why, next_step=logs))
+                return await self._store_failed_run(
+                    run, why, NothingServedError(why, next_step=logs)
+                )
             if (absent := design.why_unmeasured(result.summary, metric)) is not None:
                 return await self._store_failed_run(
                     run,
                     why,
-                    NotMeasured(
+                    NotMeasuredError(
                         absent, next_step="make the runs longer, or decide by another --metric"
                     ),
                 )
             if run.pair != WARM_UP:
                 return await self._store_failed_run(run, why, BenchError(why))
-        run = replace(run, value=metric_called(metric).value_in(result.summary))
+        run = replace(run, value=metric_with_name(metric).value_in(result.summary))
         ready_after_s, chosen = await self._bench.reported(run.side, run.run_id or "")
         run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:
@@ -347,7 +363,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         await self._compare_answers(run, say)
         return run
 
-    async def _compare_answers(self, run: ExperimentRun, tell: Tell) -> None:
+    async def _compare_answers(self, run: ExperimentRun, tell: ReportLine) -> None:
         """Measure the answers of the run's server, if that is still to be done: after its benchmark,
         which they cannot disturb any more, and before the server of the next run starts."""
         if self._answers is None:
@@ -356,7 +372,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         self._show_phase("")
         if found is not None:
             self._use_answers(found)
-            self._judge()
+            self._judge_experiment()
             await self._save_experiment()
 
     def _use_answers(self, found: QualityResult | None) -> None:
@@ -364,13 +380,17 @@ class ExperimentConduct(Design[ExperimentRun]):
             self._quality = (found, *self._quality)
             self.experiment = replace(self.experiment, quality_id=found.id)
 
-    def _server_was_away(self, run: ExperimentRun, result: BenchResult) -> bool:
+    def _was_server_away(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
         because its owner restarts it. The next run waits for it (TestBed.ready)."""
         none_served = not result.summary.requests_ok
-        return none_served and self._is_at_url(run) and set(result.summary.errors) <= AWAY
+        return (
+            none_served
+            and self._is_server_at_url(run)
+            and set(result.summary.errors) <= SERVER_ENDED_KINDS
+        )
 
-    def _is_at_url(self, run: ExperimentRun) -> bool:
+    def _is_server_at_url(self, run: ExperimentRun) -> bool:
         target = design.arm_of(self.experiment.spec, run.arm).target
         return target is not None and target.url is not None
 
@@ -402,12 +422,12 @@ class ExperimentConduct(Design[ExperimentRun]):
         often."""
         run = await self._put_run(replace(run, state=RunState.FAILED, error=why))
         never = not any(
-            r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs
+            r.arm == run.arm and r.state in design.MEASURED_STATES for r in self.experiment.runs
         )
-        if isinstance(failure, NoAnswer) or (isinstance(failure, _HOPELESS) and never):
+        if isinstance(failure, NoAnswerError) or (isinstance(failure, _HOPELESS_ERRORS) and never):
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.count_failed_runs(self.experiment, run.pair)
-        if tries >= design.TRIES:
+        if tries >= design.MAX_TRIES_PER_PAIR:
             raise BenchError(
                 f"{_run_text(run)} failed {tries} times; last error, in arm {run.arm}: "
                 f"{failure.message}",
@@ -418,9 +438,9 @@ class ExperimentConduct(Design[ExperimentRun]):
     # ---- state
 
     async def _put_run(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
-        self.experiment = replace(design.with_run(self.experiment, run), phase=phase)
+        self.experiment = replace(design.put_run(self.experiment, run), phase=phase)
         if run.state == RunState.DONE and self.experiment.completed_pairs > run.pair:
-            self._judge()
+            self._judge_experiment()
         self._estimate_time_left()
         if run.state in (RunState.DONE, RunState.DISCARDED, RunState.FAILED):
             await self._save_experiment()
@@ -428,7 +448,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             self._tell(self.experiment)
         return run
 
-    def _judge(self) -> None:
+    def _judge_experiment(self) -> None:
         self.experiment = design.judge_experiment(self.experiment, self._results, self._quality)
 
     def _estimate_time_left(self) -> None:

@@ -19,12 +19,17 @@ from workbench.model.errors import BenchError, InputError, StoreError, Workbench
 from workbench.model.experiment import Experiment, ExperimentSpec, RunState
 from workbench.model.secrets import mask_argv, mask_plan
 from workbench.model.series_state import SeriesState
-from workbench.session.bench.spec import TEXT, WORDS, with_absolute_paths, with_content
+from workbench.session.bench.spec import (
+    TEXT_CONTENT,
+    WORDS_CONTENT,
+    make_paths_absolute,
+    set_content,
+)
 from workbench.session.hosts.names import check_same_host
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.experiment_arms import Arms
+from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.series.experiment_run import ExperimentConduct
-from workbench.session.servers.arm_targets import ArmTargets, with_secrets
+from workbench.session.servers.arm_targets import ArmTargets, spec_with_secrets
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.quality_db import QualityDb
@@ -43,12 +48,14 @@ if TYPE_CHECKING:
     from workbench.session.results.results import Results
     from workbench.session.series.experiment_run import AnswersBeside, AnswersMaker, TestBed
     from workbench.session.series.sweep_progress import SweepProgress
-    from workbench.session.servers.arm_targets import Bases, Side
+    from workbench.session.servers.arm_targets import BasePlans, ComparedSide
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
 
-_EXPERIMENT = "experiment"
-_BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing better is known
+_LOCK_TITLE = "experiment"
+_BESIDE_BENCHMARK_S = (
+    4.0  # stop, warm-up and reading around one benchmark, if nothing better is known
+)
 
 
 class Experiments:
@@ -100,7 +107,7 @@ class Experiments:
     async def _quality_of(self, experiment: Experiment) -> Sequence[QualityResult]:
         """Return the measured comparisons of answers, newest first, and among them the one of the
         experiment."""
-        known = await self._results.quality()
+        known = await self._results.list_quality_results()
         own = experiment.quality_id
         if own is None or any(one.id == own for one in known):
             return known
@@ -121,7 +128,7 @@ class Experiments:
 
         return await asyncio.to_thread(read)
 
-    async def _save(self, experiment: Experiment) -> None:
+    async def _save_experiment(self, experiment: Experiment) -> None:
         def save() -> None:
             self.db.save(experiment)
             for run in experiment.runs[-1:]:
@@ -141,43 +148,43 @@ class Experiments:
         if unknown:
             raise InputError(f"an experiment has no option {', '.join(unknown)}")
         if options.get("until_pct") is not None:
-            options.setdefault("pairs", design.UNTIL_MOST)
+            options.setdefault("pairs", design.DEFAULT_MAX_PAIRS_UNTIL_SURE)
         if options.get("twins"):
-            options.setdefault("pairs", twins.PAIRS)
+            options.setdefault("pairs", twins.DEFAULT_PAIRS)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
         plan = self._plans.editor.effective_plan if a.target is None and b.target is None else None
         preset_id = (
             plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
         )
-        options["bench"] = with_content(with_absolute_paths(options.get("bench", {})), TEXT)
+        options["bench"] = set_content(make_paths_absolute(options.get("bench", {})), TEXT_CONTENT)
         given = {"preset_id": preset_id, **options}
         body = asdict(mask_plan(plan)) if plan else {}
         spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), body, **given))
         design.require_measurable(spec.metric, self._load.spec_of(spec.preset_id, dict(spec.bench)))
         return spec
 
-    def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
+    def estimate_duration_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         """Return the estimated duration of an experiment in seconds; None if no earlier starts or
         benchmarks of the same kind are stored."""
         spec = self.experiment_spec(a, b, **options)
-        return self._estimate_s(spec, design.restarts_servers(a, b, bool(spec.twins)))
+        return self._estimate_spec_duration_s(spec, design.restarts_servers(a, b, bool(spec.twins)))
 
-    def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
+    def _estimate_spec_duration_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
         """Return the estimated duration of an experiment in seconds, from earlier starts and
         benchmarks of the same kind. None if there are none. `restarts` says whether each run starts
         a server."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None
-        pairs = spec.pairs if spec.until_pct is None else design.UNTIL_PAIRS
+        pairs = spec.pairs if spec.until_pct is None else design.MIN_PAIRS_UNTIL_SURE
         runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away] * max(1, len(spec.twins))
-        started = [name for name in "AB" if design.plan_of(spec, name)]
+        started = [name for name in "AB" if design.plan_of_arm(spec, name)]
         starts = runs * len(started) / 2 if restarts else min(1, len(started))
-        return starts * start_s + runs * (bench_s + _BETWEEN_S)
+        return starts * start_s + runs * (bench_s + _BESIDE_BENCHMARK_S)
 
     def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
         longest = []
-        for plan in filter(None, (design.plan_of(spec, name) for name in "AB")):
+        for plan in filter(None, (design.plan_of_arm(spec, name) for name in "AB")):
             known = [
                 s.ready_after_s
                 for s in self._servers.supervisor.statuses()
@@ -195,7 +202,9 @@ class Experiments:
         lasts_s = [one for one in (shape.seconds, shape.trace_s) if one is not None]
         if lasts_s and not shape.command:
             return min(lasts_s)
-        models = {plan["model"] for plan in (design.plan_of(spec, name) for name in "AB") if plan}
+        models = {
+            plan["model"] for plan in (design.plan_of_arm(spec, name) for name in "AB") if plan
+        }
         urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target}
         for result in self._results.db.list(200):
             made = result.conditions
@@ -217,16 +226,16 @@ class Experiments:
 
     async def setting_changes_of(self, experiment: Experiment) -> Sequence[SettingOutcome]:
         """Return what `resume` would do to GPU settings, as the outcomes of a dry run."""
-        a, b, bases = with_secrets(self._presets, experiment.spec)
+        a, b, bases = spec_with_secrets(self._presets, experiment.spec)
         twins = experiment.spec.twins
         return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
 
-    def quality_cost(self, a: Arm, b: Arm, bases: Bases | None = None, **options: Any) -> str:
+    def quality_cost(self, a: Arm, b: Arm, bases: BasePlans | None = None, **options: Any) -> str:
         """Return in a sentence what comparing the answers will add to an experiment. "" if A and B
         differ in nothing that changes the answers, or if the answers are not compared. `bases` and
         `options` are those of `run`."""
         spec = self.experiment_spec(a, b, **options)
-        shape = self._shape(spec)
+        shape = self._load_shape(spec)
         if not spec.quality or shape.endpoint == "embeddings":
             return ""
         plans = [self._plan_of(name, arm, bases or {}) for name, arm in (("A", a), ("B", b))]
@@ -237,7 +246,7 @@ class Experiments:
         starts_a = a.target is None or a.target.plan is not None
         return self._answers().cost(spec, shape.concurrency, why, names, starts_a=starts_a)
 
-    def value_warnings(self, a: Arm, b: Arm, bases: Bases | None = None) -> Sequence[str]:
+    def value_warnings(self, a: Arm, b: Arm, bases: BasePlans | None = None) -> Sequence[str]:
         """Return a sentence for each changed flag of A and B whose value the engine may not have.
         `bases` are those of `run`."""
         found = []
@@ -248,7 +257,7 @@ class Experiments:
                 found.append(f"{name}: {finding.text}{fix}")
         return found
 
-    def _plan_of(self, name: str, arm: Arm, bases: Bases) -> LaunchPlan | None:
+    def _plan_of(self, name: str, arm: Arm, bases: BasePlans) -> LaunchPlan | None:
         """Return the plan with which the server of an arm is or was started. None for a server of
         which only the address is known. Raises InputError for a change that cannot be made."""
         target = arm.target
@@ -257,7 +266,7 @@ class Experiments:
         editor = self._editor_of(name, arm, bases)
         return editor.plan if editor is not None else None
 
-    def _editor_of(self, name: str, arm: Arm, bases: Bases) -> PlanEditor | None:
+    def _editor_of(self, name: str, arm: Arm, bases: BasePlans) -> PlanEditor | None:
         """Return the changed plan of an arm whose server is started, None for one that runs."""
         base = bases.get(name) if arm.target is not None else self._plans.editor.plan
         if base is None:
@@ -279,7 +288,7 @@ class Experiments:
         a: Arm,
         b: Arm,
         *,
-        bases: Bases | None = None,
+        bases: BasePlans | None = None,
         opened: Callable[[int], Awaitable[None]] | None = None,
         advice: AdvisedChange | None = None,
         **options: Any,
@@ -288,7 +297,7 @@ class Experiments:
         of ExperimentSpec, and `bases` the plans of the arms if `targets` has looked them up
         already. `advice` is the finding that the experiment tests; it is stored with the
         experiment. `opened` is called with the experiment's id before anything is started."""
-        async with self._alone():
+        async with self._hold_alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
             spec = self.experiment_spec(a, b, **options)
@@ -297,7 +306,7 @@ class Experiments:
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
             sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
             restarts = design.restarts_servers(a, b, bool(spec.twins))
-            left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
+            left_s = await asyncio.to_thread(self._estimate_spec_duration_s, spec, restarts)
             state = self._core.state
             new = Experiment(
                 0,
@@ -309,13 +318,13 @@ class Experiments:
                 left_s=left_s,
                 advice=advice,
             )
-            async with self._locked(sides, "an experiment"):
+            async with self._hold_locks(sides, "an experiment"):
                 # a refused experiment is not stored
-                await Arms(spec, sides, restarts=restarts).prepare(new)
+                await ExperimentArms(spec, sides, restarts=restarts).prepare(new)
                 experiment = await asyncio.to_thread(self.db.add, new)
                 if opened is not None:
                     await opened(experiment.id)
-                return await self._carry_out(self._conduct(experiment, sides))
+                return await self._carry_out_work(self._conduct_experiment(experiment, sides))
 
     async def run_for_sweep(
         self, spec: ExperimentSpec, bed: TestBed, progress: SweepProgress
@@ -323,7 +332,7 @@ class Experiments:
         """Carry out the experiment of a sweep on `bed`, while the sweep holds the locks. If the
         sweep had begun this experiment before, go on with it. Only the sweep can resume it, because
         only the sweep knows the values that the GPUs get."""
-        async with self._alone():
+        async with self._hold_alone():
             begun = progress.sweep.experiment_id
             stored = await self.get(begun) if begun is not None else None
             if stored is not None and (stored.spec.a, stored.spec.b) == (spec.a, spec.b):
@@ -342,7 +351,7 @@ class Experiments:
                 )
                 experiment = await asyncio.to_thread(self.db.add, new)
                 await progress.note_experiment(experiment.id)
-            return await self._carry_out(self._conduct_of_sweep(experiment, bed))
+            return await self._carry_out_work(self._conduct_of_sweep(experiment, bed))
 
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
@@ -350,29 +359,29 @@ class Experiments:
         """Continue a stored experiment. `pairs` changes the planned number of pairs of runs.
         `max_minutes` limits the time from now on; with None there is no limit. Raises InputError if
         the experiment cannot be resumed."""
-        async with self._alone():
+        async with self._hold_alone():
             stored = await self.get(experiment_id)
             spec = replace(
                 stored.spec,
                 max_minutes=max_minutes,
                 pairs=stored.spec.pairs if pairs is None else pairs,
                 # an older Workbench named no content, and its prompts were words
-                bench=with_content(stored.spec.bench, WORDS),
+                bench=set_content(stored.spec.bench, WORDS_CONTENT),
             )
-            experiment = self._resumable(replace(stored, spec=design.check_spec(spec)))
+            experiment = self._resumable_experiment(replace(stored, spec=design.check_spec(spec)))
             await self._check_files(experiment)
             if experiment.state == SeriesState.DONE or (
                 spec.pairs != stored.spec.pairs and experiment.completed_pairs >= 2
             ):
                 experiment = replace(experiment, extensions=experiment.extensions + 1)
-            a, b, bases = with_secrets(self._presets, experiment.spec)
+            a, b, bases = spec_with_secrets(self._presets, experiment.spec)
             if a.target is None:
                 self._plans.edit_plan(bases["A"], f"experiment {experiment_id}")
                 await self._find_engine()
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
-            async with self._locked(sides, f"experiment {experiment_id}"):
-                return await self._carry_out(
-                    self._conduct(design.resume_experiment(experiment), sides)
+            async with self._hold_locks(sides, f"experiment {experiment_id}"):
+                return await self._carry_out_work(
+                    self._conduct_experiment(design.resume_experiment(experiment), sides)
                 )
 
     async def _check_files(self, experiment: Experiment) -> None:
@@ -394,7 +403,7 @@ class Experiments:
                     next_step="start a new experiment, because the runs could not be compared",
                 )
 
-    def _resumable(self, experiment: Experiment) -> Experiment:
+    def _resumable_experiment(self, experiment: Experiment) -> Experiment:
         which, host = f"experiment {experiment.id}", self._core.host.name
         check_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
@@ -427,7 +436,7 @@ class Experiments:
             await asyncio.wait([work])
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _hold_alone(self) -> AsyncIterator[None]:
         """Run the block while no other experiment of this session runs. If an earlier experiment is
         being stored, wait for that. Raises BenchError if another experiment is running."""
         if self._one.locked() and not self._ending:
@@ -451,53 +460,59 @@ class Experiments:
             await self._plans.look_for_engine()
 
     @asynccontextmanager
-    async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
+    async def _hold_locks(
+        self, sides: Mapping[str, ComparedSide], what: str
+    ) -> AsyncIterator[None]:
         """Hold the measurement lock of each host of the experiment, so that no other Workbench
         measures there. `what` tells other Workbenches who holds the lock. A server on a machine
         that is none of these hosts needs no lock: only the load comes from here."""
         sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
-                await stack.enter_async_context(sessions[name].measurement_lock.hold(what))
+                await stack.enter_async_context(sessions[name].measurement_lock.hold_lock(what))
             yield
 
-    async def _carry_out(self, work: Awaitable[Experiment]) -> Experiment:
+    async def _carry_out_work(self, work: Awaitable[Experiment]) -> Experiment:
         """Carry out an experiment in a task of its own. A cancelled experiment restores servers and
         settings, and is returned as stopped."""
         self._conducting = asyncio.ensure_future(work)
         try:
-            with self._core.busy(_EXPERIMENT), self._servers.reserve("an experiment"):
+            with self._core.show_busy(_LOCK_TITLE), self._servers.reserve("an experiment"):
                 return await self._conducting
         finally:
             self._conducting = None
 
-    async def _conduct(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
+    async def _conduct_experiment(
+        self, experiment: Experiment, sides: Mapping[str, ComparedSide]
+    ) -> Experiment:
         self._gpu.guard.begin_heartbeats()  # the guard reverts the settings of an experiment that is killed
         with self.db.held(experiment.id):
             results = await self._results_of(experiment)
-            arms = Arms(experiment.spec, sides, restarts=experiment.restarts, earlier=results)
+            arms = ExperimentArms(
+                experiment.spec, sides, restarts=experiment.restarts, earlier=results
+            )
             experiment = replace(
                 experiment, replaces=experiment.replaces or arms.run_to_be_stopped()
             )
-            await self._save(experiment)
-            self._show(experiment)
+            await self._save_experiment(experiment)
+            self._show_experiment(experiment)
             try:
                 await arms.prepare(experiment)
             except WorkbenchError as error:
                 failed = replace(
                     experiment, state=SeriesState.FAILED, error=error.message, left_s=None
                 )
-                await self._save(failed)
-                self._show(failed)
+                await self._save_experiment(failed)
+                self._show_experiment(failed)
                 raise
             answers = await self._answers_beside(experiment, sides)
-            return await self._conduct_on(arms, experiment, results, answers)
+            return await self._conduct_on_bed(arms, experiment, results, answers)
 
     async def _conduct_of_sweep(self, experiment: Experiment, bed: TestBed) -> Experiment:
         with self.db.held(experiment.id):
-            return await self._conduct_on(bed, experiment, await self._results_of(experiment))
+            return await self._conduct_on_bed(bed, experiment, await self._results_of(experiment))
 
-    async def _conduct_on(
+    async def _conduct_on_bed(
         self,
         bed: TestBed,
         experiment: Experiment,
@@ -507,21 +522,23 @@ class Experiments:
         conduct = ExperimentConduct(
             replace(experiment, server=None, settings_on=False),
             bed,
-            save=self._save,
-            tell=self._show,
+            save=self._save_experiment,
+            tell=self._show_experiment,
             results=results,
             left_s=experiment.left_s,
             quality=await self._quality_of(experiment),
             answers=answers,
         )
-        ended = await conduct.carry_out()
-        self._show(ended)
-        self._core.record(f"workbench experiment show {ended.id}", ended.verdict or ended.state)
+        ended = await conduct.carry_out_experiment()
+        self._show_experiment(ended)
+        self._core.record_command(
+            f"workbench experiment show {ended.id}", ended.verdict or ended.state
+        )
         await self._results.refresh()
         return ended
 
     async def _answers_beside(
-        self, experiment: Experiment, sides: Mapping[str, Side]
+        self, experiment: Experiment, sides: Mapping[str, ComparedSide]
     ) -> AnswersBeside | None:
         """Return the comparison of answers that is made beside the runs. None if A and B differ in
         nothing that changes the answers, if the user wants none, or if it was made before."""
@@ -533,16 +550,16 @@ class Experiments:
         ]
         if (
             not _answer_changing_settings(plans[0], plans[1])
-            or self._shape(spec).endpoint == "embeddings"
+            or self._load_shape(spec).endpoint == "embeddings"
         ):
             return None
-        concurrency = self._shape(spec).concurrency
+        concurrency = self._load_shape(spec).concurrency
         return await self._answers().comparison_of(experiment, sides, concurrency, self._quality_db)
 
-    def _shape(self, spec: ExperimentSpec) -> BenchSpec:
+    def _load_shape(self, spec: ExperimentSpec) -> BenchSpec:
         return self._load.spec_of(spec.preset_id, dict(spec.bench))
 
-    def _show(self, experiment: Experiment) -> None:
+    def _show_experiment(self, experiment: Experiment) -> None:
         self._ending = experiment.state != SeriesState.RUNNING
         self._core.update(experiment=experiment)
 

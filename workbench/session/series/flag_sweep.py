@@ -31,15 +31,20 @@ if TYPE_CHECKING:
     from workbench.session.series.sweep_parts import SweepParts
 
 T = TypeVar("T")
-SCREENED = "screened with {}: only a value that was compared in pairs is claimed to be different"
+SCREENED_NOTE = (
+    "screened with {}: only a value that was compared in pairs is claimed to be different"
+)
 
-GOODPUT, SPEED = "goodput_request_s", "output_tok_s"
-_FIELDS = {GOODPUT: "goodput_request_s", SPEED: "tok_s"}  # of SweepPoint
-_MORE = {GOODPUT: "more goodput", SPEED: "more tok/s"}
+GOODPUT_METRIC, SPEED_METRIC = "goodput_request_s", "output_tok_s"
+_POINT_FIELD_OF_METRIC = {
+    GOODPUT_METRIC: "goodput_request_s",
+    SPEED_METRIC: "tok_s",
+}  # of SweepPoint
+_MORE_TEXTS = {GOODPUT_METRIC: "more goodput", SPEED_METRIC: "more tok/s"}
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class FlagCombination:
     """One combination of flag values. `sets` has the assignments "flag=value"; () stands for the
     plan's current values. `x` is the value as a number, or None if two flags are swept or the value
     is not a number. `editor` has the changed plan."""
@@ -58,7 +63,7 @@ class FlagSweep(SweepDesign):
 
     parts: SweepParts
     progress: SweepProgress
-    combinations: Sequence[Combination]
+    combinations: Sequence[FlagCombination]
     bench: Mapping[str, Any]
     before: PlanEditor | None
     runs: int = 1
@@ -74,19 +79,19 @@ class FlagSweep(SweepDesign):
         self._begun = True
         self.progress.pair_runs = 2 * self.pairs
         if self._changes_answers():
-            self.progress.change(quality=NOT_MEASURED)
+            self.progress.change_sweep(quality=NOT_MEASURED)
         await self._stop_selected()
 
     async def conclude(self) -> None:
         if all(point.state != PointState.DONE for point in self.progress.sweep.points[1:]):
             raise BenchError("none of the values could be measured")
         runs = "one run each" if self.runs == 1 else f"{self.runs} runs each"
-        self.progress.note(SCREENED.format(runs))
+        self.progress.add_note(SCREENED_NOTE.format(runs))
         await self._confirm_best_value()
 
     async def give_back(self) -> None:
         if self._begun:
-            await await_uninterrupted(self._restore())
+            await await_uninterrupted(self._restore_servers())
 
     def _changes_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
@@ -104,7 +109,7 @@ class FlagSweep(SweepDesign):
         that server again when it is resumed."""
         server = self.parts.core.state.server
         if server is not None and server.state.is_alive:
-            self.progress.change(before=server.run_id)
+            self.progress.change_sweep(before=server.run_id)
             await self.progress.save()
             await self.parts.servers.end(server.run_id)
 
@@ -120,29 +125,29 @@ class FlagSweep(SweepDesign):
             "bench": dict(self.bench),
             "quality": self.quality,
             "quality_texts": self.quality_texts,
-            **({} if metric == SPEED else {"metric": metric}),
+            **({} if metric == SPEED_METRIC else {"metric": metric}),
         }
 
     # ---- screening
 
     def needs_s(self, run: int) -> float:
-        return self.progress.value_s
+        return self.progress.seconds_per_value
 
     async def make(self, run: int) -> None:
         combination = self.combinations[run]
-        self.progress.point(run, state=PointState.MEASURING)
+        self.progress.change_point(run, state=PointState.MEASURING)
         try:
             self.parts.servers.check_startable(
                 combination.editor.effective_plan, combination.editor
             )
-            run_id = await self._start(combination.editor)
-            await self.set_up(run)
+            run_id = await self._start_server(combination.editor)
+            await self.set_up_server(run)
         except (BenchCancelled, HostError):  # the combination is not to blame
             raise
         except WorkbenchError as error:
-            await self.progress.fail(run, f"not started: {error.message}")
+            await self.progress.mark_point_failed(run, f"not started: {error.message}")
         else:
-            await self.progress.measure(run, lambda: self.result_of(run_id, run), self.runs)
+            await self.progress.measure_point(run, lambda: self.result_of(run_id, run), self.runs)
             await self.progress.save()
         finally:
             await self._end_server()
@@ -151,10 +156,10 @@ class FlagSweep(SweepDesign):
         """Benchmark the server of a point, and return the id of the result."""
         return await self.parts.bench.run_on(run_id, **self.load_of(run))
 
-    async def set_up(self, run: int) -> None:
+    async def set_up_server(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""
 
-    async def _start(self, editor: PlanEditor) -> str:
+    async def _start_server(self, editor: PlanEditor) -> str:
         """Start a server, and return its run id once the server is READY. Raises WorkbenchError
         with the reason if the server does not become READY."""
 
@@ -162,13 +167,13 @@ class FlagSweep(SweepDesign):
             try:
                 status = await self.parts.servers.launch(editor, named=self._name_server)
             finally:
-                self.progress.change(starting=None)
+                self.progress.change_sweep(starting=None)
             self._server = status.run_id
 
         # otherwise a cancelled sweep would not know a server that it has to end
         await await_uninterrupted(launch())
         run_id = self._server or ""
-        self.progress.change(server=run_id)
+        self.progress.change_sweep(server=run_id)
         await self.progress.save()
         status = await self._result_unless_stopped(self.parts.servers.wait_ready(run_id))
         if status.state is not ServerState.READY:
@@ -178,7 +183,7 @@ class FlagSweep(SweepDesign):
     async def _name_server(self, run_id: str) -> None:
         """Store which server the sweep starts now, so that it ends that server if it is killed and
         resumed."""
-        self.progress.change(starting=run_id)
+        self.progress.change_sweep(starting=run_id)
         await self.progress.save()
 
     async def _result_unless_stopped(self, work: Awaitable[T]) -> T:
@@ -201,30 +206,30 @@ class FlagSweep(SweepDesign):
 
     async def _stop_server(self, run_id: str) -> None:
         await self.parts.servers.end(run_id)
-        self.progress.change(server=None)
+        self.progress.change_sweep(server=None)
 
     # ---- the best combination against the current values
 
     async def _confirm_best_value(self) -> None:
         points = self.progress.sweep.points
         metric = deciding_metric(points)
-        best = best_of(points, metric)
+        best = best_point(points, metric)
         if self.pairs < 1:
-            return self.progress.note("no value was compared in pairs: --pairs 0")
+            return self.progress.add_note("no value was compared in pairs: --pairs 0")
         if best is None:
             why = (
                 "the current values were not measured"
                 if points[0].state != PointState.DONE
-                else f"no value had {_MORE[metric]} than the current one"
+                else f"no value had {_MORE_TEXTS[metric]} than the current one"
             )
-            return self.progress.note(f"no value was compared in pairs: {why}")
+            return self.progress.add_note(f"no value was compared in pairs: {why}")
         label = points[best].label
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        experiment = self.experiment(Arm(sets=self.combinations[best].sets))
+        experiment = self.run_experiment(Arm(sets=self.combinations[best].sets))
         return await confirm_value(self.progress, label, "the current values", experiment)
 
-    async def experiment(self, b: Arm, **changed: Any) -> Experiment:
+    async def run_experiment(self, b: Arm, **changed: Any) -> Experiment:
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
         return the experiment. `changed` has fields of ExperimentSpec. If a resumed sweep had begun
         this experiment already, continue the experiment."""
@@ -245,7 +250,7 @@ class FlagSweep(SweepDesign):
             Arm(), b, opened=self.progress.note_experiment, **options
         )
 
-    async def _restore(self) -> None:
+    async def _restore_servers(self) -> None:
         await self._end_server()
         if self.before is None:
             return
@@ -253,10 +258,10 @@ class FlagSweep(SweepDesign):
         try:
             status = await self.parts.servers.launch(self.before)
         except WorkbenchError as error:
-            self.progress.change(error=f"{before} was not started again: {error.message}")
+            self.progress.change_sweep(error=f"{before} was not started again: {error.message}")
             return
-        self.progress.change(before=None)
-        self.progress.note(f"{before} was started again as {status.run_id}")
+        self.progress.change_sweep(before=None)
+        self.progress.add_note(f"{before} was started again as {status.run_id}")
 
 
 def changes_answers(engine: str, sets: Sequence[str]) -> bool:
@@ -269,14 +274,14 @@ def deciding_metric(points: Sequence[SweepPoint]) -> str:
     load has an SLO of which it is known at every measured value, otherwise the tok/s."""
     done = [point for point in points if point.state == PointState.DONE]
     known = [point.goodput_request_s for point in done]
-    return GOODPUT if any(known) and None not in known else SPEED
+    return GOODPUT_METRIC if any(known) and None not in known else SPEED_METRIC
 
 
-def best_of(points: Sequence[SweepPoint], metric: str) -> int | None:
-    """Return the index of the best of a sweep's measured values by this metric, one of _FIELDS.
+def best_point(points: Sequence[SweepPoint], metric: str) -> int | None:
+    """Return the index of the best of a sweep's measured values by this metric, one of _POINT_FIELD_OF_METRIC.
     None if no value is better than the first, which is the plan's current one, or if that one was
     not measured."""
-    values = [(getattr(point, _FIELDS[metric]), n) for n, point in enumerate(points)]
+    values = [(getattr(point, _POINT_FIELD_OF_METRIC[metric]), n) for n, point in enumerate(points)]
     known = [
         (value, -n)
         for value, n in values

@@ -18,23 +18,23 @@ from workbench.model.plan import plan_differences
 from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_plan
 from workbench.model.sweep import FLAGS, Sweep, SweepSpec
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.flag_sweep import Combination, FlagSweep
+from workbench.session.series.flag_sweep import FlagCombination, FlagSweep
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     check_minutes,
+    check_runs,
     check_same_conditions,
-    checked_runs,
     conditions_of_plan,
 )
 from workbench.session.series.sweep_progress import stored_shape
-from workbench.session.servers.arm_targets import with_secrets
+from workbench.session.servers.arm_targets import spec_with_secrets
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.session.series.sweep_progress import SweepProgress
 
-MOST_FLAGS = 2
+MAX_FLAGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class FlagSweepPlanner:
 
     parts: SweepParts
 
-    async def new(
+    async def plan_new_sweep(
         self,
         flags: Mapping[str, Sequence[str]],
         *,
@@ -67,11 +67,11 @@ class FlagSweepPlanner:
         editor = self.parts.plans.editor
         plan = editor.effective_plan
         self.parts.load.spec_of(plan.preset_id, dict(bench))
-        before = self._restartable()
+        before = self._restartable_runs()
         spec = SweepSpec(
             mask_argv([f"{name}={value}" for name, values in flags.items() for value in values]),
             stored_shape(bench),
-            checked_runs(runs),
+            check_runs(runs),
             pairs,
             await conditions_of_plan(self.parts, editor, bench),
             plan=asdict(mask_plan(plan)),
@@ -81,9 +81,9 @@ class FlagSweepPlanner:
             quality=quality,
             quality_texts=quality_texts,
         )
-        return self._planned(spec, combinations, bench, before)
+        return self._planned_sweep(spec, combinations, bench, before)
 
-    async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+    async def plan_resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. The sweep's plan becomes the plan under edit. Raises WorkbenchError if the
         sweep cannot be resumed."""
@@ -104,7 +104,9 @@ class FlagSweepPlanner:
         now = await conditions_of_plan(self.parts, self.parts.plans.editor, spec.bench)
         check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
-        return self._planned(spec, combinations, spec.bench, self._restartable(sweep.before))
+        return self._planned_sweep(
+            spec, combinations, spec.bench, self._restartable_runs(sweep.before)
+        )
 
     def _stored_plan(self, spec: SweepSpec) -> LaunchPlan:
         """Return the plan of a stored sweep with its secrets filled in. Its preset is known from then
@@ -114,13 +116,13 @@ class FlagSweepPlanner:
         if spec.preset_file is not None:
             self.parts.presets.get(spec.preset_file)
         stored = ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
-        *_, bases = with_secrets(self.parts.presets, stored)
+        *_, bases = spec_with_secrets(self.parts.presets, stored)
         return bases["A"]
 
-    def _planned(
+    def _planned_sweep(
         self,
         spec: SweepSpec,
-        combinations: Sequence[Combination],
+        combinations: Sequence[FlagCombination],
         bench: Mapping[str, Any],
         before: PlanEditor | None,
     ) -> PlannedSweep:
@@ -141,7 +143,7 @@ class FlagSweepPlanner:
         points = [(c.label, c.x) for c in combinations]
         return PlannedSweep(FLAGS, " x ".join(names), "", points, spec, design)
 
-    async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[Combination]:
+    async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[FlagCombination]:
         plans = self.parts.plans
         around = plans.editor.around
         if around.installed is None and around.installed_problem is None:
@@ -150,7 +152,7 @@ class FlagSweepPlanner:
         self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
         return combinations
 
-    def _restartable(self, stopped: str | None = None) -> PlanEditor | None:
+    def _restartable_runs(self, stopped: str | None = None) -> PlanEditor | None:
         """Return the plan with which the selected live run can be started again after the sweep. If
         there is no such run, the run `stopped` takes its place, and None is returned if that is
         None, too. Raises PlanError if the run was started with a secret, which is not stored."""
@@ -201,7 +203,7 @@ class FlagSweepPlanner:
 
 def combinations_of(
     editor: PlanEditor, flags: Mapping[str, Sequence[str]]
-) -> tuple[Combination, ...]:
+) -> tuple[FlagCombination, ...]:
     """Return the plan's current values as the first combination, then every other combination of
     `flags`. Raises InputError if a value is invalid or no combination can be started."""
     names = _checked_names(editor, flags)
@@ -212,12 +214,14 @@ def combinations_of(
             f"the flag {empty} has no value to try",
             next_step=f"give the values of the flag that the sweep tries, such as {empty}=128,256",
         )
-    found = [_current(editor, names)]
+    found = [_current_assignments(editor, names)]
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
         changed = with_assignments(editor, sets)
         if plan_differences(editor.plan, changed.plan):
-            found.append(Combination(" ".join(sets), _number(one), sets, changed))
+            found.append(
+                FlagCombination(" ".join(sets), _number_of_combinations(one), sets, changed)
+            )
     if len(found) < 2:
         current = found[0].label.removeprefix("start: ")
         raise InputError(
@@ -236,7 +240,7 @@ def combinations_of(
 def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags
     cannot be swept."""
-    if not flags or len(flags) > MOST_FLAGS:
+    if not flags or len(flags) > MAX_FLAGS:
         raise InputError(
             f"a sweep needs one or two flags, not {len(flags)}",
             next_step="give one or two flags to sweep",
@@ -255,14 +259,17 @@ def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> li
     return names
 
 
-def _current(editor: PlanEditor, names: Sequence[str]) -> Combination:
+def _current_assignments(editor: PlanEditor, names: Sequence[str]) -> FlagCombination:
     values = []
     for name in names:
         value = editor.plan.flag(name)
         values.append(None if value is None else engines.format_value(value))
     words = (f"{n}={'default' if v is None else v}" for n, v in zip(names, values, strict=True))
-    return Combination(
-        f"start: {' '.join(words)}", _number(values), (), with_assignments(editor, ())
+    return FlagCombination(
+        f"start: {' '.join(words)}",
+        _number_of_combinations(values),
+        (),
+        with_assignments(editor, ()),
     )
 
 
@@ -275,7 +282,7 @@ def with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
     return editor
 
 
-def _number(values: Sequence[str | None]) -> float | None:
+def _number_of_combinations(values: Sequence[str | None]) -> float | None:
     with suppress(ValueError, TypeError):
         return float(values[0]) if len(values) == 1 and values[0] is not None else None
     return None

@@ -26,8 +26,8 @@ from workbench.model.settings import POWER_LIMIT, GpuSettings, label_of, setting
 from workbench.model.sweep import PointState
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import drive_load
-from workbench.session.gpu.previous_settings import Previous, restore_gpu
-from workbench.session.series.conduct import EndedEarly, Stopped
+from workbench.session.gpu.previous_settings import PreviousValues, restore_gpu
+from workbench.session.series.conduct import SeriesEndedEarly, SeriesStopped
 from workbench.session.series.confirmation import confirm_value
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress, stored_shape
 from workbench.session.uninterrupted import await_uninterrupted
@@ -35,18 +35,20 @@ from workbench.session.uninterrupted import await_uninterrupted
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.setting_records import SettingsReport
-    from workbench.session.series.experiment_run import Named, Tell
-    from workbench.session.series.sweep_parts import SweepParts, Target
+    from workbench.session.series.experiment_run import NoteRunId, ReportLine
+    from workbench.session.series.sweep_parts import SweepParts, SweepTarget
 
-SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
-RESTORE_S = 60.0  # a cut link is waited for this long; by then the guard has reverted the setting
-PAIRS = 3  # of the named value against the previous one
-RUNS_EACH = "{} at each value: differences below about 2 % cannot be seen"
-_RETRY_S = 1.0
-_BOUND_SHARE = 0.05  # of the readings in which the driver names the power limit
-_DRAWN_SHARE = 0.97  # of the limit, from which on it counts as drawn
-_FAILED_IN_A_ROW = 2  # values that could not be set, after which no more are tried
-_WORST_FIRST = (
+DEFAULT_SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
+RESTORE_TIMEOUT_S = (
+    60.0  # a cut link is waited for this long; by then the guard has reverted the setting
+)
+DEFAULT_PAIRS = 3  # of the named value against the previous one
+RUNS_PER_VALUE_NOTE = "{} at each value: differences below about 2 % cannot be seen"
+_RETRY_INTERVAL_S = 1.0
+_POWER_BOUND_SHARE = 0.05  # of the readings in which the driver names the power limit
+_LIMIT_DRAWN_SHARE = 0.97  # of the limit, from which on it counts as drawn
+_MAX_FAILED_IN_A_ROW = 2  # values that could not be set, after which no more are tried
+_VERDICTS_WORST_FIRST = (
     InForce.NO_EFFECT,
     InForce.CHANGED,
     InForce.CAPPED,
@@ -75,11 +77,11 @@ class GpuSweep(SweepDesign):
     progress: SweepProgress
     setting: str
     values: Sequence[GpuValue]
-    previous: Mapping[int, Previous]
-    target: Target
+    previous: Mapping[int, PreviousValues]
+    target: SweepTarget
     bench: Mapping[str, Any]
-    settle_s: float = SETTLE_S
-    pairs: int = PAIRS
+    settle_s: float = DEFAULT_SETTLE_S
+    pairs: int = DEFAULT_PAIRS
     runs: int = 1
     password: str | None = field(default=None, repr=False)
     warnings: Sequence[str] = ()
@@ -92,13 +94,15 @@ class GpuSweep(SweepDesign):
         return tuple(self.previous)
 
     async def prepare(self) -> None:
-        self.progress.note(RUNS_EACH.format("one run" if self.runs == 1 else f"{self.runs} runs"))
+        self.progress.add_note(
+            RUNS_PER_VALUE_NOTE.format("one run" if self.runs == 1 else f"{self.runs} runs")
+        )
         for warned in self.warnings:
-            self.progress.note(warned)
+            self.progress.add_note(warned)
         self.parts.gpu.guard.begin_heartbeats()  # the guard reverts the setting of a sweep that is killed
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
-            self.progress.note(
+            self.progress.add_note(
                 f"{', '.join(unknown)}: an earlier clock lock is not known, so the default is set "
                 "at the end"
             )
@@ -107,23 +111,25 @@ class GpuSweep(SweepDesign):
 
     async def make(self, run: int) -> None:
         value = self.values[run]
-        why = await self._set(value)
+        why = await self._set_value(value)
         if why is None:
             self._failed_in_a_row = 0
-            return await self._one(run, value)
-        await self.progress.fail(run, why)
+            return await self._measure_value(run, value)
+        await self.progress.mark_point_failed(run, why)
         self._failed_in_a_row += 1
-        if self._failed_in_a_row >= _FAILED_IN_A_ROW:
-            raise EndedEarly(f"{self._failed_in_a_row} values in a row could not be set: {why}")
+        if self._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+            raise SeriesEndedEarly(
+                f"{self._failed_in_a_row} values in a row could not be set: {why}"
+            )
         return None
 
     async def conclude(self) -> None:
         await self._compare_clocks()
-        await self._confirm()
+        await self._confirm_value()
 
     async def give_back(self) -> None:
         if self._touched:
-            await await_uninterrupted(self._restore())
+            await await_uninterrupted(self._restore_setting())
 
     async def _write_start(self) -> None:
         """Write the previous values to disk before the first change, so that a killed sweep can
@@ -131,49 +137,53 @@ class GpuSweep(SweepDesign):
         uuids = {info.index: info.uuid for info in (await self.parts.telemetry.reading()).infos}
         owners = [*(self.progress.sweep.start or {}).get("owners", ()), owner_facts()]
         gpus = {uuids[gpu]: asdict(start) for gpu, start in self.previous.items()}
-        self.progress.change(start={"owners": owners, "gpus": gpus})
+        self.progress.change_sweep(start={"owners": owners, "gpus": gpus})
         await self.progress.save()
 
     # ---- one value
 
-    async def _set(self, value: GpuValue) -> str | None:
+    async def _set_value(self, value: GpuValue) -> str | None:
         """Set a value of the sweep on every GPU. Return None, or the reason if that failed. After a
         failure the sweep goes on with the next value."""
         self._touched = True
         try:
-            report = await self.apply(dict.fromkeys(self.gpus, value.wanted))
+            report = await self.apply_settings(dict.fromkeys(self.gpus, value.wanted))
         except SettingsError as error:
             return error.message
         self._read_back = tuple(o.in_force for o in report.outcomes)
         failed = next((o for o in report.outcomes if not o.ok), None)
         return f"GPU{failed.command.gpu_index}: {failed.message}" if failed else None
 
-    async def apply(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
+    async def apply_settings(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
         """Set on each GPU, by its index, what `wanted` has for it."""
         by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
-        return await self.parts.gpu.apply_each(by_gpu, password=self.password)
+        return await self.parts.gpu.apply_settings_by_gpu(by_gpu, password=self.password)
 
-    async def _one(self, index: int, value: GpuValue) -> None:
-        self.progress.point(index, state=PointState.MEASURING)
+    async def _measure_value(self, index: int, value: GpuValue) -> None:
+        self.progress.change_point(index, state=PointState.MEASURING)
         try:
-            moving = await self.settle()
+            moving = await self.wait_until_settled()
         except BenchCancelled:
             raise
         except BenchError as error:
-            await self.progress.fail(index, error.message)
+            await self.progress.mark_point_failed(index, error.message)
             return await self._check_server(error.message)
         if moving:
-            self.progress.note(f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})")
-        results = await self.progress.measure(index, self.measure, self.runs)
+            self.progress.add_note(
+                f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
+            )
+        results = await self.progress.measure_point(index, self.measure_benchmark, self.runs)
         if not results:
             return await self._check_server(self.progress.sweep.points[index].error or "")
-        bound = [self._power_limit_was_binding(result, value) for result in results]
-        self.progress.point(
-            index, in_force=self._in_force(results), bound=None if None in bound else any(bound)
+        bound = [self._was_power_limit_binding(result, value) for result in results]
+        self.progress.change_point(
+            index,
+            in_force=self._in_force_verdict(results),
+            bound=None if None in bound else any(bound),
         )
         for result in results:
             if result.summary.tok_per_joule is None:
-                self.progress.note(
+                self.progress.add_note(
                     f"{value.label}: no tok/J "
                     f"({result.summary.absent.get('tok_per_joule', 'not measured')})"
                 )
@@ -181,13 +191,13 @@ class GpuSweep(SweepDesign):
         await self.progress.save()
         return None
 
-    async def measure(self, **more: Any) -> int:
+    async def measure_benchmark(self, **more: Any) -> int:
         """Benchmark the server, with the fields `more` of BenchSpec. Return the result's id."""
         return await self.parts.bench.run_target(
             self.target.run_id, self.target.url, **{**self.bench, **more}
         )
 
-    async def settle(self) -> str | None:
+    async def wait_until_settled(self) -> str | None:
         """Load the server until the GPUs' readings are steady. Return None, or a text that names
         what still changes after `settle_s` seconds."""
         if self.settle_s <= 0:
@@ -212,7 +222,7 @@ class GpuSweep(SweepDesign):
             await drive_load(load.spec, load.env, load.cancel, settled)
         return unsteady
 
-    def _power_limit_was_binding(self, result: BenchResult, value: GpuValue) -> bool | None:
+    def _was_power_limit_binding(self, result: BenchResult, value: GpuValue) -> bool | None:
         """Return whether the power limit `value` slowed a GPU down during the benchmark: the driver
         says so, or a GPU drew about as much power as the limit allows. None if `value` is not a
         power limit, or if the readings do not show it."""
@@ -221,16 +231,16 @@ class GpuSweep(SweepDesign):
             return None
         named = sum(share for name, share in gpu.event_reasons.items() if CAPS.get(name) == "power")
         drawn = [w for w in gpu.power_w_each if w is not None]
-        if named >= _BOUND_SHARE:
+        if named >= _POWER_BOUND_SHARE:
             return True
-        return any(w >= _DRAWN_SHARE * limit_w for w in drawn) if drawn else None
+        return any(w >= _LIMIT_DRAWN_SHARE * limit_w for w in drawn) if drawn else None
 
     # ---- the named value against the previous one
 
-    async def _confirm(self) -> None:
+    async def _confirm_value(self) -> None:
         best = sweep_knee.knee_of_setting(self.progress.sweep.points).index
         if best is None or self.pairs < 1:
-            return self.progress.note(
+            return self.progress.add_note(
                 "no value was compared in pairs"
                 + ("" if self.pairs < 1 else ": no value is better than the previous one")
             )
@@ -270,9 +280,9 @@ class GpuSweep(SweepDesign):
             newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
             shown = [c for c in newest.values() if contrasting_clock(c, mine) is not None]
             if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
-                self.progress.point(index, in_force=str(InForce.YES))
+                self.progress.change_point(index, in_force=str(InForce.YES))
 
-    def _in_force(self, results: Sequence[BenchResult]) -> str | None:
+    def _in_force_verdict(self, results: Sequence[BenchResult]) -> str | None:
         """Return as text how sure it is that the value was in force in these runs: the worst case
         of all runs and GPUs. If no load has shown it, the text says what reading the value back
         from the driver showed. None if neither says anything."""
@@ -282,7 +292,7 @@ class GpuSweep(SweepDesign):
             for gpu in self.gpus
         ]
         reported = reported if any(reported) else [str(v) for v in self._read_back]
-        return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
+        return next((str(v) for v in _VERDICTS_WORST_FIRST if str(v) in reported), None)
 
     async def _check_server(self, why: str) -> None:
         run_id = self.target.run_id
@@ -290,7 +300,7 @@ class GpuSweep(SweepDesign):
             return
         state = self.parts.servers.supervisor.status(run_id).state
         if state is not ServerState.READY:
-            raise EndedEarly(f"the server is {state}: {why}")
+            raise SeriesEndedEarly(f"the server is {state}: {why}")
 
     async def _check_value_still_set(self, index: int, value: GpuValue) -> None:
         """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the
@@ -315,16 +325,16 @@ class GpuSweep(SweepDesign):
                     f"GPU{gpu}: the setting was reverted during the measurement, by the guard "
                     "or by someone else"
                 )
-                self.progress.point(index, state=PointState.FAILED, error=why)
-                raise EndedEarly(why)
+                self.progress.change_point(index, state=PointState.FAILED, error=why)
+                raise SeriesEndedEarly(why)
 
     # ---- back to the previous values
 
-    async def _restore(self) -> None:
-        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S seconds. A
+    async def _restore_setting(self) -> None:
+        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_TIMEOUT_S seconds. A
         failure is reported to the user."""
-        self.progress.change(left_s=None)
-        until = time.monotonic() + RESTORE_S
+        self.progress.change_sweep(left_s=None)
+        until = time.monotonic() + RESTORE_TIMEOUT_S
         left = list(self.gpus)
         why = ""
         while left:
@@ -343,18 +353,18 @@ class GpuSweep(SweepDesign):
                 why = error.message
                 if time.monotonic() >= until:
                     break
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
             except WorkbenchError as error:
                 why = error.message
                 break
         if not left:
-            return self.progress.change(start=None)
+            return self.progress.change_sweep(start=None)
         gpus = ", ".join(f"GPU{gpu}" for gpu in left)
         text = (
             f"{gpus}: {label_of(self.setting)} was not restored to its value before the sweep "
             f"({why})"
         )
-        self.progress.change(error=text)
+        self.progress.change_sweep(error=text)
         self.parts.core.notify(
             Level.ERROR,
             text,
@@ -376,35 +386,37 @@ class ValuePairs:
     async def compiles_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str, named: Named) -> str:
+    async def server(self, arm: str, named: NoteRunId) -> str:
         if self.sweep.progress.stop.is_set():
-            raise Stopped("cancelled")
+            raise SeriesStopped("cancelled")
         return self.sweep.target.run_id or ""
 
-    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+    async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
         previous = {gpu: start.settings for gpu, start in self.sweep.previous.items()}
         wanted = previous if arm == "A" else dict.fromkeys(previous, self.value.wanted)
-        report = await self.sweep.apply(wanted)
+        report = await self.sweep.apply_settings(wanted)
         failed = next((o for o in report.outcomes if not o.ok), None)
         if failed is not None:
             raise SettingsError(f"{failed.command.where}: {failed.message}")
         tell("under load until the readings are steady")
         try:
-            await self.sweep.settle()
+            await self.sweep.wait_until_settled()
         except BenchCancelled:
-            raise Stopped("cancelled") from None
+            raise SeriesStopped("cancelled") from None
 
     async def clear(self) -> None:
         return
 
-    async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
+    async def settle(
+        self, target_c: float | None, within_c: float, tell: ReportLine
+    ) -> float | None:
         return None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         try:
-            result_id = await self.sweep.measure(seed=seed, **self._fit)
+            result_id = await self.sweep.measure_benchmark(seed=seed, **self._fit)
         except BenchCancelled:
-            raise Stopped("cancelled") from None
+            raise SeriesStopped("cancelled") from None
         result = await self.sweep.parts.results.get(result_id)
         self._fit = self._fit or result.spec.prompt_fit
         return result

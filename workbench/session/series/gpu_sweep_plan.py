@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.experiment import MOST_PAIRS
+from workbench.bench.experiment import MAX_PAIRS
 from workbench.bench.sweep_knee import knee_of_setting
 from workbench.engines import memory_locks
 from workbench.gpu.settings.plan import select_gpus
@@ -21,18 +21,18 @@ from workbench.model.settings import (
     setting_of,
 )
 from workbench.model.sweep import BACK, PointState, Sweep, SweepSpec, of_gpu_setting
-from workbench.session.bench.sustained_load import REQUESTS
+from workbench.session.bench.sustained_load import MAX_REQUESTS
 from workbench.session.conditions import gpus_of_plan
-from workbench.session.gpu.previous_settings import Previous, previous_values_of
-from workbench.session.series.gpu_sweep import PAIRS, SETTLE_S, GpuSweep, GpuValue
+from workbench.session.gpu.previous_settings import PreviousValues, previous_values_of
+from workbench.session.series.gpu_sweep import DEFAULT_PAIRS, DEFAULT_SETTLE_S, GpuSweep, GpuValue
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
-    Target,
+    SweepTarget,
+    check_runs,
     check_same_conditions,
-    checked_runs,
     conditions_of_target,
-    target_of,
+    sweep_target_of,
 )
 from workbench.session.series.sweep_progress import stored_shape
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import SettingCommand
     from workbench.session.series.sweep_progress import SweepProgress
 
-MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
+DEFAULT_MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSweepPlanner:
     parts: SweepParts
 
-    async def new(
+    async def plan_new_sweep(
         self,
         setting: str,
         values: Sequence[str],
@@ -65,47 +65,51 @@ class GpuSweepPlanner:
         every GPU that the server is known to use. The server is a run or a URL. Raises InputError
         or SettingsError for a sweep that cannot be carried out."""
         parts = self.parts
-        wanted, shape = values_of(setting, values), shape_of(bench)
-        if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
+        wanted, shape = parse_values(setting, values), load_shape_of(bench)
+        if pairs is not None and pairs != 0 and not 2 <= pairs <= MAX_PAIRS:
             raise InputError(
                 f"a sweep with {pairs} pairs is not possible",
-                next_step=f"give --pairs 2 to {MOST_PAIRS}, or 0 for none",
+                next_step=f"give --pairs 2 to {MAX_PAIRS}, or 0 for none",
             )
         parts.load.spec_of(None, shape)
-        target = await target_of(parts, run_id, url)
-        gpus = await self._gpus(gpu, target.run_id)
-        previous = await self._previous(setting, gpus)
-        await self._commands(wanted, previous, password, allowed=True)
+        target = await sweep_target_of(parts, run_id, url)
+        gpus = await self._gpus_of_sweep(gpu, target.run_id)
+        previous = await self._previous_values(setting, gpus)
+        await self._commands_for_values(wanted, previous, password, allowed=True)
         spec = SweepSpec(
             tuple(values),
             stored_shape(shape),
-            checked_runs(runs),
-            PAIRS if pairs is None else pairs,
+            check_runs(runs),
+            DEFAULT_PAIRS if pairs is None else pairs,
             await conditions_of_target(parts, gpus, target, shape),
             run_id=target.run_id,
             url=target.url,
             gpus=tuple(
                 info.uuid for info in (await parts.telemetry.reading()).infos if info.index in gpus
             ),
-            settle_s=SETTLE_S if settle_s is None else settle_s,
+            settle_s=DEFAULT_SETTLE_S if settle_s is None else settle_s,
         )
-        return await self._planned(setting, spec, wanted, previous, shape, password)
+        return await self._planned_sweep(setting, spec, wanted, previous, shape, password)
 
-    async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
+    async def plan_resumed_sweep(
+        self, sweep: Sweep, spec: SweepSpec, password: str | None
+    ) -> PlannedSweep:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. Raises WorkbenchError if the sweep cannot be resumed."""
-        wanted, previous = await self._present(sweep, spec)
-        await self._commands(wanted, previous, password, allowed=True)
-        return await self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
+        wanted, previous = await self._present_values(sweep, spec)
+        await self._commands_for_values(wanted, previous, password, allowed=True)
+        return await self._planned_sweep(sweep.kind, spec, wanted, previous, spec.bench, password)
 
-    async def commands(
+    async def commands_of_sweep(
         self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
     ) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that a sweep would run, by value: the key "350 W" has those that set
         that value, and the key BACK those that restore the previous values."""
-        wanted = values_of(setting, values)
-        gpus = await self._gpus(gpu, run_id)
-        return await self._commands(wanted, await self._previous(setting, gpus), None)
+        wanted = parse_values(setting, values)
+        gpus = await self._gpus_of_sweep(gpu, run_id)
+        return await self._commands_for_values(
+            wanted, await self._previous_values(setting, gpus), None
+        )
 
     async def resumed_commands(
         self, sweep: Sweep, spec: SweepSpec
@@ -113,20 +117,20 @@ class GpuSweepPlanner:
         """Return the commands that a resumed sweep would run, by value: the key "350 W" has those
         that set that value, if it is not measured yet, and the key BACK those that restore the
         previous values."""
-        wanted, previous = await self._present(sweep, spec)
+        wanted, previous = await self._present_values(sweep, spec)
         missing = [
             v
             for v, point in zip(wanted, sweep.points, strict=True)
             if point.state != PointState.DONE
         ]
-        return await self._commands(missing or wanted, previous, None)
+        return await self._commands_for_values(missing or wanted, previous, None)
 
-    async def _planned(
+    async def _planned_sweep(
         self,
         setting: str,
         spec: SweepSpec,
         wanted: Sequence[GpuValue],
-        previous: Mapping[int, Previous],
+        previous: Mapping[int, PreviousValues],
         shape: Mapping[str, Any],
         password: str | None,
     ) -> PlannedSweep:
@@ -140,13 +144,13 @@ class GpuSweepPlanner:
                 setting,
                 wanted,
                 previous,
-                target=Target(spec.run_id, spec.url),
+                target=SweepTarget(spec.run_id, spec.url),
                 bench=shape,
                 settle_s=spec.settle_s,
                 pairs=spec.pairs,
                 runs=spec.runs,
                 password=password,
-                warnings=warnings_of(setting, swept),
+                warnings=warnings_about_setting(setting, swept),
             )
 
         entry = setting_of(setting)
@@ -160,7 +164,7 @@ class GpuSweepPlanner:
             knee_of_setting,
         )
 
-    async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
+    async def _gpus_of_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
         telemetry = await self.parts.telemetry.reading()
         if gpu is not None:
             return tuple(info.index for info in select_gpus(str(gpu), telemetry))
@@ -172,15 +176,17 @@ class GpuSweepPlanner:
             )
         return found
 
-    async def _previous(self, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
+    async def _previous_values(
+        self, setting: str, gpus: Sequence[int]
+    ) -> dict[int, PreviousValues]:
         return await previous_values_of(
             self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus
         )
 
-    async def _commands(
+    async def _commands_for_values(
         self,
         wanted: Sequence[GpuValue],
-        previous: Mapping[int, Previous],
+        previous: Mapping[int, PreviousValues],
         password: str | None,
         *,
         allowed: bool = False,
@@ -193,7 +199,8 @@ class GpuSweepPlanner:
         by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
         by_value[BACK] = {str(index): one.settings for index, one in previous.items()}
         found = {
-            label: await gpu.plan_each(settings, rights) for label, settings in by_value.items()
+            label: await gpu.plan_changes_by_gpu(settings, rights)
+            for label, settings in by_value.items()
         }
         forbidden = next((c for commands in found.values() for c in commands if c.right), None)
         if allowed and forbidden is not None:
@@ -204,9 +211,9 @@ class GpuSweepPlanner:
 
     # ---- resumed
 
-    async def _present(
+    async def _present_values(
         self, sweep: Sweep, spec: SweepSpec
-    ) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
+    ) -> tuple[Sequence[GpuValue], Mapping[int, PreviousValues]]:
         """Return the values of a stored sweep that is to be resumed, and by GPU index the value
         that is restored at the end. Raises WorkbenchError if the sweep cannot be resumed now."""
         if spec.run_id is not None:
@@ -220,11 +227,11 @@ class GpuSweepPlanner:
             )
         gpus = tuple(by_uuid[uuid] for uuid in spec.gpus)
         now = await conditions_of_target(
-            self.parts, gpus, Target(spec.run_id, spec.url), spec.bench
+            self.parts, gpus, SweepTarget(spec.run_id, spec.url), spec.bench
         )
         check_same_conditions(self.parts, sweep, spec, now)
-        previous = await self._previous(sweep.kind, gpus)
-        return values_of(sweep.kind, spec.values), {
+        previous = await self._previous_values(sweep.kind, gpus)
+        return parse_values(sweep.kind, spec.values), {
             **previous,
             **_values_before_killed_sweep(sweep, previous),
         }
@@ -242,7 +249,9 @@ class GpuSweepPlanner:
             ) from None
 
 
-def _values_before_killed_sweep(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
+def _values_before_killed_sweep(
+    sweep: Sweep, now: Mapping[int, PreviousValues]
+) -> dict[int, PreviousValues]:
     """Return by GPU index the values that GPUs had before `sweep`, if it was killed and left one of
     its own values there. `now` has the present values."""
     if sweep.start is None:
@@ -252,19 +261,19 @@ def _values_before_killed_sweep(sweep: Sweep, now: Mapping[int, Previous]) -> di
         gpu: one.entry for gpu, one in now.items() if one.entry and dict(one.entry.owner) in owners
     }
     return {
-        gpu: Previous.from_stored(stored[entry.gpu_uuid])
+        gpu: PreviousValues.from_stored(stored[entry.gpu_uuid])
         for gpu, entry in ours.items()
         if entry.gpu_uuid in stored
     }
 
 
-def warnings_of(setting: str, names: Sequence[str]) -> Sequence[str]:
+def warnings_about_setting(setting: str, names: Sequence[str]) -> Sequence[str]:
     """Return what is known to speak against a sweep of `setting` on GPUs with these names."""
     found = memory_locks.memory_lock_warning(names) if setting == MEMORY_CLOCKS.key else None
     return () if found is None else (f"{found.text} ({found.source})",)
 
 
-def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
+def parse_values(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
     """Parse the values of a sweep of the setting `key`: watts ("350"), or MHz as one clock or a
     range ("1500", "210-1500"). Raises InputError if a value is invalid or given twice, or if there
     are fewer than two values."""
@@ -274,7 +283,7 @@ def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
             f"{key!r} is not a GPU setting that can be swept",
             next_step=f"give one of the settings {', '.join(s.key for s in SWEPT)}",
         )
-    found = tuple(_value(setting, text) for text in texts)
+    found = tuple(_parse_value(setting, text) for text in texts)
     if len(found) < 2:
         raise InputError(
             "a sweep needs at least two values",
@@ -287,7 +296,7 @@ def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
     return found
 
 
-def _value(setting: Setting, text: str) -> GpuValue:
+def _parse_value(setting: Setting, text: str) -> GpuValue:
     value = setting.parse(text)
     number = value.max_mhz if isinstance(value, ClockRange) else value
     if not isinstance(number, int | float):
@@ -298,11 +307,11 @@ def _value(setting: Setting, text: str) -> GpuValue:
     return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
 
 
-def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
+def load_shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of BenchSpec for the benchmark at each value of a sweep. Unless the user
     gave a number of requests or a command, the benchmark is limited by time, so that slow values
     take no longer than fast ones."""
     given = {name: value for name, value in bench.items() if value is not None}
     if "requests" in given or "command" in given:
         return given
-    return {**given, "seconds": given.get("seconds", MEASURE_S), "requests": REQUESTS}
+    return {**given, "seconds": given.get("seconds", DEFAULT_MEASURE_S), "requests": MAX_REQUESTS}

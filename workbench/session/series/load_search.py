@@ -17,16 +17,16 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import LATENCIES, Limit, parse_slo
 from workbench.model.sweep import PointState, SweepPoint
 from workbench.session.series.conduct import Design
-from workbench.session.series.sweep_parts import SweepParts, Target
+from workbench.session.series.sweep_parts import SweepParts, SweepTarget
 from workbench.session.series.sweep_progress import SweepProgress, point_values
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from workbench.bench.user_capacity import Judged
+    from workbench.bench.user_capacity import JudgedLevel
     from workbench.model.bench import BenchResult, BenchSpec
 
-_TRIES = 3  # of a run whose latencies were not timed well enough
+_MAX_TRIES_PER_RUN = 3  # of a run whose latencies were not timed well enough
 
 
 @dataclass
@@ -36,7 +36,7 @@ class LoadSearch(Design[float]):
 
     parts: SweepParts
     progress: SweepProgress
-    target: Target
+    target: SweepTarget
     bench: Mapping[str, Any]
     results: dict[float, list[BenchResult]] = field(default_factory=dict)
     _took_s: list[float] = field(default_factory=list)
@@ -46,19 +46,19 @@ class LoadSearch(Design[float]):
         return parse_slo(self.bench["slo"])
 
     @abstractmethod
-    def judged(self, level: float) -> Judged | None:
+    def judged_level(self, level: float) -> JudgedLevel | None:
         """Return the verdict on a level; None if it was not measured."""
 
     @abstractmethod
-    def holds(self) -> float | None:
+    def level_that_holds(self) -> float | None:
         """Return the highest level that holds, None if none does."""
 
     @abstractmethod
-    def answer(self, *, ended: bool) -> str:
+    def answer_text(self, *, ended: bool) -> str:
         """Return the answer so far. `ended` says whether the search came to its end."""
 
     @abstractmethod
-    def label(self, level: float) -> str:
+    def level_label(self, level: float) -> str:
         """Return the name of a level, such as "8 users"."""
 
     @abstractmethod
@@ -66,23 +66,23 @@ class LoadSearch(Design[float]):
         """Return the fields of BenchSpec of the next run at a level."""
 
     @abstractmethod
-    def left_s(self) -> float:
+    def estimated_left_s(self) -> float:
         """Return how many seconds the rest of the search takes, about."""
 
-    def refusal(self, result: BenchResult) -> str | None:
+    def refusal_of_result(self, result: BenchResult) -> str | None:
         """Return why an invalid result says nothing about its level; None if it can be judged."""
         return next(iter(result.summary.refused), None)
 
     async def prepare(self) -> None:
         await self._read_results()
-        self._say(ended=False)
+        self._show_answer(ended=False)
 
     def check_go_on(self, level: float) -> None:
         self.progress.check_stop()
         self.progress.check_time(0.0)
 
     async def conclude(self) -> None:
-        self._say(ended=True)
+        self._show_answer(ended=True)
 
     async def _read_results(self) -> None:
         """Read the results of the levels that a search measured before it was stopped. A result
@@ -94,14 +94,14 @@ class LoadSearch(Design[float]):
                     result = await self.parts.results.get(result_id)
                 except WorkbenchError:
                     continue
-                if not self.unjudged(result):
+                if not self.why_unjudged(result):
                     found.append(result)
             if found and point.x is not None:
                 self.results[point.x] = found
 
     async def make(self, level: float) -> None:
         index = self._point_of(level)
-        self.progress.point(index, state=PointState.MEASURING)
+        self.progress.change_point(index, state=PointState.MEASURING)
         runs = self.results.get(level, [])
         bench = partial(
             self.parts.bench.run_target,
@@ -111,14 +111,14 @@ class LoadSearch(Design[float]):
         )
         began_s = self.progress.elapsed_s
         try:
-            result = await self._judgeable(index, bench)
+            result = await self._make_judgeable_run(index, bench)
         except WorkbenchError as error:
             await self._keep_runs(index, level, error)
             raise
-        why = self.unjudged(result)
+        why = self.why_unjudged(result)
         if why:
             unusable = BenchError(
-                f"{self.label(level)}: {why}",
+                f"{self.level_label(level)}: {why}",
                 host=self.parts.core.host.name,
                 next_step="`workbench capacity resume` goes on with the levels that were measured",
             )
@@ -126,26 +126,30 @@ class LoadSearch(Design[float]):
             raise unusable
         self.results[level] = [*runs, result]
         self._took_s.append(self.progress.elapsed_s - began_s)
-        self._show(index, level)
+        self._show_level(index, level)
         await self.progress.save()
 
     async def _keep_runs(self, index: int, level: float, error: WorkbenchError) -> None:
         """Show a level whose run could not be made as it was before that run."""
         if self.results.get(level):
-            self.progress.point(index, state=PointState.DONE)
+            self.progress.change_point(index, state=PointState.DONE)
             await self.progress.save()
         elif not isinstance(error, BenchCancelled):
-            await self.progress.fail(index, error.message)
+            await self.progress.mark_point_failed(index, error.message)
 
-    async def _judgeable(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
-        """Return a result that says something about its level, or the last one of _TRIES."""
-        result = await self.progress.run_once(index, bench, self.refusal)
-        for _ in range(_TRIES - 1):
-            why = self.unjudged(result)
+    async def _make_judgeable_run(
+        self, index: int, bench: Callable[[], Awaitable[int]]
+    ) -> BenchResult:
+        """Return a result that says something about its level, or the last one of _MAX_TRIES_PER_RUN."""
+        result = await self.progress.run_once(index, bench, self.refusal_of_result)
+        for _ in range(_MAX_TRIES_PER_RUN - 1):
+            why = self.why_unjudged(result)
             if why is None or not result.summary.requests_ok:
                 break
-            self.progress.note(f"{self.progress.sweep.points[index].label}: measured again ({why})")
-            result = await self.progress.run_once(index, bench, self.refusal)
+            self.progress.add_note(
+                f"{self.progress.sweep.points[index].label}: measured again ({why})"
+            )
+            result = await self.progress.run_once(index, bench, self.refusal_of_result)
         return result
 
     def _point_of(self, level: float) -> int:
@@ -153,18 +157,18 @@ class LoadSearch(Design[float]):
         found = next((n for n, point in enumerate(points) if point.x == level), None)
         if found is not None:
             return found
-        added = SweepPoint(self.label(level), float(level))
+        added = SweepPoint(self.level_label(level), float(level))
         ordered = sorted((*points, added), key=lambda p: p.x or 0)
-        self.progress.change(points=tuple(ordered))
+        self.progress.change_sweep(points=tuple(ordered))
         return next(n for n, point in enumerate(ordered) if point.x == level)
 
-    def _show(self, index: int, level: float) -> None:
-        judged = self.judged(level)
+    def _show_level(self, index: int, level: float) -> None:
+        judged = self.judged_level(level)
         assert judged is not None
-        shown = self.shown(level)
+        shown = self.shown_level(level)
         kept = [result.summary.slo_pct for result in shown]
         known = [each for each in kept if each is not None]
-        self.progress.point(
+        self.progress.change_point(
             index,
             **{
                 **point_values(shown),
@@ -175,26 +179,28 @@ class LoadSearch(Design[float]):
                 "slo_pct": fmean(known) if known else None,
             },
         )
-        self._say(ended=False)
-        self.progress.change(left_s=self.left_s())
+        self._show_answer(ended=False)
+        self.progress.change_sweep(left_s=self.estimated_left_s())
 
-    def _say(self, *, ended: bool) -> None:
+    def _show_answer(self, *, ended: bool) -> None:
         if not self.results:
             return
-        holds = self.holds()
+        holds = self.level_that_holds()
         points = self.progress.sweep.points
         index = next((n for n, point in enumerate(points) if point.x == holds), None)
-        self.progress.change(knee=index, knee_text=self.answer(ended=ended))
+        self.progress.change_sweep(knee=index, knee_text=self.answer_text(ended=ended))
         if ended and holds is not None:
-            self.progress.note(f"at {self.label(holds)}: {', '.join(self.yields(holds))}")
+            self.progress.add_note(
+                f"at {self.level_label(holds)}: {', '.join(self.yield_values(holds))}"
+            )
 
-    def shown(self, level: float) -> Sequence[BenchResult]:
+    def shown_level(self, level: float) -> Sequence[BenchResult]:
         """Return those results of a level whose means are shown."""
         return self.results[level]
 
-    def yields(self, level: float) -> list[str]:
+    def yield_values(self, level: float) -> list[str]:
         """Return what the server gives at a level, in words."""
-        results = self.shown(level)
+        results = self.shown_level(level)
         tok_s = fmean(result.summary.output_tok_s or 0.0 for result in results)
         gpus = results[-1].summary.gpu
         count = len(gpus.gpus) if gpus is not None else 0
@@ -203,7 +209,7 @@ class LoadSearch(Design[float]):
         known = [value for value in thrift if value is not None]
         return [*parts, f"{fmean(known):.3g} tok/J"] if known else parts
 
-    def unjudged(self, result: BenchResult) -> str | None:
+    def why_unjudged(self, result: BenchResult) -> str | None:
         """Return why a result says nothing about its level; None if it can be judged. Requests that
         failed keep no limit, so they can be judged unless all failed."""
         summary = result.summary
@@ -216,7 +222,7 @@ class LoadSearch(Design[float]):
                 return f"{limit} cannot be judged: {limit.latency} is {why}"
         if not summary.slo:
             return "the result has no SLO"
-        invalid = None if summary.requests_failed else self.refusal(result)
+        invalid = None if summary.requests_failed else self.refusal_of_result(result)
         return f"the result is invalid: {invalid}" if invalid else None
 
 
@@ -251,7 +257,7 @@ def check_own_fields(
         )
 
 
-def load_of_target(parts: SweepParts, target: Target, bench: dict[str, Any]) -> BenchSpec:
+def load_for_target(parts: SweepParts, target: SweepTarget, bench: dict[str, Any]) -> BenchSpec:
     """Return the load of a benchmark of `target`: `bench`, and what the preset of its run adds."""
     preset_id = None
     if target.run_id is not None:

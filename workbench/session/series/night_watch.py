@@ -41,21 +41,21 @@ from workbench.store.trusted_presets import trust
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
-    from workbench.session.servers.arm_targets import Bases
+    from workbench.session.servers.arm_targets import BasePlans
     from workbench.session.session import Session
     from workbench.store.watches import WatchStore
 
-Opened = Callable[[Watch], AbstractAsyncContextManager["Session"]]
-_KV_TOKENS = ("KV cache, tokens",)
-_WORSE_ANSWERS = (DIFFERS, BROKEN)
-_IMAGE, _VENV = "image:", "venv:"
+OpenSession = Callable[[Watch], AbstractAsyncContextManager["Session"]]
+_KV_TOKENS_SETTINGS = ("KV cache, tokens",)
+_WORSE_ANSWER_VERDICTS = (DIFFERS, BROKEN)
+_IMAGE_FIELD, _VENV_FIELD = "image:", "venv:"
 
 
-def checked_candidate(candidate: str) -> str:
+def check_candidate(candidate: str) -> str:
     """Return `candidate`. Raises InputError unless it is "image:NAME" or "venv:/PATH"."""
-    kind = next((one for one in (_IMAGE, _VENV) if candidate.startswith(one)), None)
+    kind = next((one for one in (_IMAGE_FIELD, _VENV_FIELD) if candidate.startswith(one)), None)
     word = candidate.removeprefix(kind or "")
-    absolute = kind != _VENV or word.startswith("/")
+    absolute = kind != _VENV_FIELD or word.startswith("/")
     if kind is None or not word or word != "".join(word.split()) or not absolute:
         raise InputError(
             f"{candidate!r} is no candidate",
@@ -68,8 +68,8 @@ def checked_candidate(candidate: str) -> str:
 def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
     """Return the plan of a preset with the candidate in place of the pinned version. Raises
     InputError if the preset cannot start this kind of candidate."""
-    checked_candidate(candidate)
-    if candidate.startswith(_VENV):
+    check_candidate(candidate)
+    if candidate.startswith(_VENV_FIELD):
         engine = find_engine(plan.engine)
         words = list(plan.executable or (engine.launch if engine is not None else ()))
         if not words:
@@ -78,7 +78,7 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
                 next_step="give the preset an executable",
             )
         program = words[0].rpartition("/")[2]
-        words[0] = f"{candidate.removeprefix(_VENV).rstrip('/')}/bin/{program}"
+        words[0] = f"{candidate.removeprefix(_VENV_FIELD).rstrip('/')}/bin/{program}"
         return with_executable(plan, shlex.join(words))
     image = plan.image or plan.run_options.get("image")
     if not runs_image(plan.run_as) or not image:
@@ -89,7 +89,7 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
             "image, or give venv:/PATH",
         )
     options = {name: value for name, value in plan.run_options.items() if name != "image"}
-    return replace(plan, image=candidate.removeprefix(_IMAGE), run_options=options)
+    return replace(plan, image=candidate.removeprefix(_IMAGE_FIELD), run_options=options)
 
 
 def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> LaunchPlan:
@@ -103,7 +103,7 @@ def trust_image(candidate: LaunchPlan) -> None:
     trust(part.digest for part in foreign_image(candidate))
 
 
-def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, Bases]:
+def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, BasePlans]:
     """Return the pinned arm, the arm of the candidate, and the plans that they start."""
     other = candidate_plan(plan, watch.candidate)
     names = (watch.preset, f"{watch.preset} with {watch.candidate}")
@@ -112,7 +112,7 @@ def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, Bases]:
 
 def arms_of_plans(
     names: tuple[str, str], plans: tuple[LaunchPlan, LaunchPlan], sets: tuple[str, ...]
-) -> tuple[Arm, Arm, Bases]:
+) -> tuple[Arm, Arm, BasePlans]:
     """Return an arm for each of two plans, and the plans. `sets` are launch flags of both arms."""
     a, b = (
         Arm(
@@ -129,14 +129,14 @@ class NightRun:
     and `tell` is called with a line on each step."""
 
     def __init__(
-        self, night: Night, store: WatchStore, opened: Opened, tell: Callable[[str], None]
+        self, night: Night, store: WatchStore, opened: OpenSession, tell: Callable[[str], None]
     ) -> None:
         self.night = night
         self._store, self._opened, self._tell = store, opened, tell
-        self._pairs: dict[int, tuple[_Losses, _Losses]] = {}
+        self._pairs: dict[int, tuple[_LossesByMeasure, _LossesByMeasure]] = {}
         self._began = time.monotonic() - night.took_s
 
-    async def carry_out(self) -> Night:
+    async def carry_out_night(self) -> Night:
         """Measure what the night still lacks, judge it, and return it. A watch that fails is named,
         and the others go on."""
         for place, entry in enumerate(self.night.entries):
@@ -144,49 +144,53 @@ class NightRun:
                 continue
             try:
                 async with self._opened(entry.watch) as session:
-                    await self._measure(place, session)
+                    await self._measure_watch(place, session)
             except WorkbenchError as error:
                 why = error.message + (f" ({error.next_step})" if error.next_step else "")
                 self._tell(f"{entry.watch.watch_name}: {why}")
-                self._put(place, state=FAILED, error=why)
-        self._judge()
+                self._put_experiment(place, state=FAILED, error=why)
+        self._judge_night()
         self.night = replace(self.night, done=True)
-        return self._save()
+        return self._save_night()
 
-    def _put(self, place: int, **changes: Any) -> NightEntry:
+    def _put_experiment(self, place: int, **changes: Any) -> NightEntry:
         entries = list(self.night.entries)
         entries[place] = replace(entries[place], **changes)
         self.night = replace(self.night, entries=tuple(entries))
-        self._save()
+        self._save_night()
         return entries[place]
 
-    def _save(self) -> Night:
+    def _save_night(self) -> Night:
         self.night = replace(self.night, took_s=time.monotonic() - self._began)
         return self._store.save(self.night)
 
-    async def _measure(self, place: int, session: Session) -> None:
+    async def _measure_watch(self, place: int, session: Session) -> None:
         watch = self.night.entries[place].watch
         self._tell(f"{watch.watch_name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs")
-        first = await self._experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
+        first = await self._run_experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
         losses = losses_of(first)
         if (
             watch_rule.needs_more_pairs(losses)
             and first.completed_pairs < watch_rule.MOST_FIRST_PAIRS
         ):
             self._tell(f"{watch.watch_name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs")
-            first = await self._more_pairs(session, first)
+            first = await self._make_more_pairs(session, first)
             losses = losses_of(first)
         second, again = None, dict[str, Sequence[float]]()
         if watch_rule.needs_second_experiment(losses) or _answers_worse(first):
             self._tell(
                 f"{watch.watch_name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs"
             )
-            second = await self._experiment(place, session, "second_id", watch_rule.SECOND_PAIRS)
+            second = await self._run_experiment(
+                place, session, "second_id", watch_rule.SECOND_PAIRS
+            )
             again = losses_of(second)
         self._pairs[place] = losses, again
-        self._put(place, **_facts_of(first, second))
+        self._put_experiment(place, **_facts_of_experiments(first, second))
 
-    async def _experiment(self, place: int, session: Session, field: str, pairs: int) -> Experiment:
+    async def _run_experiment(
+        self, place: int, session: Session, field: str, pairs: int
+    ) -> Experiment:
         """Return the finished experiment of a watch. If this night has begun it, go on with it."""
         entry = self.night.entries[place]
         begun: int | None = getattr(entry, field)
@@ -198,18 +202,18 @@ class NightRun:
         bench = {} if watch.requests is None else {"requests": watch.requests}
 
         async def note_id(number: int) -> None:
-            self._put(place, **{field: number})
+            self._put_experiment(place, **{field: number})
 
         ended = await session.experiments.run(
             a, b, bases=bases, opened=note_id, pairs=pairs, bench=bench, quality=watch.quality
         )
         return require_finished(ended)
 
-    async def _more_pairs(self, session: Session, first: Experiment) -> Experiment:
+    async def _make_more_pairs(self, session: Session, first: Experiment) -> Experiment:
         more = watch_rule.MOST_FIRST_PAIRS
         return require_finished(await session.experiments.resume(first.id, pairs=more))
 
-    def _judge(self) -> None:
+    def _judge_night(self) -> None:
         places = sorted(self._pairs)
         judged = watch_rule.judge_night([self._pairs[place] for place in places])
         for place, losses in zip(places, judged, strict=True):
@@ -217,10 +221,10 @@ class NightRun:
             worse_answers = any(loss.measure == ANSWERS for loss in entry.losses)
             found = (*losses, *(loss for loss in entry.losses if loss.measure == ANSWERS))
             alarm = worse_answers or any(loss.alarm for loss in losses)
-            self._put(place, losses=found, state=ALARM if alarm else QUIET)
+            self._put_experiment(place, losses=found, state=ALARM if alarm else QUIET)
 
 
-_Losses = Mapping[str, Sequence[float]]
+_LossesByMeasure = Mapping[str, Sequence[float]]
 
 
 def losses_of(experiment: Experiment) -> dict[str, Sequence[float]]:
@@ -245,7 +249,9 @@ def losses_of(experiment: Experiment) -> dict[str, Sequence[float]]:
 
 
 def _kv_tokens(chosen: Mapping[str, str]) -> float | None:
-    text = next((chosen[name] for name in _KV_TOKENS if name in chosen), "").replace(",", "")
+    text = next((chosen[name] for name in _KV_TOKENS_SETTINGS if name in chosen), "").replace(
+        ",", ""
+    )
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
@@ -272,10 +278,10 @@ def require_finished(experiment: Experiment) -> Experiment:
 
 def _answers_worse(experiment: Experiment) -> bool:
     compared = experiment.comparison
-    return compared is not None and compared.quality_verdict in _WORSE_ANSWERS
+    return compared is not None and compared.quality_verdict in _WORSE_ANSWER_VERDICTS
 
 
-def _facts_of(first: Experiment, second: Experiment | None) -> dict[str, Any]:
+def _facts_of_experiments(first: Experiment, second: Experiment | None) -> dict[str, Any]:
     """Return the fields of an entry that do not depend on the other watches of the night."""
     change = first.deciding_change
     compared = first.comparison
@@ -295,7 +301,7 @@ def _facts_of(first: Experiment, second: Experiment | None) -> dict[str, Any]:
         "version": versions[1],
         "pinned_speed": change.a if change is not None else None,
         "speed": change.b if change is not None else None,
-        "chosen": chosen_differently(first),
+        "chosen": settings_chosen_differently(first),
         "losses": answers,
         "simulated": first.simulated,
     }
@@ -305,7 +311,7 @@ def _run_reports_version(run: Any, arm: str) -> bool:
     return run.arm == arm and "version" in run.chosen
 
 
-def chosen_differently(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
+def settings_chosen_differently(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
     """Return what the engine of the candidate uses otherwise than the pinned one, in every run, as
     (name, pinned, candidate)."""
     runs = [run for pair in design.complete_pairs(experiment) for run in pair]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.rate_capacity import (
     FIRST_RATE,
     HORIZON_S,
-    LEAST_REQUESTS,
+    MIN_REQUESTS_TO_HOLD,
     MOST_RATE,
-    TYPICAL_LOOKS,
-    TYPICAL_RUNS,
+    TYPICAL_FULL_RUNS,
+    TYPICAL_SHORT_RUNS,
     RateRun,
     RateSearch,
     answer_sentence,
@@ -22,51 +22,54 @@ from workbench.bench.rate_capacity import (
     rate_text,
     short_run_s,
 )
-from workbench.bench.result_validity import NOT_OFFERED
-from workbench.bench.steadiness import NOT_KEPT_UP
-from workbench.bench.user_capacity import MOST_PERCENT
+from workbench.bench.result_validity import RATE_NOT_OFFERED_PREFIX
+from workbench.bench.steadiness import NOT_KEPT_UP_PREFIX
+from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import RATES, SweepSpec
-from workbench.session.bench.spec import OPEN_STREAMS
+from workbench.session.bench.spec import OPEN_LOOP_MAX_STREAMS
 from workbench.session.series.load_search import (
     LoadSearch,
     check_limits,
     check_own_fields,
-    load_of_target,
+    load_for_target,
 )
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
-    Target,
+    SweepTarget,
     check_minutes,
+    check_same_target,
     conditions_of_target,
-    same_target,
-    target_of,
+    sweep_target_of,
 )
 from workbench.session.series.sweep_progress import SweepProgress, stored_shape
 
 if TYPE_CHECKING:
-    from workbench.bench.user_capacity import Judged
+    from workbench.bench.user_capacity import JudgedLevel
     from workbench.model.bench import BenchResult
     from workbench.model.sweep import Sweep
 
-LONGEST_HORIZON_S = 3600.0
-_MOST_STREAMS = 4096
-_IN_FLIGHT_S = 30.0  # a request that keeps its limits rarely takes longer
+MAX_HORIZON_S = 3600.0
+_MAX_STREAMS = 4096
+_LONGEST_REQUEST_S = 30.0  # a request that keeps its limits rarely takes longer
 # fields of BenchSpec that the search sets itself, with the option that sets them elsewhere
-_OWN = {
+_OPTIONS_OF_SEARCH_FIELDS = {
     "concurrency": "--concurrency",
     "requests": "--requests",
     "seconds": "--seconds",
     "command": "--command",
     "trace_file": "--trace",
 }
-_OF_THE_SERVER = (NOT_KEPT_UP, NOT_OFFERED)  # these refusals begin so, and say that the rate fails
+_SERVER_REFUSAL_PREFIXES = (
+    NOT_KEPT_UP_PREFIX,
+    RATE_NOT_OFFERED_PREFIX,
+)  # these refusals begin so, and say that the rate fails
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class RateRange:
     """The rates in requests/s that a search may try: `first` is the first one, and `most` the
     highest. Each counts over `horizon_s` seconds."""
 
@@ -75,28 +78,28 @@ class Rates:
     horizon_s: float = HORIZON_S
 
     def __post_init__(self) -> None:
-        if not 0 < self.horizon_s <= LONGEST_HORIZON_S:
+        if not 0 < self.horizon_s <= MAX_HORIZON_S:
             raise InputError(
                 f"a horizon of {self.horizon_s / 60:g} minutes is not possible",
-                next_step=f"give more than 0 and at most {LONGEST_HORIZON_S / 60:g} minutes",
+                next_step=f"give more than 0 and at most {MAX_HORIZON_S / 60:g} minutes",
             )
-        if not 0 < self.begin <= self.most <= MOST_RATE:
+        if not 0 < self.first_rate <= self.most <= MOST_RATE:
             raise InputError(
-                f"a search from {self.begin:g} to {self.most:g} requests/s is not possible",
+                f"a search from {self.first_rate:g} to {self.most:g} requests/s is not possible",
                 next_step=f"give rates up to {MOST_RATE:g}, the first at most the last",
             )
-        lowest = min(self.begin, self.most)
-        if lowest * self.horizon_s < LEAST_REQUESTS:
+        lowest = min(self.first_rate, self.most)
+        if lowest * self.horizon_s < MIN_REQUESTS_TO_HOLD:
             raise InputError(
                 f"{rate_text(lowest)} over {self.horizon_s / 60:g} min are "
-                f"{lowest * self.horizon_s:.0f} requests, and fewer than {LEAST_REQUESTS:,} say "
+                f"{lowest * self.horizon_s:.0f} requests, and fewer than {MIN_REQUESTS_TO_HOLD:,} say "
                 "too little about a rate",
-                next_step=f"give --horizon {math.ceil(LEAST_REQUESTS / lowest / 60)} or more, or "
+                next_step=f"give --horizon {math.ceil(MIN_REQUESTS_TO_HOLD / lowest / 60)} or more, or "
                 f"begin at {lowest_measurable_rate(self.horizon_s):g} requests/s or more",
             )
 
     @property
-    def begin(self) -> float:
+    def first_rate(self) -> float:
         """The rate to begin with."""
         if self.first is not None:
             return self.first
@@ -105,13 +108,13 @@ class Rates:
     @property
     def typical_s(self) -> float:
         """How long a search takes, about."""
-        looks_s = TYPICAL_LOOKS * short_run_s(self.begin, self.horizon_s)
-        return looks_s + TYPICAL_RUNS * self.horizon_s
+        looks_s = TYPICAL_SHORT_RUNS * short_run_s(self.first_rate, self.horizon_s)
+        return looks_s + TYPICAL_FULL_RUNS * self.horizon_s
 
 
 async def plan_rate_capacity(
     parts: SweepParts,
-    rates: Rates,
+    rates: RateRange,
     run_id: str | None,
     url: str | None,
     max_minutes: float | None,
@@ -121,34 +124,39 @@ async def plan_rate_capacity(
     or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of the run
     has one. Raises InputError or BenchError for a search that cannot be carried out."""
     check_own_fields(
-        bench, _OWN, "the rates and their requests", "--from, --most and --horizon limit the rates"
+        bench,
+        _OPTIONS_OF_SEARCH_FIELDS,
+        "the rates and their requests",
+        "--from, --most and --horizon limit the rates",
     )
-    target = await target_of(parts, run_id, url)
-    load = load_of_target(parts, target, {**bench, "rate": rates.begin})
-    check_limits(load.slo, "the search for a rate", MOST_PERCENT)
+    target = await sweep_target_of(parts, run_id, url)
+    load = load_for_target(parts, target, {**bench, "rate": rates.first_rate})
+    check_limits(load.slo, "the search for a rate", MAX_LIMIT_PERCENT)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
-        values=(f"{rates.begin:g}", f"{rates.most:g}", f"{rates.horizon_s:g}"),
+        values=(f"{rates.first_rate:g}", f"{rates.most:g}", f"{rates.horizon_s:g}"),
         bench=stored_shape(shape),
         measured=await conditions_of_target(parts, (), target, shape),
         run_id=target.run_id,
         url=target.url,
         max_minutes=max_minutes,
     )
-    return _planned(parts, spec, target, shape)
+    return _planned_search(parts, spec, target, shape)
 
 
-async def resumed_rate_capacity(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+async def plan_resumed_rate_capacity(
+    parts: SweepParts, sweep: Sweep, spec: SweepSpec
+) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
     conditions are not those of the first part."""
-    return _planned(parts, spec, await same_target(parts, sweep, spec), spec.bench)
+    return _planned_search(parts, spec, await check_same_target(parts, sweep, spec), spec.bench)
 
 
-def _planned(
-    parts: SweepParts, spec: SweepSpec, target: Target, shape: Mapping[str, Any]
+def _planned_search(
+    parts: SweepParts, spec: SweepSpec, target: SweepTarget, shape: Mapping[str, Any]
 ) -> PlannedSweep:
     check_minutes(spec.max_minutes)
-    rates = Rates(*map(float, spec.values))
+    rates = RateRange(*map(float, spec.values))
 
     def design(progress: SweepProgress) -> CapacityOfRates:
         return CapacityOfRates(parts, progress, target, shape, rates=rates)
@@ -160,16 +168,16 @@ def _planned(
 class CapacityOfRates(LoadSearch):
     """Searches the rate of requests. Its levels are rates in requests/s."""
 
-    rates: Rates = field(default_factory=Rates)
+    rates: RateRange = field(default_factory=RateRange)
 
     @property
     def search(self) -> RateSearch:
         horizon_s = self.rates.horizon_s
         runs = {
-            rate: [_run_of(result, horizon_s) for result in found]
+            rate: [_run_of_result(result, horizon_s) for result in found]
             for rate, found in self.results.items()
         }
-        return RateSearch(self.limits, runs, horizon_s, self.rates.begin, self.rates.most)
+        return RateSearch(self.limits, runs, horizon_s, self.rates.first_rate, self.rates.most)
 
     def next_run(self) -> float | None:
         wanted = self.search.next_run()
@@ -179,32 +187,32 @@ class CapacityOfRates(LoadSearch):
         wanted = self.search.next_run()
         assert wanted is not None
         self.progress.check_stop()
-        self.progress.check_time(wanted[1], self.label(level))
+        self.progress.check_time(wanted[1], self.level_label(level))
 
-    def judged(self, level: float) -> Judged | None:
+    def judged_level(self, level: float) -> JudgedLevel | None:
         return self.search.verdict_at(level)
 
-    def holds(self) -> float | None:
-        return self.search.holds
+    def level_that_holds(self) -> float | None:
+        return self.search.highest_rate_that_holds
 
-    def answer(self, *, ended: bool) -> str:
+    def answer_text(self, *, ended: bool) -> str:
         return answer_sentence(self.search, ended=ended)
 
-    def label(self, level: float) -> str:
+    def level_label(self, level: float) -> str:
         return rate_text(level)
 
-    def left_s(self) -> float:
+    def estimated_left_s(self) -> float:
         runs = [run for found in self.search.levels.values() for run in found]
         whole = sum(run.whole for run in runs)
-        whole_left_s = max(1, TYPICAL_RUNS - whole) * self.rates.horizon_s
-        looks_left = 0 if whole else max(1, TYPICAL_LOOKS - len(runs))
-        return whole_left_s + looks_left * short_run_s(self.rates.begin, self.rates.horizon_s)
+        whole_left_s = max(1, TYPICAL_FULL_RUNS - whole) * self.rates.horizon_s
+        looks_left = 0 if whole else max(1, TYPICAL_SHORT_RUNS - len(runs))
+        return whole_left_s + looks_left * short_run_s(self.rates.first_rate, self.rates.horizon_s)
 
-    def refusal(self, result: BenchResult) -> str | None:
+    def refusal_of_result(self, result: BenchResult) -> str | None:
         """Return why the result says nothing about its rate and is measured again; None if it
         counts. A server that falls behind is no such reason: its rate has failed."""
         refused = result.summary.refused
-        return next((why for why in refused if not why.startswith(_OF_THE_SERVER)), None)
+        return next((why for why in refused if not why.startswith(_SERVER_REFUSAL_PREFIXES)), None)
 
     def fields(self, level: float) -> dict[str, Any]:
         """Return the fields of BenchSpec of one run. Each run has a seed of its own, so that no
@@ -213,25 +221,25 @@ class CapacityOfRates(LoadSearch):
         assert wanted is not None
         seconds = wanted[1]
         earlier_runs = len(self.results.get(level, ()))
-        streams = min(_MOST_STREAMS, math.ceil(_IN_FLIGHT_S * level))
+        streams = min(_MAX_STREAMS, math.ceil(_LONGEST_REQUEST_S * level))
         return {
             **self.bench,
             "rate": level,
             "requests": math.ceil(level * seconds),
-            "concurrency": max(OPEN_STREAMS, streams),
+            "concurrency": max(OPEN_LOOP_MAX_STREAMS, streams),
             "seed": (self.bench.get("seed") or 0) + 10 * round(1000 * level) + earlier_runs,
         }
 
-    def shown(self, level: float) -> Sequence[BenchResult]:
+    def shown_level(self, level: float) -> Sequence[BenchResult]:
         return self.results[level][-1:]
 
 
-def _run_of(result: BenchResult, horizon_s: float) -> RateRun:
+def _run_of_result(result: BenchResult, horizon_s: float) -> RateRun:
     summary, spec = result.summary, result.spec
     requests = summary.requests_ok + summary.requests_failed
     return RateRun(
         requests,
         summary.slo,
-        kept_up=not any(why.startswith(_OF_THE_SERVER) for why in summary.refused),
-        whole=requests >= max(LEAST_REQUESTS, math.floor((spec.rate or 0.0) * horizon_s)),
+        kept_up=not any(why.startswith(_SERVER_REFUSAL_PREFIXES) for why in summary.refused),
+        whole=requests >= max(MIN_REQUESTS_TO_HOLD, math.floor((spec.rate or 0.0) * horizon_s)),
     )

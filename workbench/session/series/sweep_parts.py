@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
 
-MOST_RUNS = 8  # of one value
-UNKNOWN = "of an unknown version"
+MAX_RUNS_PER_VALUE = 8  # of one value
+UNKNOWN_VERSION_TEXT = "of an unknown version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SweepParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SweepTarget:
     """The server that a sweep measures at every value: the run `run_id`, or the server at `url` if
     others started it."""
 
@@ -72,19 +72,19 @@ class PlannedSweep:
     knee: Callable[[Sequence[SweepPoint]], Knee] | None = None
 
 
-async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
+async def sweep_target_of(parts: SweepParts, run_id: str | None, url: str | None) -> SweepTarget:
     """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by
     default the selected or newest READY run. Raises BenchError if the run is not READY."""
-    return Target(url=url) if url else Target(await parts.servers.ready_run(run_id))
+    return SweepTarget(url=url) if url else SweepTarget(await parts.servers.ready_run(run_id))
 
 
-def checked_runs(runs: int) -> int:
+def check_runs(runs: int) -> int:
     """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to
-    MOST_RUNS."""
-    if not 1 <= runs <= MOST_RUNS:
+    MAX_RUNS_PER_VALUE."""
+    if not 1 <= runs <= MAX_RUNS_PER_VALUE:
         raise InputError(
             f"a sweep with {runs} runs of each value is not possible",
-            next_step=f"give --runs 1 to {MOST_RUNS}",
+            next_step=f"give --runs 1 to {MAX_RUNS_PER_VALUE}",
         )
     return runs
 
@@ -99,20 +99,20 @@ def check_minutes(max_minutes: float | None) -> None:
 
 
 async def conditions_of_target(
-    parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
+    parts: SweepParts, gpus: Sequence[int], target: SweepTarget, shape: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the conditions that must stay the same during a sweep of a running server, as text by
     name: GPUs, driver, the files that the load sends, and the run's engine or the URL's model. `shape`
     has fields of BenchSpec."""
     found: dict[str, str] = {}
     with suppress(SettingsError, HostError):  # no GPU can be read
-        found = await _hardware(parts, gpus)
+        found = await _hardware_conditions(parts, gpus)
     found |= _files_of_load(parts, shape)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status = supervisor.status(target.run_id)
         version = status.engine_version or supervisor.record(target.run_id).engine_version
-        return {**found, "engine": f"{status.engine} {version or UNKNOWN}"}
+        return {**found, "engine": f"{status.engine} {version or UNKNOWN_VERSION_TEXT}"}
     assert target.url is not None
     async with parts.load.load_at_url(target.url, dict(shape)) as load:
         return {**found, "model": load.spec.model}
@@ -124,11 +124,11 @@ async def conditions_of_plan(
     """Return the conditions that must not change during a sweep of the plan, as text by name:
     engine, the files that the load sends, GPUs and driver. GPUs and driver are missing if no GPU
     can be read. `shape` has fields of BenchSpec."""
-    engine = f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"
+    engine = f"{editor.engine.name} {editor.around.installed_version or UNKNOWN_VERSION_TEXT}"
     found = {"engine": engine, **_files_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
-        found |= await _hardware(parts, gpus_of_plan(editor.plan, infos))
+        found |= await _hardware_conditions(parts, gpus_of_plan(editor.plan, infos))
     return found
 
 
@@ -141,28 +141,28 @@ def _files_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str
     return {what: name for what, name in names.items() if name}
 
 
-async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
+async def _hardware_conditions(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
     telemetry = await parts.telemetry.reading()
     found = {f"GPU {info.uuid}": info.name for info in telemetry.infos if info.index in gpus}
-    return {**found, "driver": telemetry.driver.driver_version or UNKNOWN}
+    return {**found, "driver": telemetry.driver.driver_version or UNKNOWN_VERSION_TEXT}
 
 
-async def same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> Target:
+async def check_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> SweepTarget:
     """Return the server of a stored sweep that is to be resumed. Raises BenchError if it is not
     READY, and InputError if its conditions have changed."""
-    target = await target_of(parts, spec.run_id, spec.url)
+    target = await sweep_target_of(parts, spec.run_id, spec.url)
     now = await conditions_of_target(parts, (), target, spec.bench)
     check_same_conditions(parts, sweep, spec, now)
     return target
 
 
-def conditions_differ(before: str, present: str) -> bool:
+def condition_differences(before: str, present: str) -> bool:
     """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may not
     tell the version in time, and one that is unknown does not differ from any."""
-    unknown = [one for one in (before, present) if one.endswith(UNKNOWN)]
+    unknown = [one for one in (before, present) if one.endswith(UNKNOWN_VERSION_TEXT)]
     if not unknown:
         return before != present
-    what = unknown[0].removesuffix(UNKNOWN)
+    what = unknown[0].removesuffix(UNKNOWN_VERSION_TEXT)
     return not (before.startswith(what) and present.startswith(what))
 
 
@@ -181,7 +181,7 @@ def check_same_conditions(
         )
     for name, before in spec.measured.items():
         present = now.get(name)
-        if present is None or conditions_differ(before, present):
+        if present is None or condition_differences(before, present):
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "

@@ -19,8 +19,8 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
-from workbench.session.bench.spec import TEXT, with_absolute_paths, with_content
-from workbench.session.series.conduct import Design, Stopped, TimeLimit
+from workbench.session.bench.spec import TEXT_CONTENT, make_paths_absolute, set_content
+from workbench.session.series.conduct import Design, SeriesStopped, TimeLimit
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSummary
@@ -50,7 +50,7 @@ class SweepProgress:
         self._runs, self._runs_each = 0, 1  # made so far, and of one point
         self.limit = TimeLimit(max_minutes)
         self.worked_before_s = sweep.worked_s
-        self._first_missing = self._missing  # when the sweep began or was resumed
+        self._first_missing = self._missing_points  # when the sweep began or was resumed
         self._unsaved = False
 
     @property
@@ -58,13 +58,13 @@ class SweepProgress:
         return self.limit.elapsed_s
 
     @property
-    def _missing(self) -> int:
+    def _missing_points(self) -> int:
         return sum(point.state == PointState.PLANNED for point in self.sweep.points)
 
     @property
-    def value_s(self) -> float:
+    def seconds_per_value(self) -> float:
         """The mean time that a value of the sweep has taken so far; 0 before the first has ended."""
-        ended = self._first_missing - self._missing
+        ended = self._first_missing - self._missing_points
         return self.elapsed_s / ended if ended else 0.0
 
     @property
@@ -92,54 +92,54 @@ class SweepProgress:
         )
         if what and left_s:
             text += f"; {what} would take about {needs_s:.0f} s"
-        raise Stopped(text)
+        raise SeriesStopped(text)
 
-    def change(self, **fields: Any) -> None:
+    def change_sweep(self, **fields: Any) -> None:
         """Replace the given fields of the sweep."""
         self.sweep = replace(self.sweep, **fields)
         self._core.update(sweep=self.sweep)
 
-    def point(self, index: int, **fields: Any) -> None:
+    def change_point(self, index: int, **fields: Any) -> None:
         """Replace the given fields of the point (a measured value) with this index."""
         points = list(self.sweep.points)
         points[index] = replace(points[index], **fields)
-        self.change(points=tuple(points))
+        self.change_sweep(points=tuple(points))
 
     def add_points(self, points: Sequence[SweepPoint]) -> None:
         """Add points to measure after those that the sweep began with."""
         self._first_missing += len(points)
-        self.change(points=(*self.sweep.points, *points))
+        self.change_sweep(points=(*self.sweep.points, *points))
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Add a note to the sweep unless the sweep already has that note."""
         if text not in self.sweep.notes:
-            self.change(notes=(*self.sweep.notes, text))
+            self.change_sweep(notes=(*self.sweep.notes, text))
 
     def skip_rest(self, why: str) -> None:
         """Mark every point (value of the sweep) that is not measured as skipped, with the reason
         `why`."""
         for index, point in enumerate(self.sweep.points):
             if point.state in UNFINISHED:
-                self.point(index, state=PointState.SKIPPED, error=why)
+                self.change_point(index, state=PointState.SKIPPED, error=why)
 
     async def note_experiment(self, experiment_id: int) -> None:
         """Keep the id of the experiment that compares the best value, so that a killed sweep can go
         on with it."""
-        self.change(experiment_id=experiment_id)
+        self.change_sweep(experiment_id=experiment_id)
         await self.save()
 
-    def _estimate(self, runs: int) -> None:
+    def _estimate_time_left(self, runs: int) -> None:
         """Add `runs` to the number of finished runs, and estimate the time left from the mean time
         of a run."""
         self._runs += runs
-        left = self._runs_each * self._missing + self.pair_runs
-        self.change(left_s=left * self.elapsed_s / self._runs)
+        left = self._runs_each * self._missing_points + self.pair_runs
+        self.change_sweep(left_s=left * self.elapsed_s / self._runs)
 
     async def save(self) -> None:
         """Write the sweep to disk. A failure is reported to the user once and raises nothing,
         because the results are stored elsewhere and the sweep must still restore GPUs and servers.
         """
-        self.change(worked_s=self.worked_before_s + self.elapsed_s)
+        self.change_sweep(worked_s=self.worked_before_s + self.elapsed_s)
         try:
             await asyncio.to_thread(self._store.save, self.sweep)
         except StoreError as error:
@@ -151,36 +151,36 @@ class SweepProgress:
                 )
             self._unsaved = True
 
-    async def fail(self, index: int, why: str) -> None:
+    async def mark_point_failed(self, index: int, why: str) -> None:
         """Mark the point with this index as failed for the reason `why`, and write the sweep to
         disk."""
-        self.point(index, state=PointState.FAILED, error=why)
+        self.change_point(index, state=PointState.FAILED, error=why)
         await self.save()
 
-    async def measure(
+    async def measure_point(
         self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1
     ) -> Sequence[BenchResult]:
         """Measure the point with this index in `runs` runs of `bench`, which returns the id of a
         result. A run with an invalid result is repeated once. Return the results, () if a run
         raised an error; raises BenchCancelled if the user cancels, and HostUnreachable if the link
         is lost."""
-        self.point(index, state=PointState.MEASURING)
+        self.change_point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
-            while len(found) < runs and not (found and _useless(found[-1])):
+            while len(found) < runs and not (found and _is_useless(found[-1])):
                 found.append(await self.run_once(index, bench))
         except (BenchCancelled, HostUnreachable):  # the value itself is not to blame
             raise
         except WorkbenchError as error:
-            await self.fail(index, error.message)
+            await self.mark_point_failed(index, error.message)
             return ()
-        self.point(index, **point_values(found))
+        self.change_point(index, **point_values(found))
         text = nearest_reference_text(found[-1])
         # one is enough for a sweep
         if text and not any(" reference: " in note for note in self.sweep.notes):
-            self.note(f"{self.sweep.points[index].label} reference: {text}")
+            self.add_note(f"{self.sweep.points[index].label} reference: {text}")
         self._runs_each = len(found)
-        self._estimate(len(found))
+        self._estimate_time_left(len(found))
         return found
 
     async def run_once(
@@ -197,12 +197,12 @@ class SweepProgress:
         self.check_stop()
         result = await self._results.get(await bench())
         why = refusal(result)
-        if why and not broken(result):
-            self.note(f"{self.sweep.points[index].label}: measured again ({why})")
+        if why and not is_broken(result):
+            self.add_note(f"{self.sweep.points[index].label}: measured again ({why})")
             self.check_stop()
             result = await self._results.get(await bench())
         if result.conditions.simulated and not self.sweep.simulated:
-            self.change(simulated=True)  # a server at a URL may be simulated on any host
+            self.change_sweep(simulated=True)  # a server at a URL may be simulated on any host
         return result
 
 
@@ -224,7 +224,7 @@ class SweepDesign(Design[int]):
         self.progress.check_time(self.needs_s(run), label)
 
 
-def broken(result: BenchResult) -> str | None:
+def is_broken(result: BenchResult) -> str | None:
     """Return why a result shows that the server does not work, such as too many failed requests;
     None if the server works."""
     summary = result.summary
@@ -239,23 +239,25 @@ def broken(result: BenchResult) -> str | None:
     return None
 
 
-def _useless(result: BenchResult) -> str | None:
+def _is_useless(result: BenchResult) -> str | None:
     """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
     invalid = result.summary.refused
-    return broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
+    return is_broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 
 
 def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
     """Return the fields of one point of a sweep by name: its state, and the means of the metrics of
     its `results`. The point is failed if one of the results cannot be used."""
-    error = next(filter(None, map(_useless, results)), None)
-    each = [{**_values(result.summary), "limit_pct": limit_pct(result)} for result in results]
+    error = next(filter(None, map(_is_useless, results)), None)
+    each = [
+        {**_values_of_summary(result.summary), "limit_pct": limit_pct(result)} for result in results
+    ]
     return {
         "state": PointState.FAILED if error else PointState.DONE,
         "error": error,
         "result_ids": tuple(result.id for result in results),
         "gpus": _gpu_count(results),
-        **{name: _mean([one[name] for one in each]) for name in each[0]},
+        **{name: _mean_of_known([one[name] for one in each]) for name in each[0]},
     }
 
 
@@ -265,7 +267,7 @@ def _gpu_count(results: Sequence[BenchResult]) -> int | None:
     return next(iter(counts)) or None if len(counts) == 1 else None
 
 
-def _values(summary: BenchSummary) -> dict[str, float | None]:
+def _values_of_summary(summary: BenchSummary) -> dict[str, float | None]:
     gpu = summary.gpu
     return {
         "tok_s": summary.output_tok_s,
@@ -282,7 +284,7 @@ def _values(summary: BenchSummary) -> dict[str, float | None]:
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
@@ -291,4 +293,4 @@ def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of BenchSpec as a sweep stores them: secrets are masked, paths of prompts and
     traces are absolute, and the content of the prompts is named."""
     masked: dict[str, Any] = mask_data(bench)
-    return with_content(with_absolute_paths(masked), TEXT)
+    return set_content(make_paths_absolute(masked), TEXT_CONTENT)

@@ -26,26 +26,26 @@ from workbench.model.sweep import (
     SweepSpec,
     sweep_to_resume,
 )
-from workbench.session.bench.spec import WORDS, with_content
+from workbench.session.bench.spec import WORDS_CONTENT, set_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
-    resumed_concurrency_sweep,
+    plan_resumed_concurrency_sweep,
 )
-from workbench.session.series.conduct import EndedEarly, Ending, conduct_series
+from workbench.session.series.conduct import SeriesEndedEarly, SeriesEnding, conduct_series
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.rate_capacity import (
-    Rates,
+    RateRange,
     plan_rate_capacity,
-    resumed_rate_capacity,
+    plan_resumed_rate_capacity,
 )
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.tune_plan import TunePlanner, load_text
 from workbench.session.series.user_capacity import (
     UserLevels,
+    plan_resumed_user_capacity,
     plan_user_capacity,
-    resumed_user_capacity,
     typical_run_s,
 )
 from workbench.store import paths
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.measurement_lock import MeasurementLock
     from workbench.session.series.sweep_parts import PlannedSweep, SweepParts
 
-_LOOK_S = 0.1  # between two looks for a load of a sweep that is being cancelled
+_POLL_INTERVAL_S = 0.1  # between two looks for a load of a sweep that is being cancelled
 
 
 class Sweeps:
@@ -70,11 +70,11 @@ class Sweeps:
         self._tunes = TunePlanner(parts)
         # by kind; any other kind is the key of a GPU setting
         self._resumed_by: Mapping[str, Callable[[Sweep, SweepSpec], Awaitable[PlannedSweep]]] = {
-            FLAGS.name: self._flags.resumed,
-            CONCURRENCY.name: partial(resumed_concurrency_sweep, parts),
-            USERS.name: partial(resumed_user_capacity, parts),
-            RATES.name: partial(resumed_rate_capacity, parts),
-            TUNES.name: self._tunes.resumed,
+            FLAGS.name: self._flags.plan_resumed,
+            CONCURRENCY.name: partial(plan_resumed_concurrency_sweep, parts),
+            USERS.name: partial(plan_resumed_user_capacity, parts),
+            RATES.name: partial(plan_resumed_rate_capacity, parts),
+            TUNES.name: self._tunes.plan_resumed,
         }
         self._one = asyncio.Lock()
         self._stop: asyncio.Event | None = None  # of the sweep under way
@@ -101,7 +101,7 @@ class Sweeps:
         setting with this key, then restore the previous values. `gpu` None stands for every GPU of
         the server. `pairs` is the number of pairs of runs that compare the best value with the
         previous one, and `bench` has fields of BenchSpec."""
-        planned = await self._gpu.new(
+        planned = await self._gpu.plan_new_sweep(
             setting,
             values,
             gpu,
@@ -113,7 +113,7 @@ class Sweeps:
             password=password,
             bench=bench,
         )
-        return await self._start(planned)
+        return await self._start_sweep(planned)
 
     async def plan_gpu(
         self,
@@ -125,7 +125,7 @@ class Sweeps:
     ) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that `run_gpu` would run, by value: the key "350 W" has those that
         set that value, and the key BACK those that restore the previous values."""
-        return await self._gpu.commands(setting, values, gpu, run_id)
+        return await self._gpu.commands_of_sweep(setting, values, gpu, run_id)
 
     async def run_concurrency(
         self,
@@ -139,7 +139,7 @@ class Sweeps:
         """Measure a server at rising `levels`, which are numbers of concurrent requests. The server
         is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the
         ended sweep."""
-        return await self._start(
+        return await self._start_sweep(
             await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
@@ -155,13 +155,13 @@ class Sweeps:
         """Search the number of users that a server serves under an SLO. The server is the run
         `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the ended search,
         which is a sweep of the kind "users"."""
-        return await self._start(
+        return await self._start_sweep(
             await plan_user_capacity(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
     async def run_rates(
         self,
-        rates: Rates,
+        rates: RateRange,
         *,
         run_id: str | None = None,
         url: str | None = None,
@@ -171,11 +171,13 @@ class Sweeps:
         """Search the rate of requests with which a server keeps its SLO over a horizon. The server
         is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the
         ended search, which is a sweep of the kind "rates"."""
-        return await self._start(
+        return await self._start_sweep(
             await plan_rate_capacity(self._parts, rates, run_id, url, max_minutes, bench)
         )
 
-    def users_run_s(self, levels: UserLevels, run_id: str | None, url: str | None) -> float | None:
+    def user_capacity_run_s(
+        self, levels: UserLevels, run_id: str | None, url: str | None
+    ) -> float | None:
         """Return how long one run of a search for users takes, from the newest valid result of the
         same server. None if there is none."""
         return typical_run_s(self._parts, levels, run_id, url)
@@ -201,7 +203,7 @@ class Sweeps:
         flags. Then compare the best combination with the current values in `pairs` pairs of runs,
         and also its answers unless `quality` is False (ExperimentSpec). A live selected run is
         stopped first and started again at the end."""
-        planned = await self._flags.new(
+        planned = await self._flags.plan_new_sweep(
             flags,
             runs=runs,
             pairs=pairs,
@@ -210,7 +212,7 @@ class Sweeps:
             quality_texts=quality_texts,
             bench=bench,
         )
-        return await self._start(planned)
+        return await self._start_sweep(planned)
 
     async def plan_tune(
         self,
@@ -226,7 +228,7 @@ class Sweeps:
         """Return a tune of the plan under edit that `run_tune` carries out. `goal` is a key of
         GOALS (model/tune.py), and `limits` a text such as "ttft<=500@p95, power<=400". Raises
         WorkbenchError if it cannot be carried out."""
-        return await self._tunes.tune(
+        return await self._tunes.plan_new_tune(
             goal,
             limits,
             starts=starts,
@@ -244,7 +246,7 @@ class Sweeps:
 
     def tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
-        return self._tunes.cost(planned)
+        return self._tunes.cost_of_tune(planned)
 
     async def tune_setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
         """Return what a tune would do to GPU settings, as the outcomes of dry runs."""
@@ -253,7 +255,7 @@ class Sweeps:
     async def run_tune(self, planned: PlannedSweep) -> Sweep:
         """Carry out a planned tune, and return it when it has ended. A live selected run is stopped
         first and started again at the end."""
-        return await self._start(planned)
+        return await self._start_sweep(planned)
 
     async def resume(
         self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None
@@ -261,24 +263,24 @@ class Sweeps:
         """Continue a stored sweep, and return it when it has ended. `max_minutes` limits its time
         from now on. None sets no limit, but for a tune what is left of its own. Raises InputError if
         the sweep cannot be resumed."""
-        async with self._alone(f"sweep {sweep_id}") as stop:
+        async with self._hold_alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
                 left = minutes_left(sweep) if max_minutes is None else max_minutes
-                spec = replace(self._resumable(sweep), max_minutes=left)
+                spec = replace(self._resumable_spec(sweep), max_minutes=left)
                 await self._parts.servers.supervisor.runs()
                 planner = self._resumed_by.get(sweep.kind)
                 if planner is not None:
                     planned = await planner(sweep, spec)
                 else:
-                    planned = await self._gpu.resumed(sweep, spec, password)
-                return await self._carry_out(sweep_to_resume(sweep), planned, stop)
+                    planned = await self._gpu.plan_resumed_sweep(sweep, spec, password)
+                return await self._carry_out_sweep(sweep_to_resume(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that resuming a sweep of a GPU setting would run, by value: the key
         "350 W" has those that set that value, and the key BACK those that restore the previous
         values."""
         sweep = await asyncio.to_thread(self.store.get, sweep_id)
-        return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
+        return await self._gpu.resumed_commands(sweep, self._resumable_spec(sweep))
 
     async def cancel(self) -> None:
         """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored
@@ -292,7 +294,7 @@ class Sweeps:
             while not ended.done():
                 await self._parts.experiments.stop()
                 await self._parts.bench.cancel()
-                await asyncio.wait({ended}, timeout=_LOOK_S)
+                await asyncio.wait({ended}, timeout=_POLL_INTERVAL_S)
         finally:
             ended.cancel()
 
@@ -302,7 +304,7 @@ class Sweeps:
 
     # ---- carried out
 
-    async def _start(self, planned: PlannedSweep) -> Sweep:
+    async def _start_sweep(self, planned: PlannedSweep) -> Sweep:
         core = self._parts.core
         points = tuple(SweepPoint(label, x) for label, x in planned.points)
         first = empty(
@@ -314,13 +316,13 @@ class Sweeps:
             simulated=core.state.simulated,
             spec=planned.spec,
         )
-        async with self._alone(f"a {first.description}") as stop:
+        async with self._hold_alone(f"a {first.description}") as stop:
             sweep = await asyncio.to_thread(self.store.add, first)
             with self.store.held(sweep.id):
-                return await self._carry_out(sweep, planned, stop)
+                return await self._carry_out_sweep(sweep, planned, stop)
 
     @asynccontextmanager
-    async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
+    async def _hold_alone(self, what: str) -> AsyncIterator[asyncio.Event]:
         """Hold the measurement lock of the host while the block runs, and yield the event that
         stops the sweep. `what` is the text that other Workbenches show about the lock. Raises
         BenchError if this session runs a sweep already, or if another Workbench measures on the
@@ -332,39 +334,43 @@ class Sweeps:
                 host=host,
                 next_step="wait until that sweep has ended, or cancel it",
             )
-        async with self._one, self._lock.hold(what):
+        async with self._one, self._lock.hold_lock(what):
             self._stop = asyncio.Event()
             try:
                 yield self._stop
             finally:
                 self._stop = None
 
-    async def _carry_out(self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event) -> Sweep:
+    async def _carry_out_sweep(
+        self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event
+    ) -> Sweep:
         """Carry out a sweep while this session holds the measurement lock, and return the ended
         sweep. `planned` does the measurements, and the event `stop` ends them. If this task is
         cancelled, the sweep is stored as stopped before CancelledError is raised."""
         core, servers = self._parts.core, self._parts.servers
         minutes = planned.spec.max_minutes
         progress = SweepProgress(core, self._parts.results, self.store, sweep, stop, minutes)
-        progress.change()
+        progress.change_sweep()
         await progress.save()
         what = sweep.description
-        with core.busy(what), servers.reserve(f"a {what}"):
+        with core.show_busy(what), servers.reserve(f"a {what}"):
             ending = await conduct_series(planned.design(progress))
-        self._end(progress, ending, planned)
+        self._end_sweep(progress, ending, planned)
         await progress.save()
         await self._parts.results.refresh()  # their rows say what the sweep has found
-        if ending.unexpected is not None:
-            raise ending.unexpected
+        if ending.is_unexpected is not None:
+            raise ending.is_unexpected
         return progress.sweep
 
-    def _end(self, progress: SweepProgress, ending: Ending, planned: PlannedSweep) -> None:
+    def _end_sweep(
+        self, progress: SweepProgress, ending: SeriesEnding, planned: PlannedSweep
+    ) -> None:
         """Set the final state of a sweep, with the reason if it ended early, and its best value.
         Record the outcome in the activity log."""
-        state, why = ending.state, _reason(ending.cause)
+        state, why = ending.state, _reason_of_cause(ending.cause)
         progress.skip_rest(why or "not reached")
         measured = any(p.state == PointState.DONE for p in progress.sweep.points)
-        if isinstance(ending.cause, EndedEarly) and not measured:
+        if isinstance(ending.cause, SeriesEndedEarly) and not measured:
             state = SeriesState.FAILED
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
@@ -372,15 +378,15 @@ class Sweeps:
         if state == SeriesState.DONE and sweep.error:
             state = SeriesState.FAILED  # all is measured, but a GPU or server is not as it was
         if state == SeriesState.DONE and why:
-            progress.note(f"ended early: {why}")
+            progress.add_note(f"ended early: {why}")
         if planned.knee is not None:
             found = planned.knee(sweep.points)
-            progress.change(knee=found.index, knee_text=found.text)
-        progress.change(state=state, left_s=None, error=error)
+            progress.change_sweep(knee=found.index, knee_text=found.text)
+        progress.change_sweep(state=state, left_s=None, error=error)
         outcome = progress.sweep.knee_text or error or state
-        self._parts.core.record(f"# sweep {sweep.id} of {sweep.name}", outcome)
+        self._parts.core.record_command(f"# sweep {sweep.id} of {sweep.name}", outcome)
 
-    def _resumable(self, sweep: Sweep) -> SweepSpec:
+    def _resumable_spec(self, sweep: Sweep) -> SweepSpec:
         which, host = f"sweep {sweep.id}", self._parts.core.host.name
         check_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:
@@ -403,7 +409,7 @@ class Sweeps:
                 next_step="start a new sweep",
             )
         # an older Workbench named no content, and its prompts were words
-        return replace(sweep.spec, bench=with_content(sweep.spec.bench, WORDS))
+        return replace(sweep.spec, bench=set_content(sweep.spec.bench, WORDS_CONTENT))
 
 
 def minutes_left(sweep: Sweep) -> float | None:
@@ -422,7 +428,7 @@ def minutes_left(sweep: Sweep) -> float | None:
     return left
 
 
-def _reason(cause: BaseException | None) -> str | None:
+def _reason_of_cause(cause: BaseException | None) -> str | None:
     """Return in words why a sweep ended before all of it was done; None if nothing ended it."""
     if cause is None:
         return None
@@ -430,4 +436,4 @@ def _reason(cause: BaseException | None) -> str | None:
         return "cancelled"
     if isinstance(cause, WorkbenchError):
         return cause.message
-    return str(cause) if isinstance(cause, EndedEarly) else repr(cause)
+    return str(cause) if isinstance(cause, SeriesEndedEarly) else repr(cause)

@@ -43,9 +43,9 @@ from workbench.model.tune_standings import (
 )
 from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
-from workbench.session.series.conduct import Stopped
+from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.confirmation import check_ended, confirm_value
-from workbench.session.series.flag_sweep import Combination, FlagSweep, changes_answers
+from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, changes_answers
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
     from workbench.model.tune import Goal, TuneSpec
 
-_NOT_TRIED = "not tried"
-_ANSWERS_HOLD = "its answers keep the limit on KLD"
-_OF_FINAL = 1000  # first seed of the final: its loads are none of the race
-_LISTED = 24  # results that the preset names
+_NOT_TRIED_TEXT = "not tried"
+_ANSWERS_KEEP_LIMIT_TEXT = "its answers keep the limit on KLD"
+_FIRST_SEED_OF_FINAL = 1000  # first seed of the final: its loads are none of the race
+_MAX_LISTED_RESULTS = 24  # results that the preset names
 
 # Returns the combination of an entry, or why no server can be started with it.
-Combine = Callable[[Sequence[str]], "Combination | str"]
+CombineEntry = Callable[[Sequence[str]], "FlagCombination | str"]
 # Stores a plan with its title and evidence as a preset, and returns its id and its path.
-SavePreset = Callable[[Combination, str, Sequence[str]], Awaitable[tuple[str, str]]]
+SavePreset = Callable[[FlagCombination, str, Sequence[str]], Awaitable[tuple[str, str]]]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Tune(FlagSweep):
 
     spec: TuneSpec | None = None
     size: RaceSize | None = None
-    combine: Combine | None = None
+    combine: CombineEntry | None = None
     save_preset: SavePreset | None = None
     began_anew: bool = True  # not resumed
     _took_s: list[float] = field(default_factory=list, init=False)  # of each start of the race
@@ -86,12 +86,12 @@ class Tune(FlagSweep):
         await self._read_noise()
         await self._read_answers_time()
         # answers are compared in the final, if the best one changes them
-        self.progress.change(quality="")
+        self.progress.change_sweep(quality="")
 
     # ---- GPU settings
 
     @property
-    def _settings(self) -> frozenset[str]:
+    def _gpu_settings(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
         each = (gpu_settings_in(one.sets) for one in self._spec.candidates)
         return frozenset(key for settings in each for key in settings)
@@ -103,11 +103,11 @@ class Tune(FlagSweep):
     async def _check_settings(self) -> None:
         """Raise SettingsError if a GPU setting that the candidates change is altered already. What a
         killed tune has left behind is reverted first. The guard does that too, but later."""
-        if not self._settings:
+        if not self._gpu_settings:
             return
         self.parts.gpu.guard.begin_heartbeats()  # it reverts the settings of a tune that is killed
         if self.progress.sweep.start is not None:
-            await self._revert()
+            await self._revert_settings()
         if self.progress.sweep.experiment_id is not None:
             return  # the race is over; the final reverts what it left on, and checks the others
         await self.parts.gpu.alterations.read()
@@ -115,7 +115,7 @@ class Tune(FlagSweep):
         on = [
             f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
             for one in self.parts.core.state.alterations
-            if one.setting in self._settings and one.gpu_index in gpus
+            if one.setting in self._gpu_settings and one.gpu_index in gpus
         ]
         if on:
             raise SettingsError(
@@ -125,11 +125,11 @@ class Tune(FlagSweep):
                 next_step="revert them first: r on the screen, or workbench gpu revert",
             )
 
-    async def set_up(self, run: int) -> None:
+    async def set_up_server(self, run: int) -> None:
         settings = gpu_settings_in(self.combinations[run].sets)
         if not settings:
             return
-        self.progress.change(start={"settings": sorted(settings)})
+        self.progress.change_sweep(start={"settings": sorted(settings)})
         await self.progress.save()
         for gpu in await self._gpus():
             report = await self.parts.gpu.apply(settings, gpu)
@@ -140,10 +140,10 @@ class Tune(FlagSweep):
                     f"{failed.message}"
                 )
 
-    async def _revert(self) -> None:
+    async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
         for gpu in await self._gpus():
-            report = await self.parts.gpu.revert(gpu, settings=self._settings)
+            report = await self.parts.gpu.revert(gpu, settings=self._gpu_settings)
             failed = next((one for one in report.outcomes if not one.ok), None)
             if failed is not None:
                 raise SettingsError(
@@ -152,19 +152,19 @@ class Tune(FlagSweep):
                     host=self.parts.core.host.name,
                     next_step="run `workbench gpu revert`",
                 )
-        self.progress.change(start=None)
+        self.progress.change_sweep(start=None)
 
     # ---- the race
 
     def next_run(self) -> int | None:
         while (run := self.progress.next_value) is not None:
-            if self._out_of_time(run):
+            if self._is_out_of_time(run):
                 self._skip_for_time()
                 break
-            if (why := self._known_to_fail(run)) is None:
+            if (why := self._is_known_to_fail(run)) is None:
                 return run
-            self.progress.point(run, state=PointState.FAILED, error=why)
-        if self._current_block_number == 1 and not self._time_is_up:
+            self.progress.change_point(run, state=PointState.FAILED, error=why)
+        if self._current_block_number == 1 and not self._is_time_up:
             self._begin_second_block()
             return self.progress.next_value
         return None
@@ -178,30 +178,30 @@ class Tune(FlagSweep):
             await super().make(run)
         finally:
             if gpu_settings_in(self.combinations[run].sets):
-                await await_uninterrupted(self._revert())
+                await await_uninterrupted(self._revert_settings())
         point = self.progress.sweep.points[run]
         if point.state == PointState.DONE:
             results = [await self.parts.results.get(result) for result in point.result_ids]
             if (broken := self._broken_limit(results)) is not None:
-                self.progress.point(run, error=limit_error(broken))
-            if log_value(self.progress.sweep.points[run], self._goal) is None:
+                self.progress.change_point(run, error=limit_error(broken))
+            if log_value(self.progress.sweep.points[run], self._tune_goal) is None:
                 why = self._why_unmeasured(self.progress.sweep.points[run], results)
-                self.progress.point(run, state=PointState.FAILED, error=why)
+                self.progress.change_point(run, state=PointState.FAILED, error=why)
         self._took_s.append(time.monotonic() - began_s)
         await self._read_noise()
         await self.progress.save()
-        self._log(run)
+        self._log_of_run(run)
         await self.progress.save()
 
     def _why_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
-        if getattr(point, self._goal.field) == 0:
-            return f"{self._goal.title} is 0: no request kept the limits"
-        name = self._goal.metric.partition(".")[0]
+        if getattr(point, self._tune_goal.field) == 0:
+            return f"{self._tune_goal.title} is 0: no request kept the limits"
+        name = self._tune_goal.metric.partition(".")[0]
         reasons = (result.summary.absent.get(name) for result in results)
         why = next(filter(None, reasons), "")
-        return f"{self._goal.title} {UNMEASURED}{f' ({why})' if why else ''}"
+        return f"{self._tune_goal.title} {UNMEASURED}{f' ({why})' if why else ''}"
 
-    def _log(self, run: int) -> None:
+    def _log_of_run(self, run: int) -> None:
         """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
         be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
@@ -209,20 +209,20 @@ class Tune(FlagSweep):
         if not point.error:
             return None
         if entry:
-            return self.progress.note(f"{block}: {changes_text(entry)}: out, {point.error}")
+            return self.progress.add_note(f"{block}: {changes_text(entry)}: out, {point.error}")
         broken = broken_limit(point)
         if block == 1 and not broken:
-            self.progress.point(run, state=PointState.FAILED)
+            self.progress.change_point(run, state=PointState.FAILED)
             raise BenchError(
                 f"the start preset could not be measured: {point.error}",
                 next_step="give longer runs (--requests, --seconds), or looser limits, whichever is the "
                 "reason",
             )
         if not broken:
-            return self.progress.note(
+            return self.progress.add_note(
                 f"{point.label}: the start preset could not be measured again"
             )
-        return self.progress.note(
+        return self.progress.add_note(
             f"{point.label}: the start preset itself breaks a limit ({broken}); the tune looks for "
             "the best that keeps all"
         )
@@ -248,7 +248,7 @@ class Tune(FlagSweep):
         return await find_users(bench, self.parts.results, self.load_of(run))
 
     @property
-    def _goal(self) -> Goal:
+    def _tune_goal(self) -> Goal:
         return tune.goal_called(self._spec.goal)
 
     @property
@@ -257,7 +257,7 @@ class Tune(FlagSweep):
         return self.spec
 
     @property
-    def _size(self) -> RaceSize:
+    def _race_size(self) -> RaceSize:
         assert self.size is not None
         return self.size
 
@@ -265,7 +265,7 @@ class Tune(FlagSweep):
     def _current_block_number(self) -> int:
         return max(entry_of_point_label(point.label)[0] for point in self.progress.sweep.points)
 
-    def _known_to_fail(self, run: int) -> str | None:
+    def _is_known_to_fail(self, run: int) -> str | None:
         """Return why a server needs no start to know that it would fail; None if it may work."""
         _, entry = entry_of_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine
@@ -273,7 +273,7 @@ class Tune(FlagSweep):
             failed = entry_of_point_label(point.label)[1]
             real = point.state == PointState.FAILED and "not started" in (point.error or "")
             if real and failed and needs_more(failed, entry, engine):
-                return f"{_NOT_TRIED}: {changes_text(failed)} did not start, and this needs more memory"
+                return f"{_NOT_TRIED_TEXT}: {changes_text(failed)} did not start, and this needs more memory"
         return None
 
     def _begin_second_block(self) -> None:
@@ -281,17 +281,19 @@ class Tune(FlagSweep):
         holds = not start_breaks(self.progress.sweep)
         if not found:
             return
-        chosen = tune_race.second_block(
-            found, self._size.kept, self._may_join, self._race_noise, start_holds=holds
+        chosen = tune_race.entries_of_second_block(
+            found, self._race_size.kept, self._may_join, self._race_noise, start_holds=holds
         )
         for place, entry in enumerate(sorted(found, key=lambda one: -found[one]), 1):
-            self.progress.note(
-                f"1: {changes_text(entry)}: place {place} with {_percent(found[entry])} against the "
-                f"start preset in one start; {_advancement_text(entry, found, chosen, self._size.kept)}"
+            self.progress.add_note(
+                f"1: {changes_text(entry)}: place {place} with {_percent_of_log_ratio(found[entry])} against the "
+                f"start preset in one start; {_advancement_text(entry, found, chosen, self._race_size.kept)}"
             )
         for entry in chosen:
             if entry not in found:
-                self.progress.note(f"2: {changes_text(entry)}: joined, because each gained alone")
+                self.progress.add_note(
+                    f"2: {changes_text(entry)}: joined, because each gained alone"
+                )
         if not chosen:
             return
         entries = (START, *chosen)
@@ -306,7 +308,7 @@ class Tune(FlagSweep):
         more = max(1.0, measured / assumed.run_pct) if measured is not None else 1.0
         return Noise(assumed.server_pct * more, assumed.run_pct * more)
 
-    def _combination(self, entry: Entry) -> Combination:
+    def _combination(self, entry: Entry) -> FlagCombination:
         assert self.combine is not None
         found = self.combine(entry)
         if isinstance(found, str):
@@ -350,11 +352,11 @@ class Tune(FlagSweep):
         return None
 
     @property
-    def _final_s(self) -> float:
-        return 2 * self._size.pairs * self._start_s + self._answers_s
+    def _final_duration_s(self) -> float:
+        return 2 * self._race_size.pairs * self._start_duration_s + self._answers_s
 
     @property
-    def _start_s(self) -> float:
+    def _start_duration_s(self) -> float:
         """The mean time of a start with its runs, of the commands before if this one has ended none;
         0 before the first has ended."""
         if self._took_s:
@@ -371,43 +373,43 @@ class Tune(FlagSweep):
             return
         known = [
             one.took_s
-            for one in await self.parts.results.quality()
+            for one in await self.parts.results.list_quality_results()
             if one.took_s is not None and one.conditions_a.get("model") == plan.model
         ]
         self._answers_s = known[0] if known else 0.0
 
-    def _out_of_time(self, run: int) -> bool:
+    def _is_out_of_time(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
         The start preset and one candidate are always measured."""
         in_first = entry_of_point_label(self.progress.sweep.points[run].label)[0] == 1
         if in_first and run < 2:
             return False
-        return not self.progress.limit.leaves(self._start_s + self._final_s)
+        return not self.progress.limit.leaves(self._start_duration_s + self._final_duration_s)
 
     @property
-    def _time_is_up(self) -> bool:
-        block = (1 + self._size.kept) * self._start_s
-        return not self.progress.limit.leaves(block + self._final_s)
+    def _is_time_up(self) -> bool:
+        block = (1 + self._race_size.kept) * self._start_duration_s
+        return not self.progress.limit.leaves(block + self._final_duration_s)
 
     def _skip_for_time(self) -> None:
         why = "the time that is left is needed for the final"
         skipped = []
         for index, point in enumerate(self.progress.sweep.points):
             if point.state == PointState.PLANNED:
-                self.progress.point(index, state=PointState.SKIPPED, error=why)
+                self.progress.change_point(index, state=PointState.SKIPPED, error=why)
                 skipped.append(changes_text(entry_of_point_label(point.label)[1]))
-        self.progress.note(f"{_NOT_TRIED}, {why}: {', '.join(skipped)}")
+        self.progress.add_note(f"{_NOT_TRIED_TEXT}, {why}: {', '.join(skipped)}")
 
     # ---- the final
 
     def experiment_options(self) -> dict[str, Any]:
         options = super().experiment_options()
-        seed = int(self.bench.get("seed") or 0) + _OF_FINAL
+        seed = int(self.bench.get("seed") or 0) + _FIRST_SEED_OF_FINAL
         # the race has warmed the machine up, and compiled both servers
         return {
             **options,
             "bench": dict(self._load_of_tune),
-            "metric": self._goal.metric,
+            "metric": self._tune_goal.metric,
             "seed": seed,
             "throw_away": False,
         }
@@ -424,22 +426,25 @@ class Tune(FlagSweep):
         name = shlex.join(best)
         for entry in found:
             if entry != best and self._current_block_number == 2:
-                self.progress.note(
-                    f"2: {changes_text(entry)}: {_percent(found[entry])} against the start preset in the "
+                self.progress.add_note(
+                    f"2: {changes_text(entry)}: {_percent_of_log_ratio(found[entry])} against the start preset in the "
                     f"race; out, {changes_text(best)} is ahead"
                 )
         holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
-        self.progress.note(
-            f"{changes_text(best)}: {holds}, with {_percent(found[best])}, and meets the start preset in the final"
+        self.progress.add_note(
+            f"{changes_text(best)}: {holds}, with {_percent_of_log_ratio(found[best])}, "
+            "and meets the start preset in the final"
         )
         await self.progress.save()
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        await confirm_value(self.progress, name, "the start preset", self.experiment(_arm(best)))
+        await confirm_value(
+            self.progress, name, "the start preset", self.run_experiment(_arm_name_of_entry(best))
+        )
         number = self.progress.sweep.experiment_id
         if number is None:
-            raise _unjudged(f"{name} could not be compared in pairs")
-        return await self._judge(name, best, await self.parts.experiments.get(number))
+            raise _unjudged_text(f"{name} could not be compared in pairs")
+        return await self._judge_final(name, best, await self.parts.experiments.get(number))
 
     async def _leader(self) -> Entry | None:
         """Return what meets the start preset in the final. A leader whose answers break the limit on
@@ -452,10 +457,10 @@ class Tune(FlagSweep):
             if best is None or not self._needs_check(best):
                 return best
             if (broken := await self._check_answers(best)) is None:
-                self.progress.note(f"{changes_text(best)}: {_ANSWERS_HOLD}")
+                self.progress.add_note(f"{changes_text(best)}: {_ANSWERS_KEEP_LIMIT_TEXT}")
                 await self.progress.save()
                 return best
-            self._exclude(best, limit_error(broken))
+            self._exclude_entry(best, limit_error(broken))
             await self.progress.save()
 
     def _needs_check(self, entry: Entry) -> bool:
@@ -465,22 +470,22 @@ class Tune(FlagSweep):
         engine = self.combinations[0].editor.plan.engine
         if self._spec.limits.kld is None or not changes_answers(engine, entry):
             return False
-        if f"{changes_text(entry)}: {_ANSWERS_HOLD}" in self.progress.sweep.notes:
+        if f"{changes_text(entry)}: {_ANSWERS_KEEP_LIMIT_TEXT}" in self.progress.sweep.notes:
             return False
-        starts = self._starts_made + tune_race.CHECK_STARTS + 2 * self._size.pairs
-        check_s = tune_race.CHECK_STARTS * self._start_s
-        return starts <= self._spec.starts and limit.leaves(check_s + self._final_s)
+        starts = self._starts_made + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
+        check_s = tune_race.ANSWER_CHECK_STARTS * self._start_duration_s
+        return starts <= self._spec.starts and limit.leaves(check_s + self._final_duration_s)
 
     async def _check_answers(self, entry: Entry) -> str | None:
         """Compare the answers of an entry with those of the start preset, in an experiment of one
         pair. Return the limit that they break; None if they keep it."""
-        self.progress.note(
+        self.progress.add_note(
             f"{changes_text(entry)}: leads, and can answer otherwise: answers are compared"
         )
-        self.progress.change(quality="")
+        self.progress.change_sweep(quality="")
         try:
-            experiment = await self.experiment(_arm(entry), pairs=1)
-        except (BenchCancelled, Stopped):
+            experiment = await self.run_experiment(_arm_name_of_entry(entry), pairs=1)
+        except (BenchCancelled, SeriesStopped):
             raise
         except WorkbenchError as error:
             return f"the KLD {UNMEASURED} ({error.message})"
@@ -489,15 +494,15 @@ class Tune(FlagSweep):
         check_ended(self.progress, changes_text(entry), experiment)
         if experiment.state == SeriesState.FAILED:
             return f"the KLD {UNMEASURED} ({experiment.error})"
-        return await self._broken_kld(await self.parts.experiments.get(experiment.id))
+        return await self._broken_kld_limit(await self.parts.experiments.get(experiment.id))
 
-    async def _broken_kld(self, experiment: Experiment) -> str | None:
+    async def _broken_kld_limit(self, experiment: Experiment) -> str | None:
         """Return how the answers of B break the limit on KLD; None if they keep it. An interval that
         reaches above the limit breaks it."""
         limit, comparison = self._spec.limits.kld, experiment.comparison
         if limit is None or comparison is None or not comparison.answer_changes:
             return None
-        known = await self.parts.results.quality()
+        known = await self.parts.results.list_quality_results()
         measured = [
             measure.value
             for one in known
@@ -514,30 +519,32 @@ class Tune(FlagSweep):
             return None
         return f"KLD >= {worst.value:.2g} (interval up to {worst.high:.2g}), limit {limit:g}"
 
-    def _exclude(self, entry: Entry, why: str) -> None:
+    def _exclude_entry(self, entry: Entry, why: str) -> None:
         """Take an entry out of the race, and those that join it with others."""
         for index, point in enumerate(self.progress.sweep.points):
             with_it = set(entry) <= set(entry_of_point_label(point.label)[1])
             if point.state == PointState.DONE and with_it:
-                self.progress.point(index, error=why)
-        self.progress.note(f"{changes_text(entry)}: out, {why}")
+                self.progress.change_point(index, error=why)
+        self.progress.add_note(f"{changes_text(entry)}: out, {why}")
 
     @property
     def _starts_made(self) -> int:
         """The number of servers that were started so far, but for those of the final."""
         raced = [p for p in self.progress.sweep.points if p.state != PointState.SKIPPED]
-        started = sum(not (p.error or "").startswith(_NOT_TRIED) for p in raced)
-        return started + tune_race.CHECK_STARTS * self._checks
+        started = sum(not (p.error or "").startswith(_NOT_TRIED_TEXT) for p in raced)
+        return started + tune_race.ANSWER_CHECK_STARTS * self._checks
 
-    async def _judge(self, name: str, best: Entry, experiment: Experiment) -> None:
+    async def _judge_final(self, name: str, best: Entry, experiment: Experiment) -> None:
         comparison = experiment.comparison
         change = comparison.metrics[0] if comparison is not None else None
         if experiment.state != SeriesState.DONE or comparison is None or change is None:
-            raise _unjudged(f"the final of {name} failed: {experiment.error}")
-        broken = await self._broken_in_final(experiment, "B") or await self._broken_kld(experiment)
+            raise _unjudged_text(f"the final of {name} failed: {experiment.error}")
+        broken = await self._limit_broken_in_final(experiment, "B") or await self._broken_kld_limit(
+            experiment
+        )
         if broken is not None:
             return self._record_no_improvement(f"in the final, {name} {limit_error(broken)}")
-        breaks = await self._broken_in_final(experiment, "A")
+        breaks = await self._limit_broken_in_final(experiment, "A")
         is_better = change.verdict == BETTER
         if comparison.broken_answer_clause or not comparison.like_for_like:
             return self._record_no_improvement(
@@ -554,14 +561,14 @@ class Tune(FlagSweep):
         text = self._gain_text(change, name) if is_better else self._feasible_text(change, name)
         if breaks is not None:
             text += f"; the start preset breaks a limit ({breaks}), and this keeps all"
-            self.progress.change(confirmed=True)
+            self.progress.change_sweep(confirmed=True)
         if comparison.quality:
             text += f"; {comparison.quality}"
-        text += f"; {self._cost(experiment)}"
-        self.progress.change(knee_text=text)
+        text += f"; {self._tune_cost(experiment)}"
+        self.progress.change_sweep(knee_text=text)
         return await self._write_preset(best, text, experiment)
 
-    async def _broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
+    async def _limit_broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
         """Return the first limit that the runs of an arm do not keep; None if they keep all."""
         results = [
             await self.parts.results.get(run.result_id)
@@ -572,46 +579,47 @@ class Tune(FlagSweep):
 
     def _gain_text(self, change: MetricChange, name: str) -> str:
         assert change.change_pct is not None and change.interval_pct is not None
-        sign = -1 if self._goal.less_is_better else 1
+        sign = -1 if self._tune_goal.less_is_better else 1
         size = abs(change.change_pct)
         least = size - change.interval_pct
         return (
-            f"{_signed(sign * size)} % (at least {_signed(sign * least)} %) {self._goal.title} with "
-            f"{name}"
+            f"{_signed_percent_text(sign * size)} % "
+            f"(at least {_signed_percent_text(sign * least)} %) {self._tune_goal.title} with {name}"
         )
 
     def _feasible_text(self, change: MetricChange, name: str) -> str:
         if change.change_pct is None or change.interval_pct is None:
             return f"{name} keeps the limits"
         width = half_width(change.interval_pct)
-        return f"{name} keeps the limits with {_signed(change.change_pct)} % ± {width} {self._goal.title}"
+        gain = _signed_percent_text(change.change_pct)
+        return f"{name} keeps the limits with {gain} % ± {width} {self._tune_goal.title}"
 
     def _record_no_improvement(self, why: str, final: MetricChange | None = None) -> None:
         """Say that nothing better was found, and what would have been. `final` has the pairs of the
         final, which show how servers differ here."""
         said = f"nothing better found: {why}"
-        size = self._raced()
+        size = self._raced_entries()
         pairs = final.pairs if final is not None else ()
         ratios = [math.log(b / a) for a, b in pairs if a and b]
-        measured = tune_race.noise_of(self._run_noise_pct, ratios)
-        noise = measured or self._partly_measured
+        measured = tune_race.combine_noise(self._run_noise_pct, ratios)
+        noise = measured or self._was_partly_measured
         if size is not None:
-            servers = _of_noise(noise.server_pct, measured is not None)
-            runs = f" and runs by {_of_noise(noise.run_pct, self._run_noise_pct is not None)}"
+            servers = _noise_text(noise.server_pct, measured is not None)
+            runs = f" and runs by {_noise_text(noise.run_pct, self._run_noise_pct is not None)}"
             together = ", with the noise of their runs"
             differ = f"servers differ by {servers}{runs if noise.run_pct else together}"
-            said += f"; {_findable_text(tune_race.findable_pct(size, noise))}: {differ}"
-        self.progress.change(knee_text=said, confirmed=self.progress.sweep.confirmed)
+            said += f"; {_findable_text(tune_race.findable_gain_pct(size, noise))}: {differ}"
+        self.progress.change_sweep(knee_text=said, confirmed=self.progress.sweep.confirmed)
 
     @property
-    def _partly_measured(self) -> Noise:
+    def _was_partly_measured(self) -> Noise:
         return Noise(
             run_pct=Noise().run_pct if self._run_noise_pct is None else self._run_noise_pct
         )
 
     async def _read_noise(self) -> None:
         """Read how the runs of one server differed, from the results of the race."""
-        name, _, part = self._goal.metric.partition(".")
+        name, _, part = self._tune_goal.metric.partition(".")
         servers = []
         for point in self.progress.sweep.points:
             of_one = [await self.parts.results.get(number) for number in point.result_ids]
@@ -621,7 +629,7 @@ class Tune(FlagSweep):
             servers.append([math.log(value) for value in values if value])
         self._run_noise_pct = tune_race.run_noise_pct(servers)
 
-    def _raced(self) -> RaceSize | None:
+    def _raced_entries(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the
         limits count. None if it was none, or if the start preset does not keep the limits."""
         first = [p for p in self.progress.sweep.points if entry_of_point_label(p.label)[0] == 1]
@@ -634,10 +642,12 @@ class Tune(FlagSweep):
         if START not in kept or count < 1:
             return None
         return replace(
-            self._size, candidates=count, kept=min(self._size.kept, tune_race.number_kept(count))
+            self._race_size,
+            candidates=count,
+            kept=min(self._race_size.kept, tune_race.count_kept_candidates(count)),
         )
 
-    def _cost(self, experiment: Experiment) -> str:
+    def _tune_cost(self, experiment: Experiment) -> str:
         done = sum(run.state == RunState.DONE for run in experiment.runs)
         said = count_of(self._starts_made + done, "start")
         if again := len(experiment.runs) - done:
@@ -658,36 +668,38 @@ class Tune(FlagSweep):
         evidence = (
             f"{simulated}Tune {number} on {self.progress.sweep.host}: {text}.",
             f"Evidence: experiment {experiment.id}, results "
-            f"{', '.join(f'#{each}' for each in ids[:_LISTED])}; `workbench tune show {number}`.",
+            f"{', '.join(f'#{each}' for each in ids[:_MAX_LISTED_RESULTS])}; `workbench tune show {number}`.",
         )
         assert self.save_preset is not None
         try:
             name, path = await self.save_preset(self._combination(best), str(number), evidence)
         except (PresetError, OSError) as error:
             said = error.message if isinstance(error, WorkbenchError) else str(error)
-            self.progress.note(f"the preset could not be written: {said}")
+            self.progress.add_note(f"the preset could not be written: {said}")
             return
-        self.progress.note(f"wrote the preset {name} ({path}): `workbench presets apply {name}`")
+        self.progress.add_note(
+            f"wrote the preset {name} ({path}): `workbench presets apply {name}`"
+        )
 
 
-def _arm(entry: Entry) -> Arm:
+def _arm_name_of_entry(entry: Entry) -> Arm:
     return Arm(sets=plan_assignments_in(entry), gpu=gpu_settings_in(entry))
 
 
-def _unjudged(why: str) -> BenchError:
+def _unjudged_text(why: str) -> BenchError:
     """Return the error of a tune whose final came to no verdict. Such a tune can be resumed."""
     return BenchError(why, next_step="`workbench tune resume` carries the final out again")
 
 
-def _percent(log_ratio: float) -> str:
+def _percent_of_log_ratio(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def _findable_text(findable_pct: float | None) -> str:
-    share_pct = 100 * tune_race.FOUND_SHARE
+    share_pct = 100 * tune_race.FOUND_TUNES_SHARE
     if findable_pct is None:
         return (
-            f"an improvement of {tune_race.MOST_PCT:g} % of one candidate would not have been found "
+            f"an improvement of {tune_race.MAX_GAIN_PCT:g} % of one candidate would not have been found "
             f"in {share_pct:.0f} % of such tunes"
         )
     return (
@@ -696,7 +708,7 @@ def _findable_text(findable_pct: float | None) -> str:
     )
 
 
-def _of_noise(percent: float, measured: bool) -> str:
+def _noise_text(percent: float, measured: bool) -> str:
     return f"{percent:.2g} % ({'measured in this tune' if measured else 'assumed'})"
 
 
@@ -714,5 +726,5 @@ def _advancement_text(
     return "out, only the best one goes on" if alone == 1 else f"out, not among the best {alone}"
 
 
-def _signed(percent: float) -> str:
+def _signed_percent_text(percent: float) -> str:
     return f"{percent:+.1f}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.advisor.candidates import Work, gpu_choices, list_candidates
 from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
-from workbench.bench.user_capacity import MOST_PERCENT
+from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
 from workbench.engines.memory_estimate import MemoryFit
 from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.model import tune
@@ -38,7 +38,7 @@ from workbench.model.tune import (
 from workbench.model.tune_standings import entry_of_point_label, point_label
 from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpus_of_plan
-from workbench.session.series.flag_sweep import Combination, changes_answers
+from workbench.session.series.flag_sweep import FlagCombination, changes_answers
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
 from workbench.session.series.load_search import check_limits
 from workbench.session.series.sweep_parts import (
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.series.sweep_progress import SweepProgress
 
-_EXCLUDE = (Level.ERROR, Level.WARN)  # findings that exclude a candidate
-_ALLOWED = ("flag.word",)  # but for this warning: the start itself shows it
+_EXCLUDING_LEVELS = (Level.ERROR, Level.WARN)  # findings that exclude a candidate
+_ALLOWED_WARNINGS = ("flag.word",)  # but for this warning: the start itself shows it
 
 
 @dataclass(frozen=True, slots=True)
 class TunePlanner(FlagSweepPlanner):
     """Makes and checks tunes of the plan under edit, before any server is started."""
 
-    async def tune(
+    async def plan_new_tune(
         self,
         goal: str,
         limits: str,
@@ -89,10 +89,10 @@ class TunePlanner(FlagSweepPlanner):
             raise InputError(
                 "answers that are not streamed have no TTFT", next_step="use another --goal"
             )
-        _check_what_counts(goal, kept, load)
+        _check_goal_and_limits(goal, kept, load)
         if goal == tune.USERS:
             shape = {**shape, "concurrency": load.concurrency}
-        candidates, left_out = checked_candidates(editor, load, goal, kept)
+        candidates, left_out = check_candidates(editor, load, goal, kept)
         if not candidates:
             why = "; ".join(f"{one.words}: {one.reason}" for one in left_out[:3])
             raise InputError(
@@ -114,7 +114,7 @@ class TunePlanner(FlagSweepPlanner):
         spec = SweepSpec(
             values=(),
             bench=stored_shape(shape),
-            runs=1 if goal == tune.USERS else tune_race.RACE_RUNS,
+            runs=1 if goal == tune.USERS else tune_race.RUNS_PER_RACE_START,
             pairs=size.pairs,
             measured=await conditions_of_plan(self.parts, editor, shape),
             plan=asdict(mask_plan(plan)),
@@ -133,9 +133,9 @@ class TunePlanner(FlagSweepPlanner):
         )
         first = (tune_race.START, *(one.sets for one in candidates[: size.candidates]))
         labels = tuple(point_label(1, entry) for entry in first)
-        return self._planned_tune(spec, labels, self._restartable(), anew=True)
+        return self._planned_tune(spec, labels, self._restartable_runs(), anew=True)
 
-    async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+    async def plan_resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored tune can be resumed, and return it. The tune's plan becomes the plan
         under edit. Raises WorkbenchError if it cannot be resumed."""
         check_minutes(spec.max_minutes)
@@ -147,7 +147,7 @@ class TunePlanner(FlagSweepPlanner):
         check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
         labels = tuple(point.label for point in sweep.points)
-        return self._planned_tune(spec, labels, self._restartable(sweep.before), anew=False)
+        return self._planned_tune(spec, labels, self._restartable_runs(sweep.before), anew=False)
 
     async def _look_for_engine(self) -> None:
         plans = self.parts.plans
@@ -182,9 +182,9 @@ class TunePlanner(FlagSweepPlanner):
                 quality=spec.quality,
                 quality_texts=spec.quality_texts,
                 spec=spec.tune,
-                size=RaceSize(count, tune_race.number_kept(count), spec.pairs),
+                size=RaceSize(count, tune_race.count_kept_candidates(count), spec.pairs),
                 combine=combine,
-                save_preset=self._save,
+                save_preset=self._save_preset,
                 began_anew=anew,
             )
 
@@ -201,10 +201,10 @@ class TunePlanner(FlagSweepPlanner):
         for one in spec.tune.candidates:
             if settings := gpu_settings_in(one.sets):
                 by_gpu = {str(gpu): settings for gpu in gpus}
-                found += (await self.parts.gpu.apply_each(by_gpu, dry_run=True)).outcomes
+                found += (await self.parts.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
 
-    def cost(self, planned: PlannedSweep) -> TuneCost:
+    def cost_of_tune(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes."""
         spec = planned.spec
         assert spec.tune is not None
@@ -212,9 +212,9 @@ class TunePlanner(FlagSweepPlanner):
         sets = [one.sets for one in spec.tune.candidates]
         engine = self.parts.plans.editor.plan.engine
         checks = _check_starts(engine, sets, spec.tune.limits)
-        starts = RaceSize(count, tune_race.number_kept(count), spec.pairs).starts + checks
+        starts = RaceSize(count, tune_race.count_kept_candidates(count), spec.pairs).starts + checks
         changed = Arm(sets=plan_assignments_in(spec.tune.candidates[0].sets))
-        two_pairs_s = self.parts.experiments.estimate_s(
+        two_pairs_s = self.parts.experiments.estimate_duration_s(
             Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
         )
         searches = spec.tune.goal == tune.USERS  # whose number of runs is not known before
@@ -239,8 +239,8 @@ class TunePlanner(FlagSweepPlanner):
         known = [limit for limit in limits if limit is not None]
         return sum(known) * took_s / 3.6e6 if known and len(known) == len(limits) else None
 
-    async def _save(
-        self, found: Combination, number: str, evidence: Sequence[str]
+    async def _save_preset(
+        self, found: FlagCombination, number: str, evidence: Sequence[str]
     ) -> tuple[str, str]:
         plan = found.editor.plan
         name = f"{(plan.preset_id or plan.engine)[:40]}-tune-{number}"
@@ -251,7 +251,7 @@ class TunePlanner(FlagSweepPlanner):
         )
 
 
-def checked_candidates(
+def check_candidates(
     editor: PlanEditor, load: BenchSpec, goal: str, limits: TuneLimits
 ) -> tuple[list[TuneCandidate], list[LeftOut]]:
     """Return the candidates that can be started as far as is known, and what is left out. A
@@ -301,7 +301,7 @@ def _work_of(load: BenchSpec, goal: str) -> Work:
     return Work(streams, prompt_tokens, tune.goal_called(goal).less_is_better)
 
 
-def _check_what_counts(goal: str, limits: TuneLimits, load: BenchSpec) -> None:
+def _check_goal_and_limits(goal: str, limits: TuneLimits, load: BenchSpec) -> None:
     """Raise InputError if a goal needs limits on latencies or a load that are not given."""
     if goal not in tune.OF_LATENCIES:
         return
@@ -316,14 +316,14 @@ def _check_what_counts(goal: str, limits: TuneLimits, load: BenchSpec) -> None:
             next_step="leave out the trace, the rate or the command, or use --goal goodput",
         )
     if goal == tune.USERS:
-        check_limits(limits.slo, "the goal users", MOST_PERCENT)
+        check_limits(limits.slo, "the goal users", MAX_LIMIT_PERCENT)
 
 
 def _check_starts(engine: str, entries: Sequence[Sequence[str]], limits: TuneLimits) -> int:
     """Return how many starts are kept to compare the answers of a leader before the final."""
     if limits.kld is None or not any(changes_answers(engine, entry) for entry in entries):
         return 0
-    return tune_race.CHECK_STARTS
+    return tune_race.ANSWER_CHECK_STARTS
 
 
 def _search_text(load: BenchSpec) -> str:
@@ -343,7 +343,7 @@ def load_text(load: BenchSpec) -> str:
     return f"{much}, {streams}, of {load.input_tokens} prompt and {load.max_tokens} output tokens"
 
 
-def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:
+def combination_of(base: PlanEditor, sets: Sequence[str]) -> FlagCombination | str:
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
@@ -351,15 +351,19 @@ def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:
     except WorkbenchError as error:
         return error.message
     if sets:
-        known = {_key(finding) for finding in base.findings()}
-        new = [f for f in changed.findings() if f.level in _EXCLUDE and _key(f) not in known]
+        known = {_flag_of_finding(finding) for finding in base.findings()}
+        new = [
+            f
+            for f in changed.findings()
+            if f.level in _EXCLUDING_LEVELS and _flag_of_finding(f) not in known
+        ]
         new = [finding for finding in new if not _is_proposal(finding, sets)]
-        problem = next((f for f in new if f.code not in _ALLOWED), None)
+        problem = next((f for f in new if f.code not in _ALLOWED_WARNINGS), None)
         if problem is not None:
             return problem.text
-        if (memory := _does_not_fit(base, changed)) is not None:
+        if (memory := _why_it_does_not_fit(base, changed)) is not None:
             return memory
-    return Combination(shlex.join(sets) or tune.START, None, tuple(sets), changed)
+    return FlagCombination(shlex.join(sets) or tune.START, None, tuple(sets), changed)
 
 
 def _is_proposal(finding: Finding, sets: Sequence[str]) -> bool:
@@ -369,12 +373,12 @@ def _is_proposal(finding: Finding, sets: Sequence[str]) -> bool:
     return finding.expected_gain is not None and finding.flag not in (None, *names)
 
 
-def _does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:
+def _why_it_does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:
     before, after = base.estimate(), changed.estimate()
     if not isinstance(before, MemoryFit) or not isinstance(after, MemoryFit):
         return None
     return f"it does not fit: {after.text}" if before.fits and not after.fits else None
 
 
-def _key(finding: Finding) -> tuple[str, str | None]:
+def _flag_of_finding(finding: Finding) -> tuple[str, str | None]:
     return finding.code, finding.flag

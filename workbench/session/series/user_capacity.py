@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.trace_load import trace_load
 from workbench.bench.user_capacity import (
     FIRST_USERS,
-    MOST_PERCENT,
+    MAX_LIMIT_PERCENT,
+    MIN_REQUESTS_PER_USER,
     MOST_USERS,
-    ROUNDS,
     TYPICAL_RUNS,
+    CapacitySearch,
     LevelRun,
-    Search,
     answer_sentence,
-    requests_of_a_run,
+    requests_per_run,
 )
 from workbench.model.counts import count_of, four_digits
 from workbench.model.errors import InputError
@@ -29,26 +29,26 @@ from workbench.session.series.load_search import (
     LoadSearch,
     check_limits,
     check_own_fields,
-    load_of_target,
+    load_for_target,
 )
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
-    Target,
+    SweepTarget,
     check_minutes,
+    check_same_target,
     conditions_of_target,
-    same_target,
-    target_of,
+    sweep_target_of,
 )
 from workbench.session.series.sweep_progress import SweepProgress, stored_shape
 
 if TYPE_CHECKING:
-    from workbench.bench.user_capacity import Judged
+    from workbench.bench.user_capacity import JudgedLevel
     from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.sweep import Sweep
 
 # fields of BenchSpec that the search sets itself, with the option that sets them elsewhere
-_OWN = {
+_OPTIONS_OF_SEARCH_FIELDS = {
     "concurrency": "--concurrency",
     "rate": "--rate",
     "seconds": "--seconds",
@@ -84,11 +84,14 @@ async def plan_user_capacity(
     `run_id` or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of
     the run has one. Raises InputError or BenchError for a search that cannot be carried out."""
     check_own_fields(
-        bench, _OWN, "the number of users itself", "--from and --most limit the number of users"
+        bench,
+        _OPTIONS_OF_SEARCH_FIELDS,
+        "the number of users itself",
+        "--from and --most limit the number of users",
     )
-    target = await target_of(parts, run_id, url)
-    load = load_of_target(parts, target, dict(bench))
-    check_limits(load.slo, "the search for users", MOST_PERCENT)
+    target = await sweep_target_of(parts, run_id, url)
+    load = load_for_target(parts, target, dict(bench))
+    check_limits(load.slo, "the search for users", MAX_LIMIT_PERCENT)
     levels = _levels_of_trace(levels, load)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
@@ -99,17 +102,19 @@ async def plan_user_capacity(
         url=target.url,
         max_minutes=max_minutes,
     )
-    return _planned(parts, spec, target, shape)
+    return _planned_search(parts, spec, target, shape)
 
 
-async def resumed_user_capacity(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+async def plan_resumed_user_capacity(
+    parts: SweepParts, sweep: Sweep, spec: SweepSpec
+) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
     conditions are not those of the first part."""
-    return _planned(parts, spec, await same_target(parts, sweep, spec), spec.bench)
+    return _planned_search(parts, spec, await check_same_target(parts, sweep, spec), spec.bench)
 
 
-def _planned(
-    parts: SweepParts, spec: SweepSpec, target: Target, shape: Mapping[str, Any]
+def _planned_search(
+    parts: SweepParts, spec: SweepSpec, target: SweepTarget, shape: Mapping[str, Any]
 ) -> PlannedSweep:
     check_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
@@ -131,13 +136,15 @@ def _levels_of_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
             f"the requests of {name} come at times of their own, not from a number of users",
             next_step="give conversations (ShareGPT); `workbench bench --trace` replays the times",
         )
-    needed = requests_of_a_run(1, parse_slo(load.slo))
+    needed = requests_per_run(1, parse_slo(load.slo))
     if requests < needed:
         raise InputError(
             f"{name} has {count_of(requests, 'request')}, and a run needs {needed:,}",
             next_step="give a trace with more conversations, or limit a smaller share of requests",
         )
-    most = min(len(trace_load(load.trace).first_turns), requests // ROUNDS, levels.most)
+    most = min(
+        len(trace_load(load.trace).first_turns), requests // MIN_REQUESTS_PER_USER, levels.most
+    )
     return UserLevels(min(levels.first, most), most)
 
 
@@ -148,26 +155,28 @@ class UserSearch(LoadSearch):
     levels: UserLevels = field(default_factory=UserLevels)
 
     @property
-    def search(self) -> Search:
-        runs = {int(users): list(map(_run_of, found)) for users, found in self.results.items()}
-        return Search(self.limits, runs, self.levels.first, self.levels.most)
+    def search(self) -> CapacitySearch:
+        runs = {
+            int(users): list(map(_run_of_result, found)) for users, found in self.results.items()
+        }
+        return CapacitySearch(self.limits, runs, self.levels.first, self.levels.most)
 
     def next_run(self) -> int | None:
         return self.search.next_level()
 
-    def judged(self, level: float) -> Judged | None:
+    def judged_level(self, level: float) -> JudgedLevel | None:
         return self.search.verdict_at(int(level))
 
-    def holds(self) -> int | None:
-        return self.search.holds
+    def level_that_holds(self) -> int | None:
+        return self.search.highest_level_that_holds
 
-    def answer(self, *, ended: bool) -> str:
+    def answer_text(self, *, ended: bool) -> str:
         return answer_sentence(self.search, ended=ended)
 
-    def label(self, level: float) -> str:
+    def level_label(self, level: float) -> str:
         return count_of(int(level), "user")
 
-    def left_s(self) -> float:
+    def estimated_left_s(self) -> float:
         runs_left = max(1, TYPICAL_RUNS - sum(map(len, self.results.values())))
         return runs_left * fmean(self._took_s)
 
@@ -176,7 +185,7 @@ class UserSearch(LoadSearch):
         prompt is sent twice."""
         users, earlier_runs = int(level), len(self.results.get(level, ()))
         warmup = self.bench.get("warmup")
-        wanted = max(requests_of_a_run(users, self.limits), self.bench.get("requests") or 0)
+        wanted = max(requests_per_run(users, self.limits), self.bench.get("requests") or 0)
         requests = {} if self.bench.get("trace_file") else {"requests": wanted}
         return {
             **self.bench,
@@ -186,9 +195,12 @@ class UserSearch(LoadSearch):
             "seed": (self.bench.get("seed") or 0) + 1000 * users + earlier_runs,
         }
 
-    def yields(self, level: float) -> list[str]:
+    def yield_values(self, level: float) -> list[str]:
         speeds = [result.summary.output_tok_s or 0.0 for result in self.results[level]]
-        return [f"{four_digits(fmean(speeds) / level)} tok/s per user", *super().yields(level)]
+        return [
+            f"{four_digits(fmean(speeds) / level)} tok/s per user",
+            *super().yield_values(level),
+        ]
 
 
 def typical_run_s(
@@ -201,12 +213,12 @@ def typical_run_s(
         same = made.run_id == run_id if run_id else url is not None and made.address == url
         e2e_ms = result.summary.e2e_ms
         if same and e2e_ms is not None and not result.summary.refused:
-            rounds = requests_of_a_run(levels.first, ()) / levels.first
+            rounds = requests_per_run(levels.first, ()) / levels.first
             return (rounds + 1) * e2e_ms.mean / 1000
     return None
 
 
-def _run_of(result: BenchResult) -> LevelRun:
+def _run_of_result(result: BenchResult) -> LevelRun:
     summary = result.summary
     requests = summary.requests_ok + summary.requests_failed
     return LevelRun(requests, summary.slo, number=result.id)

@@ -37,12 +37,12 @@ async def adopt_server(
     )
     if following is None:
         following = await supervisor.start(plan, command, engine, adopts=handle)
-        session.core.record(f"workbench adopt {run_as}:{handle}", f"run {following.run_id}")
+        session.core.record_command(f"workbench adopt {run_as}:{handle}", f"run {following.run_id}")
     await session.servers.select(following.run_id)
     return following.run_id
 
 
-async def restarts_in_place(session: Session, run_id: str) -> bool:
+async def can_restart_in_place(session: Session, run_id: str) -> bool:
     """Return whether the launcher of a run can restart the run's server in the same unit, container
     or job."""
     status = await session.servers.supervisor.look(run_id)
@@ -72,12 +72,12 @@ async def restart_in_place(session: Session, run_id: str) -> None:
     )
     for prepare in session.servers.before_end:
         await prepare(run_id)
-    with session.core.busy("restarting"):
+    with session.core.show_busy("restarting"):
         shown = await session.servers.supervisor.restart(run_id)
-    session.core.record(shown, f"run {run_id}")
+    session.core.record_command(shown, f"run {run_id}")
 
 
-def installed_unit(session: Session, run_id: str) -> str | None:
+def installed_unit_name(session: Session, run_id: str) -> str | None:
     """Return the name of the systemd unit that Workbench installed for a run and that stays when
     the server is stopped. None if there is no such unit."""
     return session.servers.supervisor.installed(run_id)
@@ -91,7 +91,7 @@ async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
     if status.state.is_alive or status.outlived:
         await session.servers.stop(run_id)
     removed = await session.servers.supervisor.uninstall(run_id)
-    session.core.record(
+    session.core.record_command(
         f"workbench stop {run_id} --uninstall", f"removed {', '.join(removed) or 'nothing'}"
     )
     return removed

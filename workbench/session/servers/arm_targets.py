@@ -28,18 +28,18 @@ from workbench.store.trusted_presets import trust, trusted
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
     from workbench.model.setting_records import SettingOutcome
-    from workbench.session.bench.benchmark_load import Load
+    from workbench.session.bench.benchmark_load import BenchmarkLoad
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.session import Session
 
-Bases = Mapping[str, LaunchPlan]  # arm -> the plan that it starts from, with its secrets
-_LEAST = 4  # characters of a run id that identify it
+BasePlans = Mapping[str, LaunchPlan]  # arm -> the plan that it starts from, with its secrets
+_MIN_RUN_ID_CHARACTERS = 4  # characters of a run id that identify it
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedSide:
     """One of the servers that an experiment compares, with its host. If the experiment starts the
     server, `editor` has the server's plan. If a server is measured as it is, `run_id` or `url`
     names that server and `editor` is None."""
@@ -73,7 +73,7 @@ class Side:
         return self.editor.effective_plan if self.editor is not None else self.plan
 
     @asynccontextmanager
-    async def load(self, run_id: str) -> AsyncIterator[Load]:
+    async def load(self, run_id: str) -> AsyncIterator[BenchmarkLoad]:
         """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
         of a server that the experiment started."""
         loads = self.session.load
@@ -101,7 +101,7 @@ class ArmTargets:
 
     async def look_up(
         self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None
-    ) -> tuple[Arm, Arm, Bases]:
+    ) -> tuple[Arm, Arm, BasePlans]:
         """Return (arm A, arm B, plans): the arms with each target resolved to a host and a server,
         and for each arm the plan to which its changes will be applied. `variables` are values for
         variables of presets. An arm without a target uses the plan under edit. Raises InputError
@@ -117,14 +117,14 @@ class ArmTargets:
                 found.append(arm)
                 continue
             else:
-                target, plan = await self._find(arm, arm.target, variables)
+                target, plan = await self._find_target(arm, arm.target, variables)
             if plan is not None:
                 bases[name] = plan
                 target = replace(target, plan=asdict(mask_plan(plan)), preset_id=plan.preset_id)
             found.append(replace(arm, target=target))
         return found[0], found[1], bases
 
-    async def _find(
+    async def _find_target(
         self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
     ) -> tuple[ArmTarget, LaunchPlan | None]:
         """Find what an arm of an experiment names: a URL, a run or a preset. Return (target with
@@ -143,7 +143,8 @@ class ArmTargets:
         near = [
             s
             for s in statuses
-            if len(name) >= _LEAST and (s.run_id.startswith(name) or s.run_id.endswith(name))
+            if len(name) >= _MIN_RUN_ID_CHARACTERS
+            and (s.run_id.startswith(name) or s.run_id.endswith(name))
         ]
         hits = exact or near
         if not hits:
@@ -177,14 +178,14 @@ class ArmTargets:
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
-    def trust_bases(self, bases: Bases) -> None:
+    def trust_bases(self, bases: BasePlans) -> None:
         """Trust all programs and code that the presets of these plans run besides their engines.
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
         trust(part.digest for plan in bases.values() for part in untrusted_parts(plan, trusted()))
 
     async def setting_changes(
-        self, arms: Mapping[str, Arm], bases: Bases, twins: Sequence[str] = ()
+        self, arms: Mapping[str, Arm], bases: BasePlans, twins: Sequence[str] = ()
     ) -> Sequence[SettingOutcome]:
         """Return what an experiment with these arms does to GPU settings, as the outcomes of a dry
         run on each of its hosts. Raises WorkbenchError for a value that a GPU does not allow."""
@@ -197,14 +198,14 @@ class ArmTargets:
             for host in twins or (target.host if target is not None else None,):
                 session = await self._hosts.session_of(host)
                 run_id = target.run_id if target is not None else None
-                gpus, _ = await Side(session, editor, run_id=run_id).gpus()
+                gpus, _ = await ComparedSide(session, editor, run_id=run_id).gpus()
                 by_gpu = {str(gpu): arm.gpu for gpu in gpus}
-                found += (await session.gpu.apply_each(by_gpu, dry_run=True)).outcomes
+                found += (await session.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
 
     async def sides(
-        self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases
-    ) -> dict[str, Side]:
+        self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: BasePlans
+    ) -> dict[str, ComparedSide]:
         """Return the host and the server of each side of an experiment by name: "A" and "B", or "A
         on HOST" if two hosts with equal hardware (twins) are used. Raises PlanError for a plan that
         an engine would reject, and SettingsError for GPU settings that cannot be applied. Raises
@@ -221,11 +222,11 @@ class ArmTargets:
                         "starts its own server",
                         next_step="give a preset, or a run together with a changed flag",
                     )
-                side = Side(session, run_id=target.run_id, url=target.url)
+                side = ComparedSide(session, run_id=target.run_id, url=target.url)
                 if target.url is not None:
                     await _check_url(name, session, target.url)
             else:
-                side = Side(
+                side = ComparedSide(
                     session,
                     await self._editor(
                         name, arm, bases[arm_name], session, on_twin=host is not None
@@ -258,7 +259,9 @@ class ArmTargets:
         return editor
 
 
-def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
+def spec_with_secrets(
+    presets: Presets, spec: ExperimentSpec
+) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
     """Return (arm A, arm B, plans) of a stored experiment with its masked secrets filled in;
     `plans` has the plan of each arm by "A" and "B". A secret comes from the environment variable of
     that name in this process, or from the preset. Raises PlanError if a secret is missing."""
@@ -285,7 +288,7 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
 
     bases = {}
     for name in ("A", "B"):
-        body = design.plan_of(spec, name)
+        body = design.plan_of_arm(spec, name)
         if not body:
             continue
         plan = from_json(LaunchPlan, body)
@@ -302,14 +305,14 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
 
 
 def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
-    """Return the recorded plan of a run with its masked secrets filled in, as `with_secrets` does.
+    """Return the recorded plan of a run with its masked secrets filled in, as `spec_with_secrets` does.
     Raises PlanError if a secret is missing."""
     spec = ExperimentSpec(Arm(), Arm(), asdict(plan), plan.preset_id)
-    *_, plans = with_secrets(presets, spec)
+    *_, plans = spec_with_secrets(presets, spec)
     return plans["A"]
 
 
-async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
+async def check_twins(hosts: Sequence[str], sides: Mapping[str, ComparedSide]) -> None:
     """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists
     the differences. `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
     facts: list[dict[str, str]] = []
@@ -358,7 +361,7 @@ async def _check_url(name: str, session: Session, url: str) -> None:
         raise
 
 
-async def _check_settings(name: str, arm: Arm, side: Side) -> None:
+async def _check_settings(name: str, arm: Arm, side: ComparedSide) -> None:
     if not arm.gpu:
         return
     gpus, every = await side.gpus()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.session import Session
 
-STATE_LIMIT_S = 15.0
-_TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
+STATE_TIMEOUT_S = 15.0
+_TRANSPORT_FINDINGS = ("log.nccl-rdma", "log.nccl-socket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ async def transport_line(session: Session, status: ServerStatus) -> str | None:
     supervisor = session.servers.supervisor
     await supervisor.load_log(status.run_id)
     return next(
-        (f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORTS), None
+        (f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORT_FINDINGS),
+        None,
     )
 
 
@@ -114,11 +115,11 @@ async def cluster_state_text(name: str, open_session: Callable[[str], Session]) 
     try:
         # may load the ssh library, which takes long
         session = await asyncio.to_thread(open_session, name)
-        async with asyncio.timeout(STATE_LIMIT_S):
+        async with asyncio.timeout(STATE_TIMEOUT_S):
             await session.link.connect()
             return living_text(await read_cluster_servers(session))
     except TimeoutError:
-        return f"no answer within {STATE_LIMIT_S:g} s"
+        return f"no answer within {STATE_TIMEOUT_S:g} s"
     except WorkbenchError as error:
         return f"not reached: {error.message}"
     finally:

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from workbench import engines
-from workbench.bench.endpoint_file import NO_KEY, entry_text, with_endpoint
+from workbench.bench.endpoint_file import PLACEHOLDER_KEY, add_endpoint_entry, entry_text
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.model.preset import EndpointEntry
     from workbench.session.session import Session
 
-FILE = "configs/endpoints.py"
+ENDPOINT_FILE = "configs/endpoints.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Endpoint:
         """The steps that the user must take before running `vf-eval`, as text; "" if there are
         none."""
         return (f"put the server's API key into the variable {self.key} before you run vf-eval") * (
-            self.key != NO_KEY
+            self.key != PLACEHOLDER_KEY
         )
 
 
 def endpoint_of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
     """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is
-    replaced by that of the run's preset, or else by the model's name or the default path FILE."""
+    replaced by that of the run's preset, or else by the model's name or the default path ENDPOINT_FILE."""
     supervisor = session.servers.supervisor
     status, preset = supervisor.status(run_id), _endpoint_of_preset(session, run_id)
     model = status.served_model or status.model
@@ -62,11 +62,11 @@ def endpoint_of_run(session: Session, run_id: str, name: str = "", file: str = "
     return Endpoint(
         run_id,
         session.host.name,
-        file or (preset.file if preset else FILE),
+        file or (preset.file if preset else ENDPOINT_FILE),
         name or (preset.name if preset else model),
         model,
         f"{status.url}/v1",
-        key if supervisor.api_key(run_id) else NO_KEY,
+        key if supervisor.api_key(run_id) else PLACEHOLDER_KEY,
     )
 
 
@@ -74,8 +74,8 @@ async def write_endpoint(session: Session, endpoint: Endpoint) -> str:
     """Write the entry into its endpoint file on the host. Return a sentence that names the file,
     the entry and its URL. Raises InputError if the existing file is not an endpoint file."""
     try:
-        text = with_endpoint(
-            await _read_text_of(session, endpoint.file), endpoint.name, **endpoint.entry
+        text = add_endpoint_entry(
+            await _read_text_file(session, endpoint.file), endpoint.name, **endpoint.entry
         )
     except InputError as error:
         raise InputError(
@@ -83,11 +83,11 @@ async def write_endpoint(session: Session, endpoint: Endpoint) -> str:
         ) from None
     await session.host.write_file(endpoint.file, text.encode(), mode=0o644)
     words = ("endpoint", endpoint.run_id, "--file", endpoint.file, "--name", endpoint.name)
-    session.core.record(shlex.join(("workbench", "--host", endpoint.host, *words)))
+    session.core.record_command(shlex.join(("workbench", "--host", endpoint.host, *words)))
     return f"{endpoint.file} on {endpoint.host}: {endpoint.name} is {endpoint.url}"
 
 
-async def _read_text_of(session: Session, path: str) -> str:
+async def _read_text_file(session: Session, path: str) -> str:
     """Return the text of a file on the host; "" if the file does not exist."""
     if (await session.host.run(["test", "-e", path])).returncode != 0:
         return ""

@@ -10,8 +10,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import EngineMetrics
 from workbench.model.timeline import Event, EventKind
 
-_QUEUE_S = 3.0  # requests that wait shorter than this are no queueing
-_QUIET_S = 10.0  # without waiting or preempted requests until an episode has ended
+_MIN_QUEUE_S = 3.0  # requests that wait shorter than this are no queueing
+_EPISODE_END_AFTER_S = 10.0  # without waiting or preempted requests until an episode has ended
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Episode:
     total: int = 0
     told: bool = False
 
-    def take(self, unix_s: float, amount: int) -> str | None:
+    def take_amount(self, unix_s: float, amount: int) -> str | None:
         """Update the episode with the next reading. The condition holds if `amount` is above 0.
         Return "begin" or "end" if the episode begins or ends with this reading, otherwise None."""
         if amount:
@@ -37,7 +37,9 @@ class _Episode:
             if not self.told and unix_s - self.began_s >= self.begin_s:
                 self.told = True
                 return "begin"
-        elif self.began_s is not None and (not self.told or unix_s - self.last_s >= _QUIET_S):
+        elif self.began_s is not None and (
+            not self.told or unix_s - self.last_s >= _EPISODE_END_AFTER_S
+        ):
             if self.told:
                 return "end"
             self.clear()
@@ -47,17 +49,17 @@ class _Episode:
         self.began_s, self.most, self.total, self.told = None, 0, 0, False
 
 
-class Episodes:
+class EngineEpisodes:
     """Finds when queueing and preemption begin and end on one server. `limit` is (flag, value) of
     the flag that limits the requests which run at the same time, with the value for all replicas;
     None if the plan does not set such a flag."""
 
     def __init__(self, limit: tuple[str, int] | None = None) -> None:
         self._limit = limit
-        self._queueing, self._preempting = _Episode(_QUEUE_S), _Episode(0.0)
+        self._queueing, self._preempting = _Episode(_MIN_QUEUE_S), _Episode(0.0)
         self._preemptions: int | None = None  # by the last reading
 
-    def take(self, read: EngineMetrics) -> Iterator[Event]:
+    def take_reading(self, read: EngineMetrics) -> Iterator[Event]:
         """Yield an event for each period of queueing or preemption that begins or ends with the
         reading `read`."""
         if read.waiting is not None:
@@ -68,7 +70,7 @@ class Episodes:
 
     def _queue_events(self, read: EngineMetrics, waiting: int) -> Iterator[Event]:
         episode = self._queueing
-        happened = episode.take(read.unix_s, waiting)
+        happened = episode.take_amount(read.unix_s, waiting)
         if happened == "begin":
             wait = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
             yield Event(
@@ -96,7 +98,7 @@ class Episodes:
 
     def _preemption_events(self, read: EngineMetrics, preempted: int) -> Iterator[Event]:
         episode = self._preempting
-        happened = episode.take(read.unix_s, preempted)
+        happened = episode.take_amount(read.unix_s, preempted)
         if happened == "begin":
             used = f": KV cache {read.kv_use_pct:.0f} % used" if read.kv_use_pct is not None else ""
             text = f"{count_of(preempted, 'request')} preempted{used}"

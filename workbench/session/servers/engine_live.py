@@ -12,7 +12,7 @@ from workbench.model.engine_live import LIVE_METRICS, EngineView
 from workbench.model.errors import WorkbenchError
 from workbench.model.server_run import EngineMetrics, ServerState, ServerStatus
 from workbench.server.engine_rates import RateMeter, gauge_values
-from workbench.session.servers.engine_episodes import Episodes
+from workbench.session.servers.engine_episodes import EngineEpisodes
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 TIMEOUT_S = 3.0
-_EVERY_S = 1.0
-_BENCH_S = 1.6  # a benchmark that has read the counters within this time continues to read them
-_PATIENCE = 3  # failed readings in a row before the readings become rarer
-_RARELY_S = 5.0
-_LOOK_S = 15.0  # between two looks for servers that Workbench did not start
-_ANSWERING = (ServerState.READY, ServerState.UNRESPONSIVE)
+_READ_INTERVAL_S = 1.0
+_BENCH_READING_VALID_S = (
+    1.6  # a benchmark that has read the counters within this time continues to read them
+)
+_MAX_FAILED_READINGS = 3  # failed readings in a row before the readings become rarer
+_RARE_READ_INTERVAL_S = 5.0
+_LOOK_INTERVAL_S = 15.0  # between two looks for servers that Workbench did not start
+_ANSWERING_STATES = (ServerState.READY, ServerState.UNRESPONSIVE)
 
 
-class EngineLive:
-    """Reads the counters of one engine once a second, from the call of `watch` on. That engine
+class EngineReader:
+    """Reads the counters of one engine once a second, from the call of `watch_engine` on. That engine
     serves the selected run, else the newest READY run, else a server that Workbench did not start.
     The values go into the timeline and into `state.engine`. While a benchmark loads the server, the
     benchmark's readings are used instead."""
@@ -44,19 +46,21 @@ class EngineLive:
         self._looked_s = float("-inf")
         self._forget_counters(None)
 
-    def _forget_counters(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
+    def _forget_counters(
+        self, view: EngineView | None, episodes: EngineEpisodes | None = None
+    ) -> None:
         """Forget the counters of the server that was read so far. `view` and `episodes` are the
         first state and the events of the server to read next; `view` is None if there is no such
         server."""
-        self._meter, self._episodes = RateMeter(), episodes or Episodes()
+        self._meter, self._episodes = RateMeter(), episodes or EngineEpisodes()
         self._failures, self._benchmark_s = 0, float("-inf")
         self._core.update(engine=view)
 
-    async def watch(self) -> None:
+    async def watch_engine(self) -> None:
         """Read the engine's counters once a second, until this task is cancelled."""
         try:
             while True:
-                await asyncio.sleep(self._core.beat.seconds_to_next_beat(_EVERY_S))
+                await asyncio.sleep(self._core.beat.seconds_to_next_beat(_READ_INTERVAL_S))
                 # a lost link shows in the state; the run may have been removed
                 with suppress(WorkbenchError):
                     await self._read_once()
@@ -78,7 +82,7 @@ class EngineLive:
             run.port,
             self._servers.supervisor.record(run.run_id).plan,
         )
-        if self._reading_is_due():
+        if self._is_reading_due():
             self._store_reading(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
 
     def _run_to_read(self) -> ServerStatus | None:
@@ -89,19 +93,19 @@ class EngineLive:
             (
                 run
                 for run in runs
-                if run and run.state in _ANSWERING and run.engine in registry.engine_names()
+                if run and run.state in _ANSWERING_STATES and run.engine in registry.engine_names()
             ),
             None,
         )
 
     async def _read_external(self) -> None:
         """Read the counters of a server that Workbench did not start. If none is known, search the
-        host for such a server, but not more often than every _LOOK_S seconds."""
-        if self._external is None and time.monotonic() - self._looked_s >= _LOOK_S:
+        host for such a server, but not more often than every _LOOK_INTERVAL_S seconds."""
+        if self._external is None and time.monotonic() - self._looked_s >= _LOOK_INTERVAL_S:
             from workbench.server.external_servers import ExternalMetrics
 
             self._looked_s = time.monotonic()
-            found = await self._servers.others()
+            found = await self._servers.other_servers()
             # engines with known metrics first
             known = sorted(found, key=lambda server: not server.engine)
             self._external = ExternalMetrics(self._core.host, known[0]) if known else None
@@ -113,9 +117,9 @@ class EngineLive:
         self._begin_reading(
             server.url, registry.get_engine(server.engine) if server.engine else None, server.port
         )
-        if self._reading_is_due():
+        if self._is_reading_due():
             self._store_reading(await self._external.read(TIMEOUT_S))
-            if self._failures > _PATIENCE:
+            if self._failures > _MAX_FAILED_READINGS:
                 await self._leave_external_server()  # the server may have ended
 
     async def _leave_external_server(self) -> None:
@@ -131,15 +135,17 @@ class EngineLive:
         if view is None or view.server != server:
             title = f"{engine.title if engine else 'server'} :{port}"
             self._forget_counters(
-                EngineView(server, title), Episodes(_running_request_limit(engine, plan))
+                EngineView(server, title), EngineEpisodes(_running_request_limit(engine, plan))
             )
 
-    def _reading_is_due(self) -> bool:
+    def _is_reading_due(self) -> bool:
         """Return whether the engine's counters are to be read now. They are not read while a
         benchmark reads them, and only rarely after failed readings."""
-        if time.monotonic() - self._benchmark_s < _BENCH_S:
+        if time.monotonic() - self._benchmark_s < _BENCH_READING_VALID_S:
             return False
-        return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
+        return (
+            self._failures <= _MAX_FAILED_READINGS or int(time.time()) % _RARE_READ_INTERVAL_S == 0
+        )
 
     def _use_reading(self, server: str, read: EngineMetrics) -> None:
         """Use a reading of the engine's counters that a benchmark has made. `server` is the run id
@@ -159,8 +165,8 @@ class EngineLive:
             return
         ended = self._meter.add_reading(read)
         for second, values in ended.items():
-            self._timeline.add_engine(values, second)
-        for event in self._episodes.take(read):
+            self._timeline.add_engine_values(values, second)
+        for event in self._episodes.take_reading(read):
             self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
         absent = {
             metric.field: read.absent[name]

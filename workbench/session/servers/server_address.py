@@ -16,10 +16,14 @@ from workbench.model.untrusted_text import clean_json
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.small_requests import Reply, reply_of
 
-_ASK_S = 10.0
-_NOT_READY = (502, 503, 504)  # of a server that loads its model, or a gateway without its server
+_ASK_TIMEOUT_S = 10.0
+_NOT_READY_STATUSES = (
+    502,
+    503,
+    504,
+)  # of a server that loads its model, or a gateway without its server
 # Paths below the base URL that users may have copied.
-_ENDPOINT = re.compile(r"(/v1(/chat/completions|/completions|/models)?)?/*$")
+_ENDPOINT_PATH = re.compile(r"(/v1(/chat/completions|/completions|/models)?)?/*$")
 
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """The parts of the base URL of a server."""
 
     base: str  # without /v1 and what follows it
@@ -37,7 +41,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModels:
     """The first model that the server's /v1/models lists. `model` is None if that list has no
     model, and `problem` has the reason."""
 
@@ -46,7 +50,7 @@ class Served:
     problem: str = ""
 
 
-def parse_server_url(url: str) -> Address:
+def parse_server_url(url: str) -> ServerAddress:
     """Parse the base URL of a server. Raises InputError if `url` is not a base URL."""
     try:
         parts = urlsplit(url)
@@ -64,8 +68,8 @@ def parse_server_url(url: str) -> Address:
             "the URL contains a user name or password, which Workbench does not use",
             next_step="put the API key into an environment variable and give --api-key-env NAME",
         )
-    base = _ENDPOINT.sub("", url)
-    return Address(
+    base = _ENDPOINT_PATH.sub("", url)
+    return ServerAddress(
         base,
         parts.hostname,
         port or (443 if parts.scheme == "https" else 80),
@@ -73,7 +77,7 @@ def parse_server_url(url: str) -> Address:
     )
 
 
-async def ask_server(base: str, spec: BenchSpec) -> Served:
+async def ask_server(base: str, spec: BenchSpec) -> ServedModels:
     """Return which model the server at `base` names, using the API key and the certificates of
     `spec`. Raises BenchError if the server does not answer or rejects the key."""
     key_env = spec.api_key_env
@@ -82,7 +86,7 @@ async def ask_server(base: str, spec: BenchSpec) -> Served:
         answer = await _models_over_tls(base, spec, key)
     else:
         with closing(KeptConnection(base, api_key=key)) as kept:
-            answer = await kept.get("/v1/models", _ASK_S)
+            answer = await kept.get("/v1/models", _ASK_TIMEOUT_S)
     if answer.status is None:
         raise BenchError(
             f"{base} does not answer: {answer.problem}",
@@ -98,21 +102,21 @@ async def ask_server(base: str, spec: BenchSpec) -> Served:
             f"{base} requires an API key",
             next_step="put the key into an environment variable and give --api-key-env NAME",
         )
-    if answer.status in _NOT_READY:
+    if answer.status in _NOT_READY_STATUSES:
         raise BenchError(
             f"{base} is not ready: it answers with HTTP {answer.status}",
             next_step="wait until the server has loaded its model",
         )
     if answer.status // 100 != 2:
-        return Served(None, problem=f"HTTP {answer.status}")
+        return ServedModels(None, problem=f"HTTP {answer.status}")
     try:
         first = clean_json(answer.text)["data"][0]
         name = first["id"]
         if not isinstance(name, str) or not name.strip():
             raise TypeError("the name of a model is not a string")
-        return Served(name, simulated=first.get("owned_by") == "simulated")
+        return ServedModels(name, simulated=first.get("owned_by") == "simulated")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return Served(None, problem="the answer is not a list of models, or is empty")
+        return ServedModels(None, problem="the answer is not a list of models, or is empty")
 
 
 async def _models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply:
@@ -125,12 +129,13 @@ async def _models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        async with BoundedClient(timeout=_ASK_S, verify=tls.tls_context(spec)) as http:
+        async with BoundedClient(timeout=_ASK_TIMEOUT_S, verify=tls.tls_context(spec)) as http:
             answer = await http.get(f"{base}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         if distrust := tls.certificate_problem(error):
             raise BenchError(
-                f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE
+                f"the certificate of {base} is not trusted: {distrust}",
+                next_step=tls.CERTIFICATE_ADVICE,
             ) from None
         return Reply(None, problem=str(error) or type(error).__name__)
     return reply_of(answer.status_code, answer.content)

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
     from workbench.server.supervisor import PreparedServer, Supervisor
-    from workbench.session.plans.free_memory import TooLittle
+    from workbench.session.plans.free_memory import TooLittleMemory
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.servers.walltime import WalltimeWarnings
     from workbench.session.state_holder import StateHolder
 
-Named = Callable[[str], Awaitable[None]]  # is called with the id of a run
+NoteRunId = Callable[[str], Awaitable[None]]  # is called with the id of a run
 
-SHOWN = 50  # newest runs in the state
-POWER = "the server would have power over its host"
-_STARTING = "starting"
+MAX_SHOWN_RUNS = 50  # newest runs in the state
+POWER_OVER_HOST_TEXT = "the server would have power over its host"
+_STARTING_TEXT = "starting"
 
 
 class Servers:
@@ -111,34 +111,34 @@ class Servers:
                 self._core.update(log_revision=self._core.state.log_revision + 1)
             return
         before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
-        self._show()
+        self._show_servers()
         if before is None:
             self._presets.note_file_of(self.supervisor.record(event.run_id).plan)
         if event.ends_unix_s is not None or self._walltime is not None:
-            self._warn_before_end(event)
+            self._warn_before_walltime_end(event)
         if event.state is ServerState.READY and (
             before is None or before.state is not ServerState.READY
         ):
             plan = self.supervisor.record(event.run_id).plan
             self._presets.remember_variables(event.run_id, plan)
         if before is not None and before.state != event.state:
-            self._on_change(before, event)
+            self._on_status_change(before, event)
         elif before is not None and event.state.is_alive:
-            self._tell_of_new_findings(before, event)
+            self._report_new_findings(before, event)
 
     def take_gpu_reading(self, telemetry: Telemetry) -> None:
         """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
         if self._supervisor is not None and not is_cluster(self._core.host):
             self._supervisor.note_gpu_samples(telemetry.gpus)
 
-    def _warn_before_end(self, status: ServerStatus) -> None:
+    def _warn_before_walltime_end(self, status: ServerStatus) -> None:
         if self._walltime is None:
             from workbench.session.servers.walltime import WalltimeWarnings
 
             self._walltime = WalltimeWarnings(self._core, self.supervisor.host_time)
         self._walltime.schedule_warnings(status)
 
-    def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
+    def _on_status_change(self, before: ServerStatus, now: ServerStatus) -> None:
         if now.state is ServerState.READY and before.state in (
             ServerState.STARTING,
             ServerState.UNKNOWN,
@@ -147,8 +147,8 @@ class Servers:
                 from workbench.server.start_times import ready_text
 
                 after = ready_text(now, self.supervisor.statuses())
-                self._core.record(f"# {now.run_id} is {now.state_word.upper()}{after}")
-                self._tell_of_text(now)
+                self._core.record_command(f"# {now.run_id} is {now.state_word.upper()}{after}")
+                self._report_doubted_text(now)
             self._core.spawn(self._compare_with_preset(now))
             for hear in self.on_ready:
                 hear(now)
@@ -172,17 +172,17 @@ class Servers:
             for hear in self.on_ended:
                 hear(now)
 
-    def _tell_of_text(self, now: ServerStatus) -> None:
+    def _report_doubted_text(self, now: ServerStatus) -> None:
         """Tell the user why the text of a server that has just become READY is no answer."""
         if now.text is not None and now.text_problem:
-            self._core.record(f"# {now.run_id}: {now.text.summary}")
+            self._core.record_command(f"# {now.run_id}: {now.text.summary}")
             self._core.notify(
                 Level.ERROR,
                 f"{now.title} is READY?: {now.text.summary}",
                 "i in the Log pane says what to check; a asks the server again",
             )
 
-    def _tell_of_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
+    def _report_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
         """Notify the user of the first new error or warning that the log of a live server shows.
         `before` and `now` are two successive statuses of the server."""
         known = {finding.code for finding in before.findings}
@@ -194,7 +194,7 @@ class Servers:
             of = "start" if new.code == "start.spinning" else "log"
             self._core.notify(Level.WARN, f"{of} of {now.title}: {new.text}", new.fix)
 
-    def _show(self) -> None:
+    def _show_servers(self) -> None:
         self._show_run(self._core.state.run_id)
 
     def _show_run(self, run_id: str | None, **changes: Any) -> None:
@@ -202,12 +202,14 @@ class Servers:
         statuses = self.supervisor.statuses()
         self._core.update(
             run_id=run_id,
-            servers=statuses[:SHOWN],
-            goes_back_to=self._earlier_of(run_id, statuses),
+            servers=statuses[:MAX_SHOWN_RUNS],
+            goes_back_to=self._earlier_status_of(run_id, statuses),
             **changes,
         )
 
-    def _earlier_of(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
+    def _earlier_status_of(
+        self, run_id: str | None, statuses: Sequence[ServerStatus]
+    ) -> str | None:
         """Return the run that was stopped for the run `run_id`, if that one failed before it was
         READY. None if it did not fail, or if the earlier run is not known any more."""
         known = {status.run_id: status for status in statuses}
@@ -222,7 +224,7 @@ class Servers:
         earlier = self.supervisor.record(selected.run_id).replaces
         return earlier if earlier in known else None
 
-    def _follow(self, run_id: str) -> None:
+    def _follow_run(self, run_id: str) -> None:
         self._show_run(run_id, log_revision=self._core.state.log_revision + 1)
 
     async def adopt(self) -> None:
@@ -234,11 +236,15 @@ class Servers:
             self._core.update(servers_read=True)
             return
         statuses = await self.supervisor.runs()
-        self._show()
+        self._show_servers()
         chosen = None
         if self._core.state.run_id is None:
             chosen = next((s for s in statuses if s.state.is_alive), None)
-            if chosen is None and statuses and self._earlier_of(statuses[0].run_id, statuses):
+            if (
+                chosen is None
+                and statuses
+                and self._earlier_status_of(statuses[0].run_id, statuses)
+            ):
                 chosen = statuses[0]
         try:
             if chosen is not None:
@@ -275,7 +281,7 @@ class Servers:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
                 self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
 
-    async def others(self) -> Sequence[FoundServer]:
+    async def other_servers(self) -> Sequence[FoundServer]:
         """Return the servers of the host that no Workbench started. () on a simulated host."""
         if self._core.state.host.simulated is not None:
             return ()
@@ -297,7 +303,7 @@ class Servers:
         """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the
         plan under edit."""
         await self.supervisor.load_log(run_id)
-        self._follow(run_id)
+        self._follow_run(run_id)
         if not self.supervisor.status(run_id).state.is_alive:
             await self.supervisor.mark_read(run_id)
         plan = self.supervisor.record(run_id).plan
@@ -404,14 +410,14 @@ class Servers:
     async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
         """Return as texts what the server of a run lacks of its preset: the limit of open files, or
         the warm-up. () if nothing is missing or the preset no longer exists."""
-        from workbench.session.plans.preset_process_parts import missing_parts
+        from workbench.session.plans.preset_process_parts import missing_process_parts
 
         if status.preset_id is None or not status.alive:
             return ()
         try:
             preset = self._presets.get(status.preset_id)
             run_dir = f"{await self.supervisor.runs_dir()}/{status.run_id}"
-            return await missing_parts(self._core.host, preset, status, run_dir)
+            return await missing_process_parts(self._core.host, preset, status, run_dir)
         except WorkbenchError:  # the preset no longer exists, or the link was lost
             return ()
 
@@ -449,7 +455,7 @@ class Servers:
         if foreign:
             about = "the preset is not from Workbench and runs more than its engine"
             raise NotTrusted(
-                f"{about if plan.stranger else POWER}: {'; '.join(p.text for p in foreign)}",
+                f"{about if plan.stranger else POWER_OVER_HOST_TEXT}: {'; '.join(p.text for p in foreign)}",
                 next_step="look at the plan with `workbench plan`, then start it with --trust",
                 findings=[part.finding_with_fix() for part in foreign],
             )
@@ -480,7 +486,9 @@ class Servers:
     def _check_may_start(self) -> None:
         """Raise ServerError if another start is under way, or an experiment has reserved the
         servers."""
-        if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
+        if (
+            _STARTING_TEXT in self._core.state.busy
+        ):  # two starts at once would both find the port free
             raise ServerError(
                 "another server is being started",
                 host=self._core.host.name,
@@ -526,7 +534,7 @@ class Servers:
     async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
         replaced = selected if selected is not None and _must_stop_before_start(selected) else None
         async with self._start:
-            with self._core.busy(_STARTING):
+            with self._core.show_busy(_STARTING_TEXT):
                 return (await self.launch(editor, replaced)).run_id
 
     def editor_of(self, run_id: str) -> PlanEditor:
@@ -582,7 +590,7 @@ class Servers:
         if self._on_cluster or editor.node_commands():
             return ()  # the check of a cluster has findings about each node
         try:
-            command = editor.command()
+            command = editor.command_lines()
         except WorkbenchError:  # the plan says so itself
             return ()
         port = None
@@ -603,11 +611,11 @@ class Servers:
         if self._on_cluster or editor.node_commands():
             return ()
         try:
-            command = editor.command()
+            command = editor.command_lines()
         except WorkbenchError:
             return ()
         found = await state_findings(host)
-        memory = await self._too_little_memory(editor, replaced)
+        memory = await self._findings_of_too_little_memory(editor, replaced)
         if memory is not None:
             found.append(memory.finding)
         simulated = self._core.state.host.simulated
@@ -666,7 +674,7 @@ class Servers:
             await preflight.check_before_start(
                 self._core.host,
                 editor.plan,
-                editor.command(),
+                editor.command_lines(),
                 await self.supervisor.runs(),
                 simulated=simulated,
                 freed=preflight.port_freed_by(replaced),
@@ -690,7 +698,7 @@ class Servers:
         GPU memory after the end of that server."""
         if replaced is None:
             return
-        found = await self._too_little_memory(editor, replaced)
+        found = await self._findings_of_too_little_memory(editor, replaced)
         if found is not None and found.certain:
             raise ServerError(
                 f"{found.finding.text}; {replaced.engine} run {replaced.run_id} was not stopped",
@@ -698,11 +706,11 @@ class Servers:
                 next_step=found.finding.fix,
             )
 
-    async def _too_little_memory(
+    async def _findings_of_too_little_memory(
         self, editor: PlanEditor, replaced: ServerStatus | None
-    ) -> TooLittle | None:
+    ) -> TooLittleMemory | None:
         from workbench.hosts import detached_process
-        from workbench.session.plans.free_memory import find_too_little
+        from workbench.session.plans.free_memory import find_gpus_with_too_little_memory
 
         if self._on_cluster:
             return None
@@ -721,10 +729,10 @@ class Servers:
             staying = await detached_process.existing_pids(
                 self._core.host, listed - set(seen.members)
             )
-        return find_too_little(editor, telemetry, living, staying)
+        return find_gpus_with_too_little_memory(editor, telemetry, living, staying)
 
     @property
-    def starting(self) -> bool:
+    def is_starting(self) -> bool:
         """Whether a run is being started that is not listed yet."""
         return self._start.locked()
 
@@ -738,13 +746,13 @@ class Servers:
         self,
         editor: PlanEditor,
         replaced: ServerStatus | None = None,
-        named: Named | None = None,
+        named: NoteRunId | None = None,
     ) -> ServerStatus:
         """Start the plan of `editor` without checking its flags, and select the new run. `replaced`
         is stopped before: only when everything that can be checked and written beforehand has
         succeeded. `named` is called with the id of the new run before its process starts. Return the
         status of the new run."""
-        prepared = await self._prepare(editor, replaced)
+        prepared = await self._prepare_start(editor, replaced)
         try:
             if named is not None:
                 await named(prepared.run_id)
@@ -759,19 +767,21 @@ class Servers:
             if replaced is not None:
                 self._not_replaced = replaced.run_id
                 error.next_step = _add_restart_step(error.next_step, replaced.run_id)
-                self._show()
+                self._show_servers()
             raise
         self._started_plans[status.run_id] = editor.plan
-        command = editor.command()
+        command = editor.command_lines()
         nodes = editor.node_commands() if self._on_cluster else ()
         for node, its in nodes or ((None, command),):
             where = f"{node.node_title} on {node.name}, " if node else ""
-            shown = mask_command(its) if node else editor.run_command() or mask_command(its)
-            self._core.record(shown.shell(), f"{where}run {status.run_id}")
-        self._follow(status.run_id)
+            shown = mask_command(its) if node else editor.run_command_words() or mask_command(its)
+            self._core.record_command(shown.shell(), f"{where}run {status.run_id}")
+        self._follow_run(status.run_id)
         return status
 
-    async def _prepare(self, editor: PlanEditor, replaced: ServerStatus | None) -> PreparedServer:
+    async def _prepare_start(
+        self, editor: PlanEditor, replaced: ServerStatus | None
+    ) -> PreparedServer:
         """Check the start of a plan on the host, and write the files of the new run. `replaced` is
         the server that is stopped before the launch."""
         if editor.around.installed is None and editor.around.installed_problem is None:
@@ -789,7 +799,7 @@ class Servers:
         nodes = editor.node_commands() if on_cluster is not None else ()
         if on_cluster is not None and nodes:
             return await on_cluster.prepare_ranks(plan, nodes, editor.engine, **options)
-        return await supervisor.prepare(plan, editor.command(), editor.engine, **options)
+        return await supervisor.prepare(plan, editor.command_lines(), editor.engine, **options)
 
     async def stop(self, run_id: str | None = None) -> None:
         """Stop a run, by default the selected one. Returns when its processes have ended. Raises
@@ -801,7 +811,7 @@ class Servers:
                 host=self._core.host.name,
                 next_step="press o in the Log pane to choose a run",
             )
-        with self._core.busy("stopping"):
+        with self._core.show_busy("stopping"):
             await self.end(run_id)
 
     async def end(self, run_id: str) -> ServerStatus:
@@ -810,10 +820,10 @@ class Servers:
             await prepare(run_id)
         started = time.monotonic()
         status = await self.supervisor.stop(run_id)
-        self._core.record(
+        self._core.record_command(
             f"workbench stop {run_id}", f"ended in {time.monotonic() - started:.1f} s"
         )
-        self._show()
+        self._show_servers()
         return status
 
     async def probe(self, run_id: str | None = None) -> ServedText:
@@ -821,10 +831,10 @@ class Servers:
         what it answers. Raises ServerError if there is no such server, or if it does not answer."""
         run_id = run_id or self._selected_run()
         self.check_free()
-        with self._core.busy("asking for text"):
+        with self._core.show_busy("asking for text"):
             text = await self.supervisor.probe(run_id)
-        self._core.record(f"workbench probe {run_id}", text.summary)
-        self._show()
+        self._core.record_command(f"workbench probe {run_id}", text.summary)
+        self._show_servers()
         return text
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.session.state_holder import StateHolder
 
-WARN_S = (600.0, 120.0)  # before the end
+WARN_BEFORE_END_S = (600.0, 120.0)  # before the end
 # by which the end may move without another warning: clocks and walltimes are in whole seconds
-_SAME_S = 5.0
+_SAME_END_TOLERANCE_S = 5.0
 
 
 class WalltimeWarnings:
@@ -32,7 +32,7 @@ class WalltimeWarnings:
         ends = status.ends_unix_s if status.alive else None
         before = self._ends.get(status.run_id)
         if ends == before or (
-            ends is not None and before is not None and abs(ends - before) <= _SAME_S
+            ends is not None and before is not None and abs(ends - before) <= _SAME_END_TOLERANCE_S
         ):
             return
         for timer in self._timers.pop(status.run_id, ()):
@@ -42,13 +42,13 @@ class WalltimeWarnings:
             return
         self._ends[status.run_id] = ends
         left_s = ends - self._now_unix_s(status.run_id)
-        due = [left_s - warn_s for warn_s in WARN_S]
+        due = [left_s - warn_s for warn_s in WARN_BEFORE_END_S]
         # one warning if it is late for both
         now = [max(d for d in due if d <= 0)] if any(d <= 0 for d in due) else []
         loop = asyncio.get_running_loop()
         waits = [max(0.0, d) for d in (*now, *(d for d in due if d > 0))]
         self._timers[status.run_id] = [
-            loop.call_later(wait_s, self._warn, status) for wait_s in waits
+            loop.call_later(wait_s, self._warn_of_end, status) for wait_s in waits
         ]
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class WalltimeWarnings:
         self._timers.clear()
         self._ends.clear()
 
-    def _warn(self, status: ServerStatus) -> None:
+    def _warn_of_end(self, status: ServerStatus) -> None:
         left_s = max(0.0, self._ends.get(status.run_id, 0.0) - self._now_unix_s(status.run_id))
         minutes, seconds = divmod(round(left_s), 60)
         left = f"{minutes} min" if minutes else f"{seconds} s"

@@ -13,7 +13,7 @@ from workbench.tui.pages.base import Keys, Page
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
-    from workbench.session.results.advice import Advised
+    from workbench.session.results.advice import AdvisedResult
 
 
 class AdviceController(Controller):
@@ -22,7 +22,7 @@ class AdviceController(Controller):
         if (row := self.controllers.results.row) is not None:
             self.attempt(self.session.advisor.advise_on_result(row.id), self.open_page)
 
-    def open_page(self, advised: Advised) -> None:
+    def open_page(self, advised: AdvisedResult) -> None:
         from workbench.report.finding_blocks import advice_blocks  # not for the first frame
         from workbench.tui.block_rows import block_rows
 
@@ -35,15 +35,15 @@ class AdviceController(Controller):
         )
         self.services.pages.open(page)
 
-    def keys_of(self, advised: Advised) -> Keys:
+    def keys_of(self, advised: AdvisedResult) -> Keys:
         """Return the page key that starts the test of a finding in an A/B experiment, as {key:
         (label, function)}. Return {} if no finding of the advice `advised` can be tested."""
-        from workbench.session.results.advice import can_be_tested
+        from workbench.session.results.advice import can_test_finding
 
-        found = [f for f in advised.findings if can_be_tested(f)]
+        found = [f for f in advised.findings if can_test_finding(f)]
         return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
 
-    def test(self, advised: Advised, found: Sequence[Finding]) -> None:
+    def test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
         """Let the user pick one of the findings `found`, and test its change in an A/B experiment.
         If the advice `advised` has no result to compare with, show a message instead."""
         if advised.result is None:
@@ -56,7 +56,7 @@ class AdviceController(Controller):
             return
         self.attempt(self._pick(advised, found))
 
-    async def _pick(self, advised: Advised, found: Sequence[Finding]) -> None:
+    async def _pick(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
         async def chosen(finding: Finding) -> None:
             await self._test(advised, finding)
 
@@ -91,7 +91,7 @@ class AdviceController(Controller):
         items = [item(number, finding) for number, finding in enumerate(found)]
         await self.app.push_screen(PickModal(title, items, free=False), chosen)
 
-    async def _test(self, advised: Advised, finding: Finding) -> None:
+    async def _test(self, advised: AdvisedResult, finding: Finding) -> None:
         from workbench.session.results.advice import (
             advised_change,
             arms_of_finding,

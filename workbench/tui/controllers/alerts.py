@@ -37,7 +37,7 @@ class AlertController(Controller):
     def _rows(self, width: int) -> list[Row]:
         from workbench.tui.pages.alerts import alert_rows
 
-        return alert_rows(self.session.alerts.rows(), self.state.alerts, self._notes(), width)
+        return alert_rows(self.session.alerts.rule_rows(), self.state.alerts, self._notes(), width)
 
     def _notes(self) -> Iterator[str]:
         """Yield what does not work as it is configured, and where alerts are sent."""
@@ -62,7 +62,7 @@ class AlertController(Controller):
     def switch(self) -> None:
         """Turn the bell, the mark and the title on for all rules, or set them as before."""
         alerts = self.session.alerts
-        on = not alerts.all_on
+        on = not alerts.are_all_on
 
         def switch() -> bool:
             alerts.switch_all(on)

@@ -60,7 +60,7 @@ class ApplyController(Controller):
             from workbench.session.plans.preset_apply import PresetApply
 
             preset = PresetApply(self.session)
-            return preset, await preset.look()
+            return preset, await preset.look_at_preset()
 
         self.attempt(look, lambda found: self._confirm(*found), only="look up a preset")
 
@@ -83,7 +83,9 @@ class ApplyController(Controller):
             if given is not None:
                 self.services.clear_message()
                 self.attempt(
-                    preset.apply(whole, password=given.get("password"), on_step=self._say_step),
+                    preset.apply_preset(
+                        whole, password=given.get("password"), on_step=self._say_step
+                    ),
                     self._show_outcome,
                 )
                 self.go("log")
@@ -140,7 +142,7 @@ def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row
     for part in parts:
         name = (pad_text(part.name, NAME_CELLS), "title")
         first, *more = paragraph_rows(
-            part.change, width - NAME_CELLS, "warn" if part.problem else "strong"
+            part.change_text, width - NAME_CELLS, "warn" if part.problem else "strong"
         )
         rows += [(name, *first), *(((" " * NAME_CELLS, "text"), *line) for line in more)]
         if part.problem:

@@ -83,7 +83,7 @@ class Controller:
         from workbench.gpu.measurement_lock import HostOccupied
 
         async def beside() -> T:
-            with self.session.measurement_lock.allow_while_others_measure():
+            with self.session.measurement_lock.allow_work_while_others_measure():
                 return await work()
 
         def ask(occupied: Exception) -> None:

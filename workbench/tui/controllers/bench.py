@@ -48,7 +48,7 @@ class BenchController(Controller):
             )
         if starting or (server is not None and server.state is ServerState.STARTING):
             text += "; the benchmark starts when the server is READY"
-        profiles = self.try_now(lambda: self.session.bench.profiles()) or {}
+        profiles = self.try_now(lambda: self.session.bench.profile_titles()) or {}
         without = "preset's own" if preset_id else "standard"
         standing = "as before" if self.session.bench.asked else without
         await self.app.push_screen(
@@ -109,7 +109,7 @@ class BenchController(Controller):
             agreed,
             self.again,
             doing=_AGAIN,
-            answers=self.try_now(self.session.bench.answers_cost) or "",
+            answers=self.try_now(self.session.bench.cost_of_comparing_answers) or "",
         )
 
     def _show_compared(self) -> None:

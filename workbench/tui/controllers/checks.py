@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
 from workbench.model.server_run import living_text
-from workbench.session.hosts.names import CLUSTER
+from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import CHECK_KEYS
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller, load
@@ -42,7 +42,7 @@ class CheckController(Controller):
         """Open the page with the check of the host or cluster `name`, and start this check."""
         self.name = name
         self._page = Page(f"Check of {name}", self._rows, kind="check")
-        of_cluster = name.startswith(CLUSTER)
+        of_cluster = name.startswith(CLUSTER_PREFIX)
         keys = [key for key in CHECK_KEYS if of_cluster or key.key not in ("s", "x")]
         self._page.of_table(keys, self.controllers)
         self.services.pages.open(self._page)
@@ -51,7 +51,7 @@ class CheckController(Controller):
     def _rows(self, width: int) -> list[Row]:
         if self.found:
             return doctor_rows(self.found, width)
-        limit_s = CLUSTER_LIMIT_S if self.name.startswith(CLUSTER) else HOST_LIMIT_S
+        limit_s = CLUSTER_LIMIT_S if self.name.startswith(CLUSTER_PREFIX) else HOST_LIMIT_S
         text = (
             f"checking {self.name}: {duration_text(time.monotonic() - self._began_s)}, at most "
             f"{duration_text(limit_s)}"
@@ -91,7 +91,7 @@ class CheckController(Controller):
         connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
         seconds."""
         await load("workbench.session.servers.cluster_servers")
-        if name.startswith(CLUSTER):
+        if name.startswith(CLUSTER_PREFIX):
             from workbench.session.servers import cluster_servers
 
             try:
@@ -100,13 +100,15 @@ class CheckController(Controller):
                     return await cluster_servers.look_at_cluster(session, session.plans.current)
             except TimeoutError:
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
-                step = f"workbench cluster check {name.removeprefix(CLUSTER)}"
+                step = f"workbench cluster check {name.removeprefix(CLUSTER_PREFIX)}"
                 raise HostError(text, host=name, next_step=step) from None
         await load("workbench.session.hosts.check")
-        from workbench.session.hosts.check import check_all
+        from workbench.session.hosts.check import check_all_hosts
         from workbench.session.session import Session
 
-        return (await check_all([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S))[0]
+        return (
+            await check_all_hosts([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S)
+        )[0]
 
     async def work_on(self) -> None:
         """Switch Workbench to the host or cluster that the check page shows. If Workbench works on

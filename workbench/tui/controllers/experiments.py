@@ -185,7 +185,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:
-                return self.session.experiments.estimate_s(a, b, **options, **answer)
+                return self.session.experiments.estimate_duration_s(a, b, **options, **answer)
             except WorkbenchError:  # the start shows the error
                 return None
 
@@ -286,7 +286,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         def estimate(wanted: Wanted) -> float | None:
             try:
-                return self.session.experiments.estimate_s(
+                return self.session.experiments.estimate_duration_s(
                     wanted.a, wanted.b, bench=shape, **self._options(wanted)
                 )
             except WorkbenchError:  # the start shows the error

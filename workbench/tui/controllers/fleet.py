@@ -19,7 +19,7 @@ class FleetController(Controller):
         switch Workbench to that host."""
         for module in ("workbench.session.fleet.fleet", "workbench.tui.fleet.over_main"):
             await load(module)
-        from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, fleet_members
+        from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_members
         from workbench.tui.fleet.over_main import FleetOverMain
         from workbench.tui.fleet.screen import FleetView
 
@@ -27,8 +27,8 @@ class FleetController(Controller):
         names, labels = fleet_members()
         own = () if now.kind == "cluster" else (now.name,)  # a cluster's nodes are hosts
         names = tuple(dict.fromkeys((*own, *names)))
-        if len(names) > MOST_HOSTS:
-            self.say(f"{len(names)} hosts are known; the fleet shows only the first {MOST_HOSTS}")
+        if len(names) > MAX_HOSTS:
+            self.say(f"{len(names)} hosts are known; the fleet shows only the first {MAX_HOSTS}")
         self.view = self.view or FleetView()
         self.view.host = now.name
 
@@ -39,5 +39,5 @@ class FleetController(Controller):
         def leave(name: str | None) -> None:
             screen.dismiss(name)
 
-        screen = FleetOverMain(Fleet(names[:MOST_HOSTS], labels), self.view, leave)
+        screen = FleetOverMain(Fleet(names[:MAX_HOSTS], labels), self.view, leave)
         await self.app.push_screen(screen, left)

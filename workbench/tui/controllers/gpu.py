@@ -223,7 +223,7 @@ class GpuController(Controller):
         steps = [c for value, commands in by_value.items() if value != BACK for c in commands]
         planned = [
             SettingOutcome(c, not c.right, before.get((c.gpu_index, c.setting)), c.value)
-            for c in await self.session.gpu.mark_foreign(steps)
+            for c in await self.session.gpu.mark_foreign_changes(steps)
         ]
         return await self.change_of(planned, back)
 

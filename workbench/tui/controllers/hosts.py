@@ -10,7 +10,7 @@ from textual.binding import BindingType
 
 from workbench.model.counts import count_of
 from workbench.model.server_run import living_text
-from workbench.session.hosts.names import CLUSTER
+from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
 from workbench.tui.controllers.base import Controller, load
@@ -97,7 +97,7 @@ class HostController(Controller):
         While the list is open, read the state of each cluster's servers and add it to the cluster's
         row."""
         now = self.state.host.name
-        known = self.try_now(self.session.hosts.known) or ()
+        known = self.try_now(self.session.hosts.known_host_names) or ()
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
 
         def items() -> list[Choice]:
@@ -129,15 +129,15 @@ class HostController(Controller):
 
         await self.app.push_screen(listed.add_class("-wide"), taken)
         for host in known:
-            if host.name.startswith(CLUSTER) and host.name != now:
+            if host.name.startswith(CLUSTER_PREFIX) and host.name != now:
                 self.attempt(look(host.name), only=f"state of {host.name}")
 
     def _state_of(self, name: str) -> str:
         """Return the last known state of a host or cluster as text, for its row in the list; "" for
         a host that was not checked."""
-        if name.startswith(CLUSTER) and name == self.state.host.name:
+        if name.startswith(CLUSTER_PREFIX) and name == self.state.host.name:
             return living_text(self.state.servers)
-        return self.known_states.get(name, "asking …" if name.startswith(CLUSTER) else "")
+        return self.known_states.get(name, "asking …" if name.startswith(CLUSTER_PREFIX) else "")
 
     def check(self) -> None:
         """Open the page that checks the host or cluster under the cursor of the host list. If the
@@ -255,7 +255,7 @@ class HostController(Controller):
         async def copy() -> None:
             from workbench.session.hosts.gpu_paths import try_paths
 
-            for finding in (await try_paths(self.session)).untried:
+            for finding in (await try_paths(self.session)).is_untried:
                 self.say(finding.text, finding.level, finding.fix)
 
         self.services.pages.open(page)

@@ -44,7 +44,7 @@ class ModelController(Controller):
         if page is None or page.frame is None:
             self.open()
             return
-        hosts = self.session.models.hosts(everywhere=self.all_hosts)
+        hosts = self.session.models.hosts_to_search(everywhere=self.all_hosts)
         page.title = (
             "Models on all hosts" if self.all_hosts else (f"Models on {self.state.host.name}")
         )
@@ -180,7 +180,9 @@ class ModelController(Controller):
 
     def _copied(self, report: CopyReport) -> None:
         self.say(
-            report.text, Level.WARN if report.notes else Level.INFO, "; ".join(report.notes) or None
+            report.report_text,
+            Level.WARN if report.notes else Level.INFO,
+            "; ".join(report.notes) or None,
         )
         self._look_again()
 
@@ -243,7 +245,7 @@ class ModelController(Controller):
         await self.app.push_screen(form, agreed)
 
     def _downloaded(self, model: str, found: HostModels) -> None:
-        self.say("; ".join(found.lines(model)))
+        self.say("; ".join(found.report_lines(model)))
         self._look_again()
 
     # ---- the work

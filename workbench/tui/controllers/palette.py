@@ -8,7 +8,7 @@ from functools import partial
 
 from workbench.model import fuzzy
 from workbench.model.lazy_dataclass import dataclass
-from workbench.session.hosts.names import LOCAL
+from workbench.session.hosts.names import LOCAL_HOST_NAME
 from workbench.store.config_schema import THEMES
 from workbench.tui.bindings import ON_PAGES, PAGE_KEYS, REPLAY_KEYS, Key
 from workbench.tui.cells import pad_text, width_of
@@ -112,13 +112,13 @@ class PaletteController(Controller):
         for preset in self.state.presets:
             load = partial(self.controllers.plan.load, preset)
             yield Entry(f"Load {preset.id}", preset.title, load, after_actions=True)
-        for host in self.session.hosts.known():
+        for host in self.session.hosts.known_host_names():
             switch = partial(self.controllers.hosts.switch, host.name)
             yield Entry(f"Host {host.name}", host.label, switch, after_actions=True)
 
     def _say_how_to_capture(self) -> None:
         host = self.state.host.name
-        workbench = "workbench" if host == LOCAL else f"workbench --host {host}"
+        workbench = "workbench" if host == LOCAL_HOST_NAME else f"workbench --host {host}"
         self.say(
             "a command captures a trace of your traffic, without its text",
             next_step=f"run {workbench} trace capture {self.state.run_id or 'RUN'}; then b replays "

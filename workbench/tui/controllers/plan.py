@@ -352,7 +352,7 @@ class PlanController(Controller):
                     "x The plan gives no command; the findings below say why.", width, "bad"
                 )
             findings = finding_rows(plan.findings, width) or paragraph_rows("none", width, "dim")
-            checked = f"Findings, checked against {plan.checked_against}"
+            checked = f"Findings, checked against {plan.checked_against_text}"
             return [*made, (), ((checked, "strong"),), *findings]
 
         keys: Keys = {"y": ("Copy", self.copy_command)} if plan.command else {}
@@ -362,7 +362,7 @@ class PlanController(Controller):
         """Open a page about the model of the plan: which quantizations, numbers of GPUs and context
         lengths fit into GPU memory, and where the model's files are on the host. The page is
         updated when the plan or the used memory changes."""
-        from workbench.session.plans.model_fit import report_of
+        from workbench.session.plans.model_fit import fit_report_of_plan
 
         view = self._plan()
         if view is None:
@@ -381,7 +381,7 @@ class PlanController(Controller):
                 else None
             )
             if made is None or made[0] is not view.plan or made[1] != used:
-                made = (view.plan, used, report_of(view.plan, telemetry))
+                made = (view.plan, used, fit_report_of_plan(view.plan, telemetry))
             host, lines = self.state.host, fit_page_rows(made[2], files, width)
             if host.link == "connected":
                 return lines
@@ -395,7 +395,9 @@ class PlanController(Controller):
             ]
 
         def found(models: HostModels) -> None:
-            files[:] = models.lines(models.copies[0].model if models.copies else view.plan.model)
+            files[:] = models.report_lines(
+                models.copies[0].model if models.copies else view.plan.model
+            )
             page.draw()
 
         page = Page("What fits", rows)
@@ -414,4 +416,4 @@ class PlanController(Controller):
                 "press v to see why" if plan else "press p to load a preset",
             )
             return
-        self.copy("command" if not plan.nodes else "command of each node", plan.shell())
+        self.copy("command" if not plan.nodes else "command of each node", plan.shell_command())

@@ -20,9 +20,9 @@ from workbench.tui.pages.quality import QualityPage, Shown
 if TYPE_CHECKING:
     from workbench.model.quality import QualityResult
     from workbench.session.quality.measuring import QualityOptions
-    from workbench.session.servers.arm_targets import Bases
+    from workbench.session.servers.arm_targets import BasePlans
 
-    Planned = tuple[Arm, Arm, Bases, QualityOptions]
+    Planned = tuple[Arm, Arm, BasePlans, QualityOptions]
 
 
 class QualityController(Controller):
@@ -39,7 +39,7 @@ class QualityController(Controller):
         if action == "stop":
             self.stop()
         elif action == "list":
-            self.attempt(self.session.results.quality, partial(self._pick, page))
+            self.attempt(self.session.results.list_quality_results, partial(self._pick, page))
         elif page.shown.pair is not None and self.controllers.experiments.nothing_measured():
             self.attempt(partial(self._planned, *page.shown.pair), partial(self._ask, page))
 
@@ -53,7 +53,7 @@ class QualityController(Controller):
         comparison, state = self.state.comparison, self.state
         a = state.mark_a or (comparison.a if comparison is not None else None)
         b = state.mark_b or (comparison.b if comparison is not None else None)
-        known = await self.session.results.quality()
+        known = await self.session.results.list_quality_results()
         try:
             pair = self.session.results.pair(a, b)
         except InputError:

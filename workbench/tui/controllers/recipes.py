@@ -20,7 +20,7 @@ from workbench.tui.pages.texts import preset_rows
 from workbench.tui.widgets.entry import LINE_END
 
 if TYPE_CHECKING:
-    from workbench.session.plans.recipes import Imported
+    from workbench.session.plans.recipes import ImportedRecipe
 
 
 class RecipeController(Controller):
@@ -69,7 +69,7 @@ class RecipeController(Controller):
             Field("source", "recipe", wide=True, lines=True),
             Field("id", "id", hint="empty: made from the recipe"),
         ]
-        found: list[Imported] = []
+        found: list[ImportedRecipe] = []
 
         def check(values: Values) -> None:
             if not values["source"].strip():
@@ -104,7 +104,7 @@ class RecipeController(Controller):
         )
         await self.app.push_screen(form, read)
 
-    def _show(self, imported: Imported) -> None:
+    def _show(self, imported: ImportedRecipe) -> None:
         def rows(width: int) -> list[Row]:
             made = finding_rows(imported.findings, width) or paragraph_rows(
                 "nothing was left out", width, "dim"
@@ -115,7 +115,9 @@ class RecipeController(Controller):
 
         def decided(save: bool | None) -> None:
             path = (
-                self.try_now(lambda: self.session.presets.recipes.save(imported)) if save else None
+                self.try_now(lambda: self.session.presets.recipes.save_as_preset(imported))
+                if save
+                else None
             )
             if path is not None:
                 self.say(f"saved: {path}")

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 class ReplayController(Controller):
     def pause(self) -> None:
-        self.try_now(lambda: self._replay().pause())
+        self.try_now(lambda: self._replay().toggle_pause())
 
     def faster(self, by: int) -> None:
-        self.try_now(lambda: self._replay().faster(by))
+        self.try_now(lambda: self._replay().change_speed(by))
 
     def _replay(self) -> Replay:
         """Return the session if it plays a recording. Raise InputError if it works on a host."""

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.quality import QualityResult
     from workbench.session.bench.row import BenchRow
-    from workbench.session.results.advice import Advised
+    from workbench.session.results.advice import AdvisedResult
     from workbench.store.result_timelines import ResultTimeline
 
-    Found = tuple[Advised, ResultTimeline | None, Sequence[QualityResult]]
+    Found = tuple[AdvisedResult, ResultTimeline | None, Sequence[QualityResult]]
 
 
 class ResultController(Controller):
@@ -60,7 +60,11 @@ class ResultController(Controller):
 
         async def read(result_id: int) -> Found:
             found = await self.session.advisor.advise_on_result(result_id)
-            return found, await self._timeline(result_id), await self.session.results.quality()
+            return (
+                found,
+                await self._timeline(result_id),
+                await self.session.results.list_quality_results(),
+            )
 
         def open_page(found: Found) -> None:
             advised, timeline, known = found

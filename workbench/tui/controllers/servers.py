@@ -214,7 +214,7 @@ class ServerController(Controller):
         from workbench.server.supervisor import STOP_GRACE_S
         from workbench.session.servers import adoption
 
-        unit = adoption.installed_unit(self.session, server.run_id)
+        unit = adoption.installed_unit_name(self.session, server.run_id)
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
@@ -249,7 +249,11 @@ class ServerController(Controller):
         )
 
         server, measured_by = self.state.server, self.state.host.measured_by
-        unit = adoption.installed_unit(self.session, server.run_id) if server is not None else None
+        unit = (
+            adoption.installed_unit_name(self.session, server.run_id)
+            if server is not None
+            else None
+        )
         if server is None or unit is None:
             what = (
                 "no run is selected"
@@ -334,7 +338,7 @@ class ServerController(Controller):
         )
 
     def pick_run(self) -> None:
-        self.attempt(self.session.servers.others, self._show_runs, only="runs")
+        self.attempt(self.session.servers.other_servers, self._show_runs, only="runs")
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
         """Show a list of all server runs, from which the user selects one. The servers `others`,

@@ -133,9 +133,9 @@ async def _search_users(session: Session, wanted: Wanted, load: Load) -> Sweep:
 
 
 async def _search_rates(session: Session, wanted: Wanted, load: Load) -> Sweep:
-    from workbench.session.series.rate_capacity import Rates
+    from workbench.session.series.rate_capacity import RateRange
 
-    rates = Rates(horizon_s=wanted.horizon_s)
+    rates = RateRange(horizon_s=wanted.horizon_s)
     return await session.sweeps.run_rates(rates, **load_of_search(load, wanted))
 
 

@@ -52,7 +52,7 @@ def _of_reading(reading: Reading) -> Column:
     assert column is not None
 
     def value(host: FleetHost) -> float | None:
-        return host.of_gpus(reading.field, column.of_gpus)
+        return host.combine_gpu_readings(reading.field, column.of_gpus)
 
     return Column(column.title, column.cells, value, column.text.format, column.least_width)
 
@@ -197,7 +197,7 @@ def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
 
 
 def _server_sign(server: FleetServer) -> tuple[str, str]:
-    if server.text_is_doubted:
+    if server.is_text_doubted:
         return "?", "warn"
     if server.can_answer:
         return G.on, "good"

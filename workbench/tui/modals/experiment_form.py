@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from workbench.bench.twins import LEAST_PAIRS
+from workbench.bench.twins import MIN_PAIRS
 from workbench.engines.flag_values import format_value
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS, SHOWS_PCT, Arm, ArmTarget
@@ -129,7 +129,7 @@ def parse_experiment_form(values: Values) -> Wanted:
         options["quality"] = False
     if twin := values.get("twin", "").strip():
         options["twin"] = twin
-        if options["pairs"] % 2 or options["pairs"] < LEAST_PAIRS:
+        if options["pairs"] % 2 or options["pairs"] < MIN_PAIRS:
             raise InputError(
                 "choose 4, 6 or 8 pairs: with a twin, A and B swap their hosts in half of them"
             )

@@ -213,7 +213,7 @@ class StartPlan(Modal[bool]):
         rows = [*self.disturbed(width), *self._head_rows(width)]
         rows.append((("model   ", "dim"), (plan.plan.model, "text")))
         installed = plan.installed or plan.installed_problem
-        facts = filter(None, (installed, f"checked against {plan.checked_against}"))
+        facts = filter(None, (installed, f"checked against {plan.checked_against_text}"))
         rows.append((("engine  ", "dim"), ("   ".join(facts), "text")))
         # the estimate is shown once: as a finding if it is a warning or an error
         estimates = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]

@@ -9,8 +9,13 @@ from typing import Any, NamedTuple
 
 from textual import events
 
-from workbench.bench.rate_capacity import HORIZON_S, LEAST_REQUESTS
-from workbench.bench.user_capacity import FIRST_USERS, LEAST_RUNS, MOST_RUNS, TYPICAL_RUNS
+from workbench.bench.rate_capacity import HORIZON_S, MIN_REQUESTS_TO_HOLD
+from workbench.bench.user_capacity import (
+    FIRST_USERS,
+    MAX_RUNS_PER_LEVEL,
+    MIN_RUNS_PER_LEVEL,
+    TYPICAL_RUNS,
+)
 from workbench.model import sweep
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
@@ -291,14 +296,14 @@ def _about_sweep(wanted: Wanted, load: BenchSpec) -> str:
     if wanted.kind == sweep.USERS.name:
         return (
             f"Doubles the users from {FIRST_USERS} until a limit breaks, then halves the gap: each "
-            f"level is measured in {LEAST_RUNS} to {MOST_RUNS} runs. A search has about "
+            f"level is measured in {MIN_RUNS_PER_LEVEL} to {MAX_RUNS_PER_LEVEL} runs. A search has about "
             f"{TYPICAL_RUNS} runs."
         )
     if wanted.kind == sweep.RATES.name:
         minutes = wanted.horizon_s / 60
         return (
             f"Short looks find the region, then each rate is measured over {minutes:g} min with at "
-            f"least {LEAST_REQUESTS:,} requests. The answer is what holds and what fails over "
+            f"least {MIN_REQUESTS_TO_HOLD:,} requests. The answer is what holds and what fails over "
             f"{minutes:g} min. A number of users is found sooner."
         )
     points = count_of(len(wanted.values), "point")

@@ -9,13 +9,13 @@ from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 
 if TYPE_CHECKING:
-    from workbench.session.results.advice import Advised
+    from workbench.session.results.advice import AdvisedResult
 
 SHOWN = 3
 _ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.INFO: "text"}
 
 
-def top_rows(advised: Advised, width: int) -> list[Row]:
+def top_rows(advised: AdvisedResult, width: int) -> list[Row]:
     """Return a heading and rows with the most important findings, each with its expected gain and
     the verdicts of its tests. Return [] if the advice has no finding."""
     from workbench.report.finding_blocks import text_with_gain  # not for the first frame

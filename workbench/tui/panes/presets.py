@@ -140,7 +140,7 @@ class Presets(Pane, PickList):
                 (" broken", "bad"),
             )
         tail = "o" if item.own else " "
-        if loaded and plan is not None and plan.edited:
+        if loaded and plan is not None and plan.is_edited:
             tail = "*"
         engine, size = item.engine, LONG
         if width < 44:

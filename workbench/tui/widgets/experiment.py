@@ -374,7 +374,7 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     for pair in range(pairs):
         for arm in order_of_pair(e.spec, pair):
             if (pair, arm) not in begun:
-                host = twins.host_of(e.spec, pair, arm)
+                host = twins.host_of_arm(e.spec, pair, arm)
                 runs.append(ExperimentRun(len(runs), pair, arm, host=host))
     return tuple(runs)
 

@@ -62,6 +62,7 @@ CHAT = "/v1/chat/completions"
 DIRECT = "directly"
 C_RELAY, BARE, PORT = "C relay", "bare relay", "port"
 GOAL_MS = 0.3
+FEWEST_TURNS = 10  # with fewer, their samples are too much alike
 SAMPLES = 2000
 C_SOURCE = Path(__file__).parent / "clients" / "relay.c"
 RR_PRIORITY = 20
@@ -328,6 +329,9 @@ def run(options: argparse.Namespace, ways: list[Way]) -> None:
     until_s = time.monotonic() + options.seconds
     numbers = count()
     for pause_s in map(float, options.pauses.split(",")):
+        if time.monotonic() >= until_s:
+            print(f"no time was left for a pause of {1000 * pause_s:.0f} ms")
+            continue
         run_case(options, ways, pause_s, words, numbers, until_s)
     every = next(numbers)
     for way in ways:
@@ -402,11 +406,13 @@ def tell_difference(way: Way, less: Way, share: float) -> None:
     said = f"p{100 * share:.0f}, {way.name} minus {less.name}: {middle:+.3f} ms "
     said += f"({low:+.3f} to {high:+.3f})"
     if (way.name, less.name, share) == (PORT, DIRECT, 0.99):
-        said += f"; the goal is {GOAL_MS}: {verdict_of(low, high)}"
+        said += f"; the goal is {GOAL_MS}: {verdict_of(len(way.added_ms), low, high)}"
     print(said)
 
 
-def verdict_of(low: float, high: float) -> str:
+def verdict_of(turns: int, low: float, high: float) -> str:
+    if turns < FEWEST_TURNS:
+        return "too few turns for a verdict"
     if high <= GOAL_MS:
         return "kept"
     if low > GOAL_MS:

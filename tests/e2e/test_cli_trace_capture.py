@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -111,6 +114,37 @@ def test_the_exit_code_of_a_capture_tells_the_signal_that_ended_it(
     assert ran.code == 128 + signal.SIGTERM, ran
     assert "ended by SIGTERM: " in ran.err and said in ran.err
     assert path.exists() == bool(turns)
+
+
+def test_a_second_signal_cuts_what_the_first_one_waits_for(tmp_path: Path) -> None:
+    path = tmp_path / "lunch.jsonl"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        argv = (
+            sys.executable,
+            "-m",
+            "workbench",
+            "trace",
+            "capture",
+            "--url",
+            url,
+            "-o",
+            str(path),
+        )
+        with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as command:
+            assert command.stderr is not None
+            port = int(command.stderr.readline().split()[0].rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}")
+                behind, _ = server.accept()
+                with behind:
+                    assert behind.recv(1000)  # it has passed, and nobody answers it
+                    command.send_signal(signal.SIGINT)
+                    said = [command.stderr.readline(), command.stderr.readline()]
+                    assert said[1].startswith("1 request is in flight"), said
+                    command.send_signal(signal.SIGINT)
+                    assert "nothing was captured" in command.stderr.read()
+                    assert command.wait() == 130
 
 
 @pytest.mark.long

@@ -101,16 +101,16 @@ def shown_metrics(
     runs: Sequence[BenchResult], chosen: str | None = None
 ) -> tuple[ResultMetric, ...]:
     """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user
-    first. Of the percentiles of latencies it has the highest for which each run has enough values.
+    first. Of the percentiles of latencies it has the highest that each run has.
     """
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
     for latency in _COMPARED_LATENCIES:
         found = [getattr(run.summary, latency) for run in runs]
-        counts = [one.count for one in found if one is not None]
-        if METRICS[latency].optional and not counts:
+        latencies = [one for one in found if one is not None]
+        if METRICS[latency].optional and not latencies:
             continue
-        tail = highest_compared(min(counts, default=0)).name
+        tail = highest_compared(latencies).name
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
     if len({run.spec.slo for run in runs}) == 1:
         measured = (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))

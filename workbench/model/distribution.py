@@ -96,9 +96,17 @@ def part_title(part: str) -> str:
     return PERCENTILES[part].title if part in PERCENTILES else part
 
 
-def highest_compared(count: int) -> Percentile:
-    """Return the highest percentile of COMPARED_PERCENTILES that `count` values are enough for."""
-    return [each for each in COMPARED_PERCENTILES if each.least_values <= count][-1]
+def highest_compared(found: Sequence[Distribution]) -> Percentile:
+    """Return the highest percentile of COMPARED_PERCENTILES that all distributions `found` have: the
+    others have too few values for it, or were stored before it was declared. Without distributions,
+    it is the highest that needs no number of values."""
+    if not found:
+        return [each for each in COMPARED_PERCENTILES if not each.least_values][-1]
+    return [
+        each
+        for each in COMPARED_PERCENTILES
+        if all(getattr(one, each.name) is not None for one in found)
+    ][-1]
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:

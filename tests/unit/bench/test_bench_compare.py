@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.compare import compare
+from workbench.model import distribution
 from workbench.model.bench import (
     BenchResult,
     BenchSpec,
@@ -23,6 +24,7 @@ from workbench.model.bench import (
     MetricChange,
     half_width,
 )
+from workbench.model.distribution import PERCENTILES, highest_compared
 from workbench.model.student_t import incomplete_beta, t_cdf, t_quantile
 
 
@@ -533,3 +535,15 @@ def test_a_difference_that_late_reads_could_explain_is_no_verdict() -> None:
         assert found.interval_pct is not None and found.interval_pct > 0.9
     larger = compare(runs(1, 100.0, 0.9), runs(5, 97.0, 0.9), paired=True, chosen="ttft_ms.p50")
     assert metric(larger, "ttft_ms.p50").verdict == "better"
+
+
+def test_results_from_before_a_percentile_are_compared_by_one_that_all_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The comparison had only the new percentile, which stored results lack, and so no tail."""
+    old, new = spread(100.0, 100), replace(spread(100.0, 100), p95=150.0)
+    monkeypatch.setattr(distribution, "COMPARED_PERCENTILES", tuple(PERCENTILES.values()))
+    assert highest_compared([new, new]).name == "p95"
+    assert highest_compared([new, old]).name == "p90"
+    assert highest_compared([spread(100.0)]).name == "p99"
+    assert highest_compared([]).name == "p95", "of those that need no number of values"

@@ -375,13 +375,23 @@ def _following_codes() -> frozenset[str]:
     return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.follows)
 
 
+_OF_KERNEL = re.compile(r"\]:? (?:segfault at|general protection)|\btraps: ")
+
+
+def _is_of_kernel(finding: Finding) -> bool:
+    """Return whether a finding is about a line of the kernel's log, which reports the crash of a
+    process and never its cause."""
+    return _OF_KERNEL.search(finding.evidence or "") is not None
+
+
 def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings without those that probably follow from another error. Of the findings
     that name only the kind of an error, and of those that mostly follow from others, only the first
     remains, and none beside a specific cause."""
     found = tuple(findings)
     causes = [f for f in found if f.level is Level.ERROR and f.code not in _following_codes()]
-    following = [f for f in found if f.code in _following_codes()]
+    # lines of the kernel's log are pasted in: where they stand says nothing
+    following = sorted((f for f in found if f.code in _following_codes()), key=_is_of_kernel)
     known_causes = [f for f in causes if f.code not in _general_codes()]
     first = following[:1]
     after = [f for f in causes if first and (f.line or 0) <= (first[0].line or 0)]
@@ -846,7 +856,7 @@ _OPTIONAL = re.compile(
     r"|[Ff]alling back|, using: '|Failed to pickle inputs|[Uu]sing (?:special_|the default|default)"
     r"|No platform detected|\b[Rr]etrying\b|\bwill retry\b|\b[Tt]rying (?:again|to resume)\b"
     r"|thrown while requesting (?:HEAD|GET)\b|_report_usage|stats\.vllm\.ai|; setting \w+="
-    r"|Failed to import from vllm\._(?!.*undefined symbol)"
+    r"|Failed to import from vllm\._(?!.*(?:undefined symbol|libtorch_hip))"
 )
 # Errors of one request or of an optional part, after which a server continues to run. What a
 # scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.model.findings import Level, by_severity
+from workbench.model.findings import Finding, Level, by_severity
 from workbench.server import log_patterns
 from workbench.server.explained_log import ExplainedLog
 from workbench.server.log_lines import level_of_line
@@ -874,3 +874,35 @@ def test_errors_after_the_first_one_are_not_told_by_their_kinds() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", None])
 def test_warnings_source_and_settings_in_force_are_no_errors(line: str, engine: str | None) -> None:
     assert match_lines([line], engine) == ()
+
+
+SEGFAULT = (
+    "[  812.34] llama-server[4242]: segfault at 0 ip 00007f2a error 4 in libggml-base.so[7f2a+a0]"
+)
+GGML = "/build/ggml/src/ggml-cuda/rope.cu:125: GGML_ASSERT(src0->type == GGML_TYPE_F32) failed"
+
+
+@pytest.mark.parametrize("text", [[SEGFAULT, GGML], [GGML, SEGFAULT]])
+def test_a_line_of_the_kernel_is_not_the_cause_wherever_it_was_pasted(text: list[str]) -> None:
+    """Before the assertion, it took the place of the cause."""
+    told = explained_lines(["main: loading model", *text], "llamacpp")
+    assert [one.code for one in told if one.level is Level.ERROR] == ["log.ggml-assert"]
+
+
+def test_a_build_for_rocm_is_named_in_a_warning_too() -> None:
+    missing = "libtorch_hip.so: cannot open shared object file: No such file or directory"
+    for line in (f"ImportError: {missing}", f"OSError: {missing}", missing):
+        assert codes_told([line]) == ["log.rocm-library-missing"], line
+    (warned,) = explained_lines(
+        [
+            f"WARNING 11-02 [interface.py:222] Failed to import from vllm._C: ImportError('{missing}')"
+        ],
+        "vllm",
+    )
+    assert (warned.code, warned.level) == ("log.rocm-library-missing", Level.WARN)
+
+
+def explained_lines(text: list[str], engine: str) -> tuple[Finding, ...]:
+    log = ExplainedLog(engine)
+    log.add(text)
+    return log.findings

@@ -140,7 +140,7 @@ async def template(path: Path) -> None:
     host = open_host_by_name(None, "four-pcie")
     await host.connect()
     options: dict[str, Any] = {"interval_s": 0.2}
-    stream = await remote_programs.AGENT.stream(host, options)
+    stream = await remote_programs.AGENT_PROGRAM.stream(host, options)
     found: dict[str, bytes] = {}
     async for line in stream.lines():
         document = json.loads(line)

@@ -58,7 +58,9 @@ class Floor(PlainEnd):
     async def gpus(self) -> None:
         host: Host = open_host_by_name(None, PROFILE)
         await host.connect()
-        stream = await remote_programs.AGENT.stream(host, {"interval_s": 1.0, "hung_s": 3.0})
+        stream = await remote_programs.AGENT_PROGRAM.stream(
+            host, {"interval_s": 1.0, "hung_s": 3.0}
+        )
         number = 0
         async for line in stream.lines():
             if line.startswith(b'{"t"') and self._driver is not None:

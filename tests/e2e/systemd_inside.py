@@ -30,8 +30,8 @@ from workbench.model.run_options import with_assignments
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server import supervisor as module
-from workbench.server.launchers.systemd_scripts import WRITTEN_BY
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.launchers.systemd_scripts import WRITTEN_BY_LINE
+from workbench.server.supervisor import ServerEvent, Supervisor
 from workbench.session.servers import adoption
 from workbench.session.session import Session
 from workbench.sim import engine_server
@@ -108,7 +108,7 @@ def nothing_left(status: ServerStatus) -> None:
 
 
 def test_a_unit_serves_keeps_its_secrets_and_leaves_nothing(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         made = make(tmp_path, HF_TOKEN="hf-sesame-token", SPACED="two words $HOME")
         status = await ready(supervisor, made)
         unit = f"workbench-{status.run_id}.service"
@@ -136,7 +136,7 @@ def test_a_unit_serves_keeps_its_secrets_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_every_word_of_a_command_arrives(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         plan, command = make(tmp_path)
         workdir = tmp_path / "a $HOME 'b' %n \"c\""
         workdir.mkdir()
@@ -167,7 +167,7 @@ def test_the_end_of_a_server_is_told(
     code: int,
     reason: str | None,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.start(*make(tmp_path, behaviour), VLLM)
         if how is not None:
             status = await supervisor.wait_ready(status.run_id, READY_S)
@@ -181,7 +181,7 @@ def test_the_end_of_a_server_is_told(
 
 
 def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make(tmp_path))
         systemctl("restart", status.handle or "")
         again = await supervisor.wait(status.run_id, lambda s: s.restarts == 1, READY_S)
@@ -204,7 +204,7 @@ def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
 
 
 def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make(tmp_path, options=(*OPTIONS, "restart=on-failure")))
         os.kill(status.pid or 0, signal.SIGKILL)
         await supervisor.wait(status.run_id, lambda s: s.restarts == 1, READY_S)
@@ -219,7 +219,7 @@ def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
 def test_a_restarted_unit_is_ready_for_the_next_command(tmp_path: Path) -> None:
     """No Workbench watches while systemd restarts the server. A command then lists the servers."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make(tmp_path, options=(*OPTIONS, "restart=on-failure")))
         await supervisor.close()
         os.kill(status.pid or 0, signal.SIGKILL)
@@ -267,7 +267,7 @@ async def answers_again(status: ServerStatus) -> None:
 
 
 def test_a_killed_follower_of_the_journal_has_a_successor(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make(tmp_path))
         log = Path(status.run_dir or "", "log")
         follows = f"--{'user-' if SCOPE == 'user' else ''}unit=workbench-{status.run_id}.service"
@@ -288,7 +288,7 @@ def test_a_killed_follower_of_the_journal_has_a_successor(tmp_path: Path) -> Non
 
 
 def test_the_limit_of_open_files_is_set(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         plan, command = make(tmp_path, options=(*OPTIONS, "property=Nice=5"))
         status = await ready(supervisor, (plan, replace(command, open_files=777)))
         limits = Path(f"/proc/{status.pid}/limits").read_text()
@@ -306,7 +306,7 @@ def test_the_limit_of_open_files_is_set(tmp_path: Path) -> None:
 def test_a_keeper_that_is_killed_at_random_moments(tmp_path: Path) -> None:
     """A server outlives its keepers. While it starts, no kill may start it twice or lose it."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         chance = random.Random(int(os.environ.get("SEED", "1")))
         status = await ready(supervisor, make(tmp_path))
         run = supervisor._runs[status.run_id]
@@ -346,7 +346,7 @@ def test_a_keeper_that_is_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 def test_a_keeper_that_is_killed_while_it_starts_the_server(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         chance = random.Random(int(os.environ.get("SEED", "1")))
         for _ in range(max(2, KILLS // 4)):
             status = await supervisor.start(
@@ -367,7 +367,7 @@ def test_a_keeper_that_is_killed_while_it_starts_the_server(tmp_path: Path) -> N
 
 
 def test_a_stop_while_the_keeper_starts_the_server(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         for wait_s in (0.0, 0.05, 0.1, 0.2):
             status = await supervisor.start(*make(tmp_path, "delay=1"), VLLM)
             await asyncio.sleep(wait_s)
@@ -517,7 +517,7 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
 
 
 def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         options = (*OPTIONS, "installed=boot", "unit=workbench-test")
         plan, command = make(tmp_path, options=options, HF_TOKEN="hf-sesame-token")
         command = replace(
@@ -555,7 +555,7 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
                 await supervisor.uninstall(failed.run_id)
             assert "ExecStart=/bin/true" in file.read_text()
             file.write_text(
-                f"{WRITTEN_BY}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n"
+                f"{WRITTEN_BY_LINE}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n"
             )
             failed = await supervisor.start(plan, command, VLLM)
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
@@ -572,7 +572,7 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
 
 
 def test_a_property_that_systemd_refuses(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         began = time.monotonic()
         status = await supervisor.start(
             *make(tmp_path, options=(*OPTIONS, "property=NoSuch=1")), VLLM

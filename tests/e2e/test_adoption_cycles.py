@@ -19,7 +19,7 @@ from support.serving import eventually as soon
 from support.serving import free_port
 
 from workbench.model.server_run import ServerState
-from workbench.server.run_start import PREPARED
+from workbench.server.run_start import PREPARED_PREFIX
 from workbench.session.session import Session
 
 READY_S = 60.0
@@ -77,7 +77,7 @@ def killed(command: CommandLine, words: list[str], moment: str) -> Path:
     assert len(new) == 1, (out, err)
     run_dir = new.pop()
     # the host's shell may still give it its name
-    return run_dir.with_name(run_dir.name.removeprefix(PREPARED))
+    return run_dir.with_name(run_dir.name.removeprefix(PREPARED_PREFIX))
 
 
 def made(command: CommandLine, before: set[Path], moment: str) -> bool:

@@ -18,7 +18,7 @@ from support.serving import free_port
 from support.sudoer import Sudoer
 from support.typed_screen import TypedScreen
 
-from workbench.gpu.settings.sudoers import PATH
+from workbench.gpu.settings.sudoers import SUDOERS_PATH
 
 SECRET = "Tr0ub4dor&3 quartz"
 ASKED = ("gpu", "set", "--power-limit", "400", "--lock-gpu-clocks", "1005")
@@ -79,10 +79,11 @@ def test_without_a_sudo_rule_one_sudoers_file_is_suggested_for_all_commands(
             "on box)"
         ) in right
         assert right.endswith(
-            "the file that `workbench gpu sudoers` prints allows every set and revert, as " + PATH
+            "the file that `workbench gpu sudoers` prints allows every set and revert, as "
+            + SUDOERS_PATH
         )
     file = ok(cli, "gpu", "sudoers")
-    assert file["path"] == PATH and file["sudoers"] == cli("gpu", "sudoers").out
+    assert file["path"] == SUDOERS_PATH and file["sudoers"] == cli("gpu", "sudoers").out
     rules = file["sudoers"].partition("NOPASSWD: ")[2].replace("\\\n", "")
     ada.sudo.allow(*(f"NOPASSWD: {rule.strip()}" for rule in re.split(r"(?<!\\),", rules)))
     done = ok(cli, *ASKED, "--yes")

@@ -35,7 +35,7 @@ from support.serving import eventually, supervised
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 __all__ = ["engine", "on_path"]
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.long
 def test_no_line_is_lost_when_what_copies_the_log_is_killed(engine: Podman, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         log = Path(status.run_dir or "", "log")
         for number in range(3):
@@ -86,7 +86,7 @@ def test_a_server_that_ends_after_its_monitor_was_killed(
 ) -> None:
     """podman calls such a container running for ever."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await started(supervisor, fake_plan(tmp_path, "podman", behaviour))
         wanted = ServerState.READY if not behaviour else ServerState.STARTING
         status = await supervisor.wait(
@@ -110,7 +110,7 @@ def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(
     """It writes into a closed pipe: many programs end then, and others answer no request that they
     would log."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await started(supervisor, fake_plan(tmp_path, "podman", "never"))
         status = await supervisor.wait(status.run_id, lambda s: s.pid is not None, READY_S)
         assert status.pid is not None
@@ -130,7 +130,7 @@ def test_a_server_that_starts_without_its_monitor_fails_and_is_ended(
 def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(
     engine: Podman, tmp_path: Path
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         await asyncio.to_thread(kill_monitor, engine, status)
         assert status.pid is not None
@@ -171,7 +171,7 @@ def test_a_podman_that_is_killed_while_it_creates_a_container_leaves_nothing(
     container."""
     engine.hold.touch()
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await started(supervisor, fake_plan(tmp_path))
         holding = engine.hold.with_name("holding")
         await eventually(holding.exists, 60, "a runtime that creates a container")
@@ -242,7 +242,7 @@ def test_a_container_that_replaces_the_runs_own_is_left_alone(
     """Programs that update containers remove them, and make them again with the same name and
     labels."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, word))
         await supervisor.close()
         os.killpg(os.getpgid(keeper_of(status)), signal.SIGKILL)
@@ -266,7 +266,7 @@ def test_a_container_that_replaces_the_runs_own_is_left_alone(
 def test_a_container_that_is_replaced_while_it_is_kept(
     word: str, engine: Podman, tmp_path: Path
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, word))
         engine("rm", "--force", "--time", "0", status.handle or "")
         with forged(engine, status.handle or ""):
@@ -312,7 +312,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 def test_the_log_fills_the_disk_of_the_host(small_disk: Path, tmp_path: Path) -> None:
     """The server goes on, and its end is known nevertheless."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         await write(status, f"{'x' * 1023}\n" * 2000)
         await eventually(lambda: os.statvfs(small_disk).f_bfree == 0, 30, "a full disk")

@@ -38,7 +38,7 @@ from workbench.model.run_options import with_assignments
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 from workbench.session.servers.adoption import plan_of_server
 
 __all__ = ["engine", "on_path"]
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_from_start_until_nothing_is_left(word: str, engine: Podman, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         plan = fake_plan(tmp_path, word, NASTY="a b\n\"$HOME\" 'ä'")
         status = await ready(supervisor, plan)
         assert (status.run_as, status.handle) == (word, f"workbench-{status.run_id}")
@@ -74,7 +74,7 @@ def test_from_start_until_nothing_is_left(word: str, engine: Podman, tmp_path: P
 def test_the_exit_code_and_the_whole_log_are_kept(
     word: str, behaviour: str, code: int, tmp_path: Path
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await started(supervisor, fake_plan(tmp_path, word, behaviour))
         ended = await supervisor.wait(
             status.run_id, lambda s: s.state is ServerState.FAILED, READY_S
@@ -91,7 +91,7 @@ def test_a_long_log_arrives_whole_and_in_order(tmp_path: Path) -> None:
     """A reader skips nothing of a log of this size, however far behind it is."""
     count = 15_000
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, "podman", f"flood={count}"))
         await supervisor.stop(status.run_id)
         log = Path(status.run_dir or "", "log")
@@ -105,7 +105,7 @@ def test_a_long_log_arrives_whole_and_in_order(tmp_path: Path) -> None:
 
 
 def test_another_workbench_adopts_it_and_stops_it(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         second = Supervisor(LocalHost())
         (adopted,) = await second.runs()
@@ -126,7 +126,7 @@ def test_another_workbench_adopts_it_and_stops_it(tmp_path: Path) -> None:
 @pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_a_killed_keeper_does_not_end_the_server(word: str, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, word))
         assert status.pid is not None
         before = keeper_of(status)
@@ -154,7 +154,7 @@ def test_a_container_with_the_label_of_a_run_is_never_touched(
 ) -> None:
     """A clone of a container has its labels, and anybody can write them."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path, word))
         others = [f"{status.handle}-clone", "hostile8-label"]
         for name in others:
@@ -176,7 +176,7 @@ def test_a_container_with_the_label_of_a_run_is_never_touched(
 
 
 def test_a_server_that_ends_while_its_keeper_is_lost_keeps_its_log_and_code(tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         await supervisor.close()
         os.killpg(os.getpgid(keeper_of(status)), signal.SIGKILL)
@@ -198,7 +198,7 @@ def test_a_server_that_ends_while_its_keeper_is_lost_keeps_its_log_and_code(tmp_
 
 @pytest.mark.long
 def test_a_container_that_is_removed_from_outside_is_named(engine: Podman, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
         engine("rm", "--force", "--time", "0", status.handle or "")
         ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, 20)
@@ -221,7 +221,7 @@ def test_a_container_of_others_is_found_followed_and_left_running(
     )
     try:
 
-        async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
             found = []
             async with asyncio.timeout(30):
                 while not found:
@@ -295,7 +295,7 @@ def test_a_registry_that_is_not_there(tmp_path: Path) -> None:
 def test_a_program_that_is_not_installed_and_a_port_that_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         with pytest.raises(PlanError, match="podman is not installed"):
             monkeypatch.setenv("PATH", "/nowhere:/bin")
             await started(supervisor, fake_plan(tmp_path))
@@ -321,7 +321,7 @@ def test_a_pull_shows_its_progress_and_pins_the_digest(
         registry.gate.clear()
         name = f"{registry.address}/engine:v{listed:d}"
 
-        async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
             status = await started(supervisor, fake_plan(tmp_path, "podman", "", f"image={name}"))
             phases: list[str] = []
 
@@ -380,7 +380,7 @@ def test_llama_cpp_as_a_container(engine: Podman, tmp_path: Path) -> None:
     )
     plan = with_assignments(plan, "podman", seen(tmp_path / "bin"))
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan)
         assert status.url is not None
         before = await supervisor.metrics(status.run_id)
@@ -401,7 +401,7 @@ def test_a_keeper_killed_at_fifty_moments(engine: Podman, tmp_path: Path) -> Non
 
     rng = random.Random(8)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         for turn in range(50):
             plan = fake_plan(tmp_path, ("podman", "docker")[turn % 2])
             status = await started(supervisor, plan)

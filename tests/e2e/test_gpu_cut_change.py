@@ -123,7 +123,7 @@ def test_the_value_of_the_host_decides_after_a_while(
             assert (
                 await cut_changes.settle_cut_changes(there.host) == ()
             )  # its command could still run
-            monkeypatch.setattr(cut_changes, "SETTLED_S", 0.0)
+            monkeypatch.setattr(cut_changes, "SETTLED_AFTER_S", 0.0)
             settled = await cut_changes.settle_cut_changes(there.host)
             assert [text in one.text for one in settled] == ([True] if text else [])
 
@@ -135,7 +135,7 @@ def test_the_value_of_the_host_decides_after_a_while(
 def test_a_second_change_that_was_cut_off_leaves_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cut_changes, "SETTLED_S", 0.0)
+    monkeypatch.setattr(cut_changes, "SETTLED_AFTER_S", 0.0)
     with guarded(tmp_path / "host") as there:
 
         async def work() -> None:

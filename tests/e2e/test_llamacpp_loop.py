@@ -18,7 +18,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server.engine_probe import probe_engine
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 READY_S = 60.0  # a second where nothing else runs
 
@@ -48,7 +48,7 @@ def test_start_ready_stream_count_stop_and_nothing_left(plan: LaunchPlan) -> Non
     engine = engines.get_engine("llamacpp")
     shm_before = set(os.listdir("/dev/shm"))
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         installed = await probe_engine(supervisor.host, engine)
         assert installed.path is not None
         assert installed.version is not None and installed.version.startswith("b")
@@ -107,7 +107,7 @@ def test_the_engine_s_own_error_is_the_reason(plan: LaunchPlan) -> None:
     broken.write_bytes(b"GGUF, but not really")
     plan = LaunchPlan("llamacpp", str(broken), flags=plan.flags)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         started = await supervisor.start(plan, engine.command(plan), engine)
         failed = await supervisor.wait_ready(started.run_id, READY_S)
         assert (failed.state, failed.exit_code) == (ServerState.FAILED, 1)
@@ -125,7 +125,7 @@ def test_a_server_with_a_key_becomes_ready_and_the_key_is_nowhere(plan: LaunchPl
     secret = "geheim-4711-geheim"
     plan = plan.with_flag("api-key", secret)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         started = await supervisor.start(plan, engine.command(plan), engine)
         ready = await supervisor.wait_ready(started.run_id, READY_S)
         assert ready.state is ServerState.READY, ready.reason

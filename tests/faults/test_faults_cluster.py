@@ -23,11 +23,11 @@ from workbench.hosts.ssh import SshHost
 from workbench.model.errors import HostError
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.cluster_supervisor import ClusterSupervisor
-from workbench.server.supervisor import Event
+from workbench.server.supervisor import ServerEvent
 from workbench.session.session import Session
 
 pytestmark = pytest.mark.slow
-Scenario = Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]
+Scenario = Callable[[ClusterSupervisor, list[ServerEvent]], Awaitable[None]]
 # a rank that hangs when another has gone, as vLLM's do
 NEVER = {"WORKBENCH_SIM_PEER_LOST_S": "never"}
 
@@ -71,7 +71,7 @@ def test_a_cut_link_is_unknown_and_ends_nothing(
 ) -> None:
     host = behind(boxes, tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, **NEVER))
         assert status.state is ServerState.READY, status.reason
         every = pids(status)
@@ -92,7 +92,7 @@ def test_a_stop_without_one_node_says_so_and_is_finished_later(
 ) -> None:
     host = behind(boxes, tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, **NEVER))
         head, worker = pids(status)
         boxes[1].cut()
@@ -115,7 +115,7 @@ def test_a_stop_without_the_head_is_finished_by_the_next_workbench(
 ) -> None:
     host = behind(boxes, tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, **NEVER))
         every = pids(status)
         boxes[0].cut()
@@ -140,7 +140,7 @@ def test_a_stop_without_the_head_is_finished_by_the_next_workbench(
 def test_a_node_that_cannot_be_reached_starts_nothing(boxes: list[Sshd], tmp_path: Path) -> None:
     host = behind(boxes, tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         plan = plan_of(host)
         boxes[1].cut()
         with pytest.raises(HostError) as caught:
@@ -158,7 +158,7 @@ def test_a_node_that_is_lost_during_the_start_leaves_nothing(
 ) -> None:
     host = behind(boxes, tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         for seconds in (0.05, 0.2, 0.35, 0.5, 0.8):
             starting = asyncio.create_task(start(supervisor, plan_of(host, **NEVER)))
             await asyncio.sleep(seconds)
@@ -245,7 +245,7 @@ def test_ranks_killed_at_thirty_random_moments(boxes: list[Sshd], tmp_path: Path
     rng = random.Random(int(os.environ.get("WORKBENCH_SEED", "12")))
     slowest: list[float] = []
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         for turn in range(30):
             victim, while_starting = rng.randrange(2), rng.random() < 0.3
             lost_s = rng.choice(["never", "0", "0.3"])

@@ -13,7 +13,7 @@ import test_vllm
 from support.serving import supervised
 
 from workbench.model.server_run import ServerState
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(1200)]
 
@@ -37,7 +37,7 @@ async def start(supervisor: Supervisor, engine: str) -> str:
 def test_the_killed_part_is_named(engine: str, title: str, reason: str) -> None:
     engine_cache.executable(engine)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, engine), 600.0)
         assert status.state is ServerState.READY, status.reason
         assert status.pid is not None

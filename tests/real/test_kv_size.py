@@ -19,7 +19,7 @@ from workbench.engines.memory_estimate import MemoryFit
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import GpuInfo
 from workbench.server.model_files import read_facts
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 CARD = GpuInfo(0, "GPU-0", "the CPU's memory", memory_total_bytes=16 * 2**30)
@@ -55,7 +55,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_estimate_is_within_5_percent_of_the_log(models: Path, shape: str) -> None:
     made = replace(plan(**{**FLAGS, **SHAPES[shape]}), model=str(models / shape))
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         facts = await read_facts(LocalHost(), made, ENV)
         assert facts.missing is None, facts.missing
         gib = f"{ENV['VLLM_CPU_KVCACHE_SPACE']}G"

@@ -21,7 +21,7 @@ from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface_class
 from workbench.quality.statistics import text_difference
 from workbench.server.small_requests import asker
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 READY_S = 400.0
@@ -55,7 +55,7 @@ def test_both_instruments_agree_with_themselves(name: str) -> None:
     plan: LaunchPlan = PLANS[name]()
     engine = engines.get_engine(name)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run = (await supervisor.start(plan, engine.command(plan), engine)).run_id
         status = await supervisor.wait_ready(run, READY_S)
         assert status.url is not None, (status.reason, supervisor.log(run).lines()[-20:])

@@ -15,7 +15,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import ServerState
 from workbench.server.engine_probe import probe_engine
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 SGLANG = engines.get_engine("sglang")
@@ -59,7 +59,7 @@ def nothing_left_in_shared_memory() -> object:
 
 
 def test_start_ready_stream_counts_agree_stop() -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         installed = await probe_engine(supervisor.host, SGLANG, plan().executable)
         assert installed.version == "0.5.23"
         status = await supervisor.wait_ready(await start(supervisor), READY_S)
@@ -106,7 +106,7 @@ def test_start_ready_stream_counts_agree_stop() -> None:
 
 
 def test_stop_while_the_scheduler_starts_leaves_nothing() -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor)
         ring = supervisor.log(run_id)
         await eventually(

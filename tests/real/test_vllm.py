@@ -17,7 +17,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import idle_start
 from workbench.server.engine_probe import probe_engine
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 VLLM = engines.get_engine("vllm")
@@ -55,17 +55,17 @@ async def start(supervisor: Supervisor, made: LaunchPlan) -> str:
 
 def test_a_start_that_a_signal_has_stopped_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """All processes of a real start, while it loads: nothing else tells that it will never end."""
-    monkeypatch.setattr(idle_start, "QUIET_S", 1.0)
-    monkeypatch.setattr(idle_start, "READ_S", 0.5)
-    monkeypatch.setattr(idle_start, "IDLE_S", 3.0)
-    monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 1.0)
+    monkeypatch.setattr(idle_start, "QUIET_LOG_S", 1.0)
+    monkeypatch.setattr(idle_start, "READ_INTERVAL_S", 0.5)
+    monkeypatch.setattr(idle_start, "HANGING_AFTER_S", 3.0)
+    monkeypatch.setattr("workbench.server.watched_run.STUCK_AFTER_S", 1.0)
 
     def stopped(status: ServerStatus) -> bool:
         return any(
             one.code == "start.idle" and "kill -CONT" in (one.fix or "") for one in status.findings
         )
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, plan())
         await supervisor.wait(run_id, lambda now: now.phase is not None, READY_S)
         processes = processes_of(supervisor.status(run_id).run_dir or "")
@@ -93,7 +93,7 @@ def nothing_left_in_shared_memory() -> object:
 
 
 def test_start_ready_stream_counts_agree_stop() -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         made = plan()
         installed = await probe_engine(supervisor.host, VLLM, made.executable)
         assert installed.version == "0.32.0+cpu"
@@ -127,7 +127,7 @@ def test_stop_while_the_engine_core_starts_leaves_nothing() -> None:
     """TERM then ends the engine core while the main process hangs, until KILL ends it after the
     grace period."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, plan())
         ring = supervisor.log(run_id)
         await eventually(
@@ -142,7 +142,7 @@ def test_stop_while_the_engine_core_starts_leaves_nothing() -> None:
 
 
 def test_orphans_of_a_killed_server_are_seen_and_ended() -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, plan()), READY_S)
         assert status.state is ServerState.READY and status.pid is not None, status.reason
         os.kill(status.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_orphans_of_a_killed_server_are_seen_and_ended() -> None:
 
 
 def test_an_unknown_flag_is_the_reason() -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(
             await start(supervisor, plan(**{"no-such-flag": 1})), READY_S
         )

@@ -17,7 +17,7 @@ from workbench.model.host_entry import ClusterEntry, ClusterNode
 from workbench.model.plan import Command, LaunchPlan, Node
 from workbench.model.server_run import ServerStatus
 from workbench.server.cluster_supervisor import ClusterSupervisor
-from workbench.server.supervisor import Event
+from workbench.server.supervisor import ServerEvent
 from workbench.session.session import Session
 from workbench.sim.simulated_host import SimulatedHost
 
@@ -102,11 +102,11 @@ async def ready(supervisor: ClusterSupervisor, plan: LaunchPlan) -> ServerStatus
 
 
 def clustered(
-    host: ClusterHost, scenario: Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]
+    host: ClusterHost, scenario: Callable[[ClusterSupervisor, list[ServerEvent]], Awaitable[None]]
 ) -> None:
     """Run `scenario` with the supervisor of a cluster and its events. Stop every server afterwards."""
 
-    async def connected(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def connected(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         await host.connect()
         await scenario(supervisor, events)
 

@@ -19,7 +19,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import with_assignments
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 READY_S = 90.0
 ENDED = frozenset({ServerState.FAILED, ServerState.CRASHED})
@@ -94,7 +94,7 @@ async def ready(supervisor: Supervisor, plan: LaunchPlan) -> ServerStatus:
 def failed(plan: LaunchPlan) -> tuple[ServerStatus, list[str]]:
     found: list[tuple[ServerStatus, list[str]]] = []
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await started(supervisor, plan)
         ended = await supervisor.wait(
             status.run_id, lambda s: s.state is ServerState.FAILED, READY_S

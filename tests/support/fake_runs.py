@@ -10,7 +10,7 @@ import httpx
 from workbench import engines
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 Made = tuple[LaunchPlan, Command]
 Make = Callable[..., Made]  # (behaviour: words of fake_engine, port, **environment)
@@ -36,7 +36,7 @@ async def tell(status: ServerStatus, path: str) -> None:
             await http.post(f"{status.url}{path}", timeout=5)
 
 
-def states(events: list[Event]) -> list[ServerState]:
+def states(events: list[ServerEvent]) -> list[ServerState]:
     """Return the states in order, without repetitions."""
     every = [e.state for e in events if isinstance(e, ServerStatus)]
     return [s for i, s in enumerate(every) if i == 0 or s is not every[i - 1]]

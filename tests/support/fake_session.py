@@ -265,21 +265,21 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted_findings trust save_preset script preset_gpu_settings",
-    "servers": "start stop start_problem start_warnings go_back others=other_servers select=select_run search_log "
+    "servers": "start stop start_problem start_warnings go_back other_servers select=select_run search_log "
     "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "follow find=find_results note=note_result"
     " tag=tag_result",
-    "bench": "run=run_bench default_spec=bench_defaults default_fields=bench_shape profiles=bench_profiles "
+    "bench": "run=run_bench default_spec=bench_defaults default_fields=bench_shape profile_titles=bench_profiles "
     "cancel=cancel_bench"
-    " restart_and_compare=restart_bench_compare answers_cost=restart_answers_cost",
+    " restart_and_compare=restart_bench_compare cost_of_comparing_answers=restart_answers_cost",
     "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes warnings_without_guard"
     " mark_foreign=marked_commands",
-    "guard": "confirm=confirm_gpu keep=keep_gpu screen_drawn=alive",
+    "guard": "confirm=confirm_gpu keep=keep_gpu note_screen_drawn=alive",
     "proof": "verify_lines=verify_gpu probe_commands",
     "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
-    " get=experiment_called estimate_s=experiment_estimate_s"
+    " get=experiment_called estimate_duration_s=experiment_estimate_s"
     " quality_cost=experiment_quality_cost value_warnings=experiment_value_warnings"
     " setting_changes=experiment_setting_changes",
     "advisor": "advise_on_result=advice_on",
@@ -288,7 +288,7 @@ PARTS = {
     "resume=resume_sweep"
     " cancel=cancel_sweep check_flags=check_swept_flags plan_tune tune_cost tune_load run_tune",
     "memory": "read_activity last_form keep_form",
-    "hosts": "known=known_hosts add=add_host",
+    "hosts": "known_host_names=known_hosts add=add_host",
 }
 
 
@@ -305,7 +305,7 @@ class FakeSession(FakeMeasuring):
         self.log = FakeLog()
         self.link = FakePart(ask=None)
         self.alerts = FakePart(
-            rows=lambda: [RuleView(rule, rule.limits) for rule in RULES.values()],
+            rule_rows=lambda: [RuleView(rule, rule.limits) for rule in RULES.values()],
             active=tuple,
             raise_test_alert=lambda: self._called("test_alert"),
             config=AlertsConfig(),

@@ -35,7 +35,7 @@ from workbench.gpu.telemetry.source import TelemetrySource  # noqa: E402
 from workbench.model.errors import WorkbenchError  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.server_run import ServerState, ServerStatus  # noqa: E402
-from workbench.server.cluster_state import NEVER_STARTED_S, NOT_STARTED  # noqa: E402
+from workbench.server.cluster_state import NEVER_STARTED_AFTER_S, NOT_STARTED_TEXT  # noqa: E402
 from workbench.server.supervisor import Supervisor  # noqa: E402
 
 SOON_S = 30.0
@@ -265,7 +265,11 @@ async def settled(
             cut.took_s = right_since - began
             return
         limit = SOON_S + (START_S + 10 if servers else 0)
-        limit += NEVER_STARTED_S if any(rank.state == NOT_STARTED for rank in status.ranks) else 0
+        limit += (
+            NEVER_STARTED_AFTER_S
+            if any(rank.state == NOT_STARTED_TEXT for rank in status.ranks)
+            else 0
+        )
         assert now - began < limit, (
             f"after {limit:.0f} s: reported {status.state.value} ({status.reason}; "
             f"{status.launcher_state}; alive="

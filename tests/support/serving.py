@@ -18,7 +18,7 @@ import psutil
 
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 from workbench.session.session import Session
 
 
@@ -42,7 +42,7 @@ async def session_on(profile: str) -> AsyncIterator[Session]:
 
 
 def supervised(
-    scenario: Callable[[Any, list[Event]], Awaitable[None]],
+    scenario: Callable[[Any, list[ServerEvent]], Awaitable[None]],
     host: Host | None = None,
     supervise: Any = Supervisor,
 ) -> None:
@@ -50,7 +50,7 @@ def supervised(
     events. Stop every run afterwards, also after a failure."""
 
     async def go() -> None:
-        events: list[Event] = []
+        events: list[ServerEvent] = []
         supervisor = supervise(host or LocalHost(), events.append)
         try:
             await scenario(supervisor, events)

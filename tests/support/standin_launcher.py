@@ -28,7 +28,13 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
 from workbench.model.run_options.option import RunOption
 from workbench.server import launchers
-from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+from workbench.server.launchers.launcher import (
+    AdoptableServer,
+    Keeper,
+    Launch,
+    LaunchedServer,
+    ServerFate,
+)
 
 WORD = "standin"
 OPTIONS = (
@@ -130,28 +136,28 @@ class Standin:
             env or {},
         )
 
-    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         name = launched.handle or launch.run_id
         pid, code = self.pid(name), self._read(f"{name}.code")
         if code is None and pid is not None:
-            return Fate(True, name)
+            return ServerFate(True, name)
         return (
-            Fate(False, name, f"standin: {name} has ended", code)
+            ServerFate(False, name, f"standin: {name} has ended", code)
             if code is not None
-            else Fate(False)
+            else ServerFate(False)
         )
 
-    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         self.stopped.append(launch.run_id)
         pid = self.pid(launched.handle or launch.run_id)
         if pid is not None and self._read(f"{launched.handle or launch.run_id}.code") is None:
             with suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.kill(pid, signal.SIGTERM)
 
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         return ("standin", "restart", launch.run_id)
 
-    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         pid, name = self.pid(launch.run_id), launch.run_id
         assert pid is not None
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
@@ -168,17 +174,19 @@ class Standin:
     def installed_unit(self, launch: Launch) -> str | None:
         return "standin.service" if self.unit is not None else None
 
-    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+    async def uninstall(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> Sequence[str]:
         if self.unit is None or not self.unit.exists():
             return ()
         self.unit.unlink()
         return (str(self.unit),)
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
         pid = self.pid(handle)
         assert pid is not None
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        return Adoptable(handle, tuple(words[:-1]))
+        return AdoptableServer(handle, tuple(words[:-1]))
 
     def pid(self, name: str) -> int | None:
         return self._read(f"{name}.pid")
@@ -198,6 +206,6 @@ def registered(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Standin:
     module = ModuleType("standin")
     module.launcher = lambda word: made  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "workbench.server.launchers.standin", module)
-    monkeypatch.setitem(launchers.MODULES, WORD, "standin")
+    monkeypatch.setitem(launchers.MODULE_OF_LAUNCHER, WORD, "standin")
     monkeypatch.setitem(run_options.OPTIONS, WORD, OPTIONS)
     return made

@@ -10,7 +10,13 @@ from typing import Any
 
 from support.command_line import CommandLine, Counts, counted_alike, counts, ownerless_shared_memory
 
-from workbench.server.text_probe import LONGER, LONGER_TOKENS, MORE, TOGETHER, TOKENS
+from workbench.server.text_probe import (
+    LONGER_ANSWERS,
+    LONGER_TOKENS,
+    MORE_LONGER_ANSWERS,
+    PROMPTS_TOGETHER,
+    SHORT_ANSWER_TOKENS,
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Loop:
     def _bench(self, cli: CommandLine, status: dict[str, Any]) -> dict[str, Any]:
         before = counts(self.engine, status["url"], status["run_dir"])
         if self.engine == "sglang":  # it also sends itself some requests when it starts
-            assert before.requests >= 1 + TOGETHER, before
+            assert before.requests >= 1 + PROMPTS_TOGETHER, before
         else:
             assert (before.requests, before.output_tokens) in _counts_of_the_probe(), before
         benched = cli("bench", status["run_id"], *self.shape, timeout_s=600)
@@ -146,7 +152,7 @@ def _counts_of_the_probe() -> set[tuple[int, int]]:
     is not slow; then eight more of a model that does not follow."""
     found = set()
     for alone in (1, 2):
-        short = alone + TOGETHER
-        for longer in (0, LONGER, LONGER + MORE):
-            found.add((short + longer, short * TOKENS + longer * LONGER_TOKENS))
+        short = alone + PROMPTS_TOGETHER
+        for longer in (0, LONGER_ANSWERS, LONGER_ANSWERS + MORE_LONGER_ANSWERS):
+            found.add((short + longer, short * SHORT_ANSWER_TOKENS + longer * LONGER_TOKENS))
     return found

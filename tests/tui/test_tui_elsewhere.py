@@ -74,8 +74,8 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
 def test_a_frozen_server_is_not_ready_on_the_screen(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_HEALTH_S", 0.3)
-    monkeypatch.setattr(supervisor, "_ASK_READY_S", 0.2)
+    monkeypatch.setattr(supervisor, "_HEALTH_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(supervisor, "_READY_ASK_INTERVAL_S", 0.2)
     monkeypatch.setenv("FAKE_ENGINE", "")
     launcher = fake_engine.install(tmp_path / "bin")
     plan = LaunchPlan("vllm", "org/m", executable=(str(launcher),)).with_flag("port", free_port())

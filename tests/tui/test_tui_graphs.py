@@ -15,7 +15,7 @@ from support.fake_session import FakeSession
 
 from workbench.model.engine_live import EngineView
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key, Pace
-from workbench.server.engine_rates import MOST_S
+from workbench.server.engine_rates import MAX_READING_GAP_S
 from workbench.tui.cells import Row, merge_runs, row_width
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.graph import Graph, draw_graph
@@ -446,7 +446,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
             values[gpu, "sm_lock_max_mhz"] = luck.choice([500.0, 2000.0])
         if luck.random() < 0.9:
             history.add_all(values, pace.seconds_of_reading(now_s, interval_s))
-        late = [second for second in late if second > now_s - MOST_S] + [int(now_s) - 1]
+        late = [second for second in late if second > now_s - MAX_READING_GAP_S] + [int(now_s) - 1]
         if luck.random() < 0.5:  # otherwise the engine answers later, for all these seconds
             for second in late:
                 history.add((ENGINE, "generation_tok_s"), second, luck.uniform(0, 900))

@@ -235,12 +235,12 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
     examples=("workbench gpu sudoers > workbench-sudoers",),
 )
 async def sudoers(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.settings.sudoers import PATH
+    from workbench.gpu.settings.sudoers import SUDOERS_PATH
 
     async with connected(arguments) as session:
         text, host = await session.gpu.sudoers_lines(), session.host.name
     if arguments.json:
-        return emit({"host": host, "path": PATH, "sudoers": text})
+        return emit({"host": host, "path": SUDOERS_PATH, "sudoers": text})
     sys.stdout.write(text)
     return 0
 

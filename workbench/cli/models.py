@@ -146,10 +146,10 @@ class _Progress:
     prints a new line every few seconds."""
 
     def __init__(self, as_json: bool) -> None:
-        from workbench.server.model_transfer import Speed
+        from workbench.server.model_transfer import TransferSpeed
 
         self._terminal, self._silent = sys.stderr.isatty(), as_json and not sys.stderr.isatty()
-        self._speed, self._last_s, self._drawn = Speed(), time.monotonic(), False
+        self._speed, self._last_s, self._drawn = TransferSpeed(), time.monotonic(), False
 
     def __call__(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()

@@ -8,7 +8,7 @@ from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
 from workbench.model.counts import gpus_text
 from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
-from workbench.server.file_limit import UNLIMITED, limit_text
+from workbench.server.file_limit import UNLIMITED_FILES, limit_text
 
 
 def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
@@ -124,7 +124,7 @@ def _software_stack_text(stack: EnginePackages) -> str:
 def _size_text(kib: int | None) -> str:
     if kib is None:
         return "unknown"
-    if kib >= UNLIMITED:
+    if kib >= UNLIMITED_FILES:
         return "unlimited"
     if kib < 2**10:
         return f"{kib} KiB"

@@ -12,7 +12,7 @@ from workbench.hosts.shell_scripts import KERNEL_LOG_FUNCTION, key_value_pairs, 
 from workbench.hosts.swept_command import run_swept
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_hexadecimal
-from workbench.server.file_limit import UNLIMITED
+from workbench.server.file_limit import UNLIMITED_FILES
 
 OUTPUT_MAX_BYTES = 65536
 
@@ -195,7 +195,7 @@ def _numbers_in(text: str | None) -> list[int]:
 
 
 def _parse_limit(text: str | None) -> int | None:
-    return UNLIMITED if text == "unlimited" else next(iter(_numbers_in(text)), None)
+    return UNLIMITED_FILES if text == "unlimited" else next(iter(_numbers_in(text)), None)
 
 
 def _parse_idle_state(text: str) -> IdleState | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import gpu_table
-from workbench.gpu.remote_programs import TOPOLOGY
+from workbench.gpu.remote_programs import TOPOLOGY_PROGRAM
 from workbench.hosts.base import CommandTimeout, FileError, Host, HostUnreachable
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.hosts.swept_command import run_on_leash
@@ -181,7 +181,7 @@ async def read_topology(host: Host) -> dict[str, Any]:
     """Return what the host says of the paths between its GPUs, as the program gpu/topology.py
     prints it, or {"error": reason}. Raises HostUnreachable if there is no connection."""
     try:
-        done = await TOPOLOGY.run(host, {}, timeout_s=LOOK_S)
+        done = await TOPOLOGY_PROGRAM.run(host, {}, timeout_s=LOOK_S)
     except HostUnreachable:
         raise
     except CommandTimeout:

@@ -22,9 +22,9 @@ from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.untrusted_records import read_record
 from workbench.model.untrusted_text import clean_text
 
-_LOOK_S = 10.0
-_RETAKE_S = 5.0  # between two tries to take a lost lock again
-NEXT_STEP = (
+_LOOK_TIMEOUT_S = 10.0
+_RETAKE_INTERVAL_S = 5.0  # between two tries to take a lost lock again
+LOCK_HELD_NEXT_STEP = (
     "wait until that measurement ends (--wait), or measure beside it (--anyway): the result says so"
 )
 
@@ -121,7 +121,7 @@ async def locked_for_measurement(
     }
     others = OtherMeasurements()
     try:
-        stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
+        stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, orders)
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
@@ -144,7 +144,9 @@ async def locked_for_measurement(
             by = str(owner or "by an unknown user")
             if if_held is IfHeld.REFUSE:
                 raise HostOccupied(
-                    f"this host is being measured: {by}", host=host.name, next_step=NEXT_STEP
+                    f"this host is being measured: {by}",
+                    host=host.name,
+                    next_step=LOCK_HELD_NEXT_STEP,
                 )
             tell(f"{host.name} is being measured: {by}; waiting for its end")
         if problem is not None:
@@ -179,7 +181,7 @@ async def _keep_lock(
             )
         with suppress(CommandNotFound, HostError):
             await _hold_again(host, {**orders, "wait": False, "beside": True}, others, tell)
-        await asyncio.sleep(_RETAKE_S)
+        await asyncio.sleep(_RETAKE_INTERVAL_S)
 
 
 async def _hold_again(
@@ -190,7 +192,7 @@ async def _hold_again(
 ) -> None:
     """Take a lost lock again, or measure beside its new holder, until the program that does so
     ends."""
-    stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
+    stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, orders)
     try:
         lines = stream.lines()
         answer = _parse_holder_line(await anext(lines, b""))
@@ -229,7 +231,7 @@ async def _note_others(
             others.note_end(left)
 
 
-async def holder(host: Host, directory: str) -> MeasurementOwner | None:
+async def read_lock_holder(host: Host, directory: str) -> MeasurementOwner | None:
     """Return the Workbench that holds the host's measurement lock, None if none does. `directory`
     is the directory of the host's register. Start python3 on another host only if that directory
     has a file that may name a holder, and on this machine never."""
@@ -240,7 +242,9 @@ async def holder(host: Host, directory: str) -> MeasurementOwner | None:
         return None
     if host.is_local:
         return await asyncio.to_thread(_holder_on_this_machine, directory)
-    done = await remote_programs.MEASUREMENT_LOCK.run(host, {"look": True}, timeout_s=_LOOK_S)
+    done = await remote_programs.MEASUREMENT_LOCK_PROGRAM.run(
+        host, {"look": True}, timeout_s=_LOOK_TIMEOUT_S
+    )
     return _owner_from_json(_parse_holder_line(done.stdout).get("by"))
 
 

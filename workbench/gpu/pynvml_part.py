@@ -16,9 +16,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-_STATEMENT = re.compile(r"(?m)^(?=[A-Za-z_@])")
-_NAMED = re.compile(r"(?:(?:@|#).*\n)*(?:(?:def|class)\s+(\w+)|(\w+)\s*=(?!=))")
-_DECORATED = re.compile(r"(?:(?:@|#).*\n)+")
+_STATEMENT_BEGIN = re.compile(r"(?m)^(?=[A-Za-z_@])")
+_NAMED_DEFINITION = re.compile(r"(?:(?:@|#).*\n)*(?:(?:def|class)\s+(\w+)|(\w+)\s*=(?!=))")
+_DECORATORS = re.compile(r"(?:(?:@|#).*\n)+")
 _NVML_ERROR = "NVML_ERROR_"  # pynvml makes a class for each name that begins with it
 
 
@@ -98,15 +98,15 @@ def used_definitions(source: str, user: str) -> str:
     that `user`, the source of another module, needs neither directly nor through other definitions.
     All other statements, such as imports and calls, stay."""
     statements: list[str] = []
-    for text in _STATEMENT.split(source):
-        if statements and _DECORATED.fullmatch(statements[-1]):
+    for text in _STATEMENT_BEGIN.split(source):
+        if statements and _DECORATORS.fullmatch(statements[-1]):
             statements[-1] += text
         else:
             statements.append(text)
     by_name: dict[str, list[int]] = {}
     kept, todo = set[int](), [user]
     for number, text in enumerate(statements):
-        named = _NAMED.match(text)
+        named = _NAMED_DEFINITION.match(text)
         name = (named[1] or named[2]) if named else ""
         if name and not name.startswith(_NVML_ERROR):
             by_name.setdefault(name, []).append(number)

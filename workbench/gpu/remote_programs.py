@@ -8,7 +8,7 @@ from pathlib import Path
 from workbench.gpu import pynvml_part
 from workbench.hosts.python_programs import PythonProgram
 
-_REGISTER = (
+_REGISTER_MODULES = (
     "model.untrusted_numbers",
     "model.core_values",
     "model.named_tuple",
@@ -24,7 +24,7 @@ def _program_files(program: PythonProgram) -> list[Path]:
 
 
 def _agent_files() -> list[Path]:
-    return _program_files(AGENT)
+    return _program_files(AGENT_PROGRAM)
 
 
 def _pynvml_to_send() -> dict[str, str]:
@@ -41,7 +41,7 @@ def _pynvml_directory() -> tuple[str, ...]:
 
 
 def _pynvml_for_topology() -> dict[str, str]:
-    return {"pynvml": pynvml_part.reduced_source(_program_files(TOPOLOGY))}
+    return {"pynvml": pynvml_part.reduced_source(_program_files(TOPOLOGY_PROGRAM))}
 
 
 def _whole_pynvml_directory() -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def keep_part_of_pynvml() -> None:
     pynvml_part.cache_part(_agent_files())
 
 
-AGENT = PythonProgram(
+AGENT_PROGRAM = PythonProgram(
     "telemetry agent",
     (
         "model.core_values",
@@ -82,26 +82,26 @@ AGENT = PythonProgram(
     library=_pynvml_to_send,
     places=_pynvml_directory,
 )
-TOPOLOGY = PythonProgram(
+TOPOLOGY_PROGRAM = PythonProgram(
     "topology of the GPUs",
     ("gpu.telemetry.nvml_library", "gpu.topology"),
     library=_pynvml_for_topology,
     places=_whole_pynvml_directory,
 )
-JOURNAL = PythonProgram(
+JOURNAL_PROGRAM = PythonProgram(
     "journal of GPU settings",
     (
-        *_REGISTER[:-1],
+        *_REGISTER_MODULES[:-1],
         "gpu.settings.claims",
         "gpu.settings.register",
         "gpu.settings.journal_file",
         "gpu.settings.journal_program",
     ),
 )
-MEASUREMENT_LOCK = PythonProgram(
-    "measurement lock", (*_REGISTER, "gpu.measurement_lock_holder"), options=("-S", "-u")
+MEASUREMENT_LOCK_PROGRAM = PythonProgram(
+    "measurement lock", (*_REGISTER_MODULES, "gpu.measurement_lock_holder"), options=("-S", "-u")
 )
-GUARD = PythonProgram(
+GUARD_PROGRAM = PythonProgram(
     "guard of GPU settings",
     (
         *(

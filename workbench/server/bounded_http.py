@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-MOST_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
-_DEFAULT_S = 10.0
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
+_DEFAULT_TIMEOUT_S = 10.0
 
 # httpcore imports sniffio several times for each request. If it is not installed, Python would
 # search all directories for it each time, which took a third of the time of a request.
@@ -39,7 +39,7 @@ class BoundedClient(httpx.AsyncClient):
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         limits: dict[str, float | None] = request.extensions.get("timeout", {})
-        limit_s = (limits.get("read") or _DEFAULT_S) + (limits.get("connect") or 0.0)
+        limit_s = (limits.get("read") or _DEFAULT_TIMEOUT_S) + (limits.get("connect") or 0.0)
         try:
             async with asyncio.timeout(limit_s):
                 response = await super().send(request, **{**options, "stream": True})
@@ -68,9 +68,9 @@ async def _read_bounded_body(response: httpx.Response) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
-        if len(body) > MOST_BYTES:
+        if len(body) > MAX_ANSWER_BYTES:
             raise httpx.DecodingError(
-                f"the server's answer is larger than {MOST_BYTES >> 20} MiB",
+                f"the server's answer is larger than {MAX_ANSWER_BYTES >> 20} MiB",
                 request=response.request,
             )
     return bytes(body)

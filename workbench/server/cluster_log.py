@@ -11,10 +11,10 @@ from heapq import merge as merge_sorted
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.server_run import LogBatch
 
-_TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
-_TIME_WITHIN = 80  # characters from the start of a line
-_DAY_S = 86400
-_QUEUED = 100  # batches of all logs together that wait for their reader
+_CLOCK_TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
+_TIME_WITHIN_CHARACTERS = 80  # characters from the start of a line
+_SECONDS_PER_DAY = 86400
+_MAX_QUEUED_BATCHES = 100  # batches of all logs together that wait for their reader
 
 
 def label_line(label: str, line: str) -> str:
@@ -31,10 +31,17 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
     def timed(place: int, label: str, lines: Iterable[str]) -> list[tuple[float, int, int, str]]:
         at, rows = 0.0, []
         for number, line in enumerate(lines):
-            if found := _TIME.search(line[:_TIME_WITHIN]):
+            if found := _CLOCK_TIME.search(line[:_TIME_WITHIN_CHARACTERS]):
                 hours, minutes, seconds = (int(part) for part in found.groups())
-                now = at // _DAY_S * _DAY_S + hours * 3600 + minutes * 60 + seconds
-                at = now + _DAY_S if now < at - _DAY_S / 2 else max(now, at)  # past midnight
+                now = (
+                    at // _SECONDS_PER_DAY * _SECONDS_PER_DAY
+                    + hours * 3600
+                    + minutes * 60
+                    + seconds
+                )
+                at = (
+                    now + _SECONDS_PER_DAY if now < at - _SECONDS_PER_DAY / 2 else max(now, at)
+                )  # past midnight
             rows.append((at, place, number, label_line(label, line)))
         return rows
 
@@ -55,7 +62,7 @@ async def read_merged_logs(
             whole[label] = [line async for batch in log() for line in batch.lines]
         yield merge_logs(whole)
         return
-    queue: asyncio.Queue[list[str] | None] = asyncio.Queue(_QUEUED)
+    queue: asyncio.Queue[list[str] | None] = asyncio.Queue(_MAX_QUEUED_BATCHES)
 
     async def pump(label: str, log: Callable[..., AsyncIterator[LogBatch]]) -> None:
         try:

@@ -13,17 +13,17 @@ from workbench.model.cluster_run import ClusterRank, ClusterRun, RankStatus
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.run_state import RANK
+from workbench.server.run_state import RANK_FINDING_CODE
 
-NOT_STARTED = "not started"
+NOT_STARTED_TEXT = "not started"
 # after the first rank's start, a rank without a run directory was never started
-NEVER_STARTED_S = 60.0
+NEVER_STARTED_AFTER_S = 60.0
 
-_STOPPED = (ServerState.STOPPING, ServerState.STOPPED)
-_ENDED = (ServerState.FAILED, ServerState.CRASHED)
+_STOPPED_STATES = (ServerState.STOPPING, ServerState.STOPPED)
+_FAILED_STATES = (ServerState.FAILED, ServerState.CRASHED)
 # Errors that only say that another rank has gone: of NCCL, Gloo, torch's store, ZeroMQ and vLLM's
 # and SGLang's own watchers (texts of torch 2.13, vLLM 0.33 and SGLang 0.5.23).
-_CONSEQUENCE = re.compile(
+_CONSEQUENCE_ERRORS = re.compile(
     r"ncclRemoteError|NCCL error|remote process exited|"
     r"[Cc]onnection (?:closed|reset) by (?:remote )?peer|"
     r"Connection refused|Broken pipe|Socket(?: [Tt]imeout| closed)|recvValue failed|sendBytes "
@@ -66,14 +66,14 @@ class RankState:
 
     @property
     def was_stopped(self) -> bool:
-        return self.status is not None and self.status.state in _STOPPED
+        return self.status is not None and self.status.state in _STOPPED_STATES
 
     @property
     def has_failed(self) -> bool:
         """Whether the rank has ended without a request to stop it."""
         if self.status is None or self.status.alive:
             return False
-        return self.status.state in _ENDED
+        return self.status.state in _FAILED_STATES
 
     @property
     def reason(self) -> str | None:
@@ -88,7 +88,7 @@ class RankState:
     def shown(self) -> RankStatus:
         rank, status = self.rank, self.status
         if status is None:
-            state = str(ServerState.UNKNOWN) if self.unreachable else NOT_STARTED
+            state = str(ServerState.UNKNOWN) if self.unreachable else NOT_STARTED_TEXT
             return RankStatus(rank.label, rank.host, rank.run_id, state, reason=self.unreachable)
         return RankStatus(
             rank.label,
@@ -104,14 +104,14 @@ class RankState:
 
 def ranks_never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that have no run although their hosts could be queried. Return () within
-    NEVER_STARTED_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
+    NEVER_STARTED_AFTER_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
     be starting then."""
-    if age_s <= NEVER_STARTED_S:
+    if age_s <= NEVER_STARTED_AFTER_S:
         return ()
     return tuple(r for r in ranks if r.status is None and not r.unreachable)
 
 
-def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+def ranks_to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
     ended, was stopped or was never started, these are all ranks that have living processes.
     Otherwise return (). The server was started `age_s` seconds ago."""
@@ -127,7 +127,7 @@ def first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
     only if there is no other."""
 
     def order(rank: RankState) -> tuple[bool, float]:
-        is_consequence = bool(_CONSEQUENCE.search(rank.reason or ""))
+        is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.reason or ""))
         return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
     failed = [rank for rank in ranks if rank.has_failed]
@@ -144,7 +144,7 @@ def merge_rank_states(
     base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     state, reason, first = _state_of_ranks(ranks, base, age_s)
     living = [rank for rank in ranks if rank.has_processes]
-    has_ended = state in _ENDED and (first is not None or not ranks[0].is_live)
+    has_ended = state in _FAILED_STATES and (first is not None or not ranks[0].is_live)
     merged_status = replace(
         base,
         run_id=run.server_id,
@@ -213,7 +213,7 @@ def _findings_of_ranks(
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
     for rank in sorted(ranks, key=lambda rank: rank is not first):
         for finding in rank.status.findings if rank.status is not None else ():
-            if finding.code == RANK:
+            if finding.code == RANK_FINDING_CODE:
                 continue
             if rank is not ranks[0]:
                 finding = replace(finding, text=f"{rank.where}: {finding.text}", line=None)

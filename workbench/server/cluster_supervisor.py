@@ -27,7 +27,7 @@ from workbench.server import cluster_log, cluster_state, preflight, ray_cluster,
 from workbench.server.cluster_state import RankState
 from workbench.server.log_lines import LogMatch, LogRing
 from workbench.server.run_directory import (
-    RANK_ENDS,
+    RANK_ENDS_FILE,
     RankEnd,
     RunRecord,
     encode_rank_ends,
@@ -37,8 +37,8 @@ from workbench.server.supervisor import (
     NEWEST_RUNS,
     READY_TIMEOUT_S,
     STOP_GRACE_S,
-    Event,
     PreparedServer,
+    ServerEvent,
     Supervisor,
 )
 from workbench.server.watched_rank import RankStart
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from workbench.server.watched_run import WatchedRun
 
 OTHERS_GRACE_S = 4.0  # from TERM to KILL for ranks whose server is lost anyway
-_LOOK_S = 3.0  # between two looks for ranks that were not found
-_SETTLE_S = 20.0  # for the other ranks to be stopped, before a command or the screen ends
+_LOOK_INTERVAL_S = 3.0  # between two looks for ranks that were not found
+_SETTLE_TIMEOUT_S = 20.0  # for the other ranks to be stopped, before a command or the screen ends
 
 
 class ClusterSupervisor(Supervisor):
@@ -61,7 +61,7 @@ class ClusterSupervisor(Supervisor):
     that spans several nodes as one run, under the run id of the head's rank."""
 
     def __init__(
-        self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None
+        self, host: ClusterHost, on_event: Callable[[ServerEvent], None] = lambda event: None
     ) -> None:
         self._head = host.nodes[0].name
         super().__init__(host, partial(self._handle_rank_event, self._head))
@@ -191,7 +191,7 @@ class ClusterSupervisor(Supervisor):
 
     # ---- events of the nodes
 
-    def _handle_rank_event(self, node: str, event: Event) -> None:
+    def _handle_rank_event(self, node: str, event: ServerEvent) -> None:
         server = self._server_of(event.run_id)
         if server is None:
             if node == self._head and any(
@@ -268,10 +268,10 @@ class ClusterSupervisor(Supervisor):
 
     async def _write_ends(self, head: WatchedRun, ends: Mapping[str, RankEnd]) -> None:
         with contextlib.suppress(HostError):  # the next Workbench writes it
-            await self.host.write_file(f"{head.run_dir}/{RANK_ENDS}", encode_rank_ends(ends))
+            await self.host.write_file(f"{head.run_dir}/{RANK_ENDS_FILE}", encode_rank_ends(ends))
 
     def _ranks_to_stop(self, server: ClusterRun) -> tuple[RankState, ...]:
-        return cluster_state.to_stop(
+        return cluster_state.ranks_to_stop(
             self._rank_states(server), self._age_of_server_s(server.server_id)
         )
 
@@ -279,14 +279,14 @@ class ClusterSupervisor(Supervisor):
         while due := self._ranks_to_stop(server):
             await asyncio.gather(*(self._stop_rank(rank.rank, OTHERS_GRACE_S) for rank in due))
             if self._ranks_to_stop(server):  # processes that hang in the driver
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def _look_for_ranks(self) -> None:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_again())
 
     async def _look_again(self) -> None:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_LOOK_INTERVAL_S)
         missing = {
             r.rank.host
             for c in self._known_servers()
@@ -347,12 +347,12 @@ class ClusterSupervisor(Supervisor):
 
     async def settle(self) -> None:
         """Wait until the ranks of failed or stopped servers are stopped too and their ends are
-        written, but at most _SETTLE_S seconds each. Ranks on hosts that cannot be reached stay as
+        written, but at most _SETTLE_TIMEOUT_S seconds each. Ranks on hosts that cannot be reached stay as
         they are."""
         if waiting := [task for task in self._ending.values() if not task.done()]:
-            await asyncio.wait(waiting, timeout=_SETTLE_S)
+            await asyncio.wait(waiting, timeout=_SETTLE_TIMEOUT_S)
         if self._keeping:
-            await asyncio.wait(tuple(self._keeping), timeout=_SETTLE_S)
+            await asyncio.wait(tuple(self._keeping), timeout=_SETTLE_TIMEOUT_S)
 
     # ---- start
 

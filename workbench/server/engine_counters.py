@@ -9,23 +9,23 @@ from statistics import fmean, median
 from workbench.model.bench import EngineDuring
 from workbench.model.server_run import EngineMetrics
 
-_COUNTERS = {  # field of EngineDuring: field of EngineMetrics
+_COUNTER_FIELDS = {  # field of EngineDuring: field of EngineMetrics
     "requests_finished": "requests_finished",
     "prompt_tokens": "prompt_tokens",
     "generation_tokens": "generation_tokens",
     "prefix_hit_tokens": "prefix_hit_tokens",
     "preemptions": "preemptions",
 }
-_SHARES = {  # percentage: counters of the part and of the whole
+_SHARE_COUNTERS = {  # percentage: counters of the part and of the whole
     "prefix_hit_pct": ("prefix_hit_tokens", "prefix_query_tokens"),
     "spec_accepted_pct": ("spec_accepted_tokens", "spec_draft_tokens"),
 }
-_BACKWARDS = (
+_COUNTER_DECREASED_REASON = (
     "the engine's counter decreased during the run, for example because the engine was restarted"
 )
-FOREIGN_SHARE = 0.05  # of the engine's tokens, above which others' requests decide the result
-_LEAST_SAMPLES = 3  # readings of the number of requests at a time; one may be out of date
-_COMPARED = (  # field of EngineDuring, name in messages
+MAX_FOREIGN_SHARE = 0.05  # of the engine's tokens, above which others' requests decide the result
+_MIN_SAMPLES = 3  # readings of the number of requests at a time; one may be out of date
+_COMPARED_COUNTERS = (  # field of EngineDuring, name in messages
     ("requests_finished", "requests"),
     ("prompt_tokens", "prompt tokens"),
     ("generation_tokens", "output tokens"),
@@ -40,11 +40,11 @@ def summarize_counters(
     reason in `absent`."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
-    for name, counter in _COUNTERS.items():
+    for name, counter in _COUNTER_FIELDS.items():
         values[name], why = _counter_increase(before, after, counter)
         if why:
             absent[name] = why
-    for name, (part, whole) in _SHARES.items():
+    for name, (part, whole) in _SHARE_COUNTERS.items():
         (some, why), (total, why_total) = (
             _counter_increase(before, after, part),
             _counter_increase(before, after, whole),
@@ -82,8 +82,8 @@ def no_counters(reason: str) -> EngineDuring:
     """Return the result of `summarize_counters` for a benchmark without counters: every value is None, for
     the given reason."""
     names = (
-        *_COUNTERS,
-        *_SHARES,
+        *_COUNTER_FIELDS,
+        *_SHARE_COUNTERS,
         "running_mean",
         "running_max",
         "waiting_mean",
@@ -97,7 +97,9 @@ def no_counters(reason: str) -> EngineDuring:
 def is_readable(metrics: EngineMetrics) -> bool:
     """Return whether the reading contains the value of at least one counter, or the number of
     running or waiting requests."""
-    return any(getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTERS.values()))
+    return any(
+        getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTER_FIELDS.values())
+    )
 
 
 def count_disagreements(
@@ -107,7 +109,7 @@ def count_disagreements(
     agree. `requests`, `prompt` and `output` are the benchmark's own counts of requests, prompt
     tokens and output tokens, including the warm-up. Counts that are None are not compared."""
     found = []
-    for (name, title), own in zip(_COMPARED, (requests, prompt, output), strict=True):
+    for (name, title), own in zip(_COMPARED_COUNTERS, (requests, prompt, output), strict=True):
         counted = getattr(engine, name)
         if counted is not None and own is not None and counted != own:
             found.append(f"{title}: the engine counted {counted:,}, this benchmark {own:,}")
@@ -152,14 +154,14 @@ def foreign_load_reason(
         for counted, own, spare in counts
         if counted and own is not None and counted > own
     ]
-    limit = f"more than {100 * FOREIGN_SHARE:.0f} % are too many"
-    if others and max(shares, default=0.0) > FOREIGN_SHARE:
+    limit = f"more than {100 * MAX_FOREIGN_SHARE:.0f} % are too many"
+    if others and max(shares, default=0.0) > MAX_FOREIGN_SHARE:
         return (
             f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
             f"counted during this run "
             f"({'; '.join(count_disagreements(engine, requests, prompt, output))}); {limit}"
         )
-    if engine.samples < _LEAST_SAMPLES or at_once * (1 - FOREIGN_SHARE) <= streams:
+    if engine.samples < _MIN_SAMPLES or at_once * (1 - MAX_FOREIGN_SHARE) <= streams:
         return None
     return (
         f"somebody else's requests were {100 * (1 - streams / at_once):.0f} % of those that the "
@@ -168,7 +170,7 @@ def foreign_load_reason(
     )
 
 
-def counts_caught_up(
+def have_counts_caught_up(
     engine: EngineDuring, requests: int, prompt: int | None, output: int | None
 ) -> bool:
     """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
@@ -177,7 +179,7 @@ def counts_caught_up(
     return all(
         counted is None or own is None or counted >= own
         for counted, own in zip(
-            (getattr(engine, name) for name, _ in _COMPARED),
+            (getattr(engine, name) for name, _ in _COMPARED_COUNTERS),
             (requests, prompt, output),
             strict=True,
         )
@@ -201,7 +203,7 @@ def _counter_increase(
             )
         earlier = 0
     if later < earlier:
-        return None, _BACKWARDS
+        return None, _COUNTER_DECREASED_REASON
     return later - earlier, None
 
 

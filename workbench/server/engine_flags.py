@@ -2,7 +2,7 @@
 parser, or its program prints its help text.
 
 The engine's process has no GPU, may not download from the Hugging Face hub, and runs at the lowest
-priority in the root directory. After ANSWER_WITHIN_S seconds the process and its children are
+priority in the root directory. After FLAGS_TIMEOUT_S seconds the process and its children are
 killed. Importing vLLM takes 6 s on a quiet machine, so `session/plans/engine_flags.py` stores the lists.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.server.engine_probe import InstalledEngine
 
-ANSWER_WITHIN_S = 90.0
+FLAGS_TIMEOUT_S = 90.0
 ANSWER_MAX_BYTES = 8 << 20  # vLLM 0.32 prints 180 kB
-_QUIETLY = 'cd / && exec nice -n 19 "$@"'
-_NO_GPU_NO_NETWORK: Mapping[str, str] = {
+_LOW_PRIORITY_SCRIPT = 'cd / && exec nice -n 19 "$@"'
+_ENV_WITHOUT_GPU_AND_NETWORK: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -62,7 +62,7 @@ def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngin
 
 
 async def ask_engine_flags(
-    host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S
+    host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = FLAGS_TIMEOUT_S
 ) -> object:
     """Return the launch flags of the engine `found` on `host`: the decoded JSON from
     flag_program.py, or the text of the engine's help. Raises HostError if the engine does not
@@ -77,10 +77,10 @@ async def ask_engine_flags(
         command = [str(_python_of_engine(found)), "-c", program, json.dumps(parser)]
     else:
         command = [str(found.path), *engine.help_arguments]
-    argv = ["sh", "-c", _QUIETLY, "sh", *command]
+    argv = ["sh", "-c", _LOW_PRIORITY_SCRIPT, "sh", *command]
     elsewhere = f"`workbench flags {engine.name}` lists the flags of a version that Workbench ships"
     try:
-        done = await run_swept(host, argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
+        done = await run_swept(host, argv, env=_ENV_WITHOUT_GPU_AND_NETWORK, timeout_s=timeout_s)
     except HostUnreachable:
         raise
     except HostError as error:

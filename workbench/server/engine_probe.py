@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Prints key=value lines: the first program found, the engine's own one, and those in the usual
 # places of venvs, conda and uv. Starts none of them. Ignores relative entries of PATH: files in the
 # current directory may come from a stranger.
-_FIND = r"""
+_FIND_ENGINE_SCRIPT = r"""
 first=$1; shift
 look() {
     path=
@@ -71,14 +71,14 @@ for name do
 done
 exit 0
 """
-_FIND = _FIND.replace("@allotment@", gpu_allotment.SHELL)
-_FIND = _FIND.replace("@cores@", host_cores.SHELL)
-_VERSIONS = (  # tried in order: llama-server first names the GPUs, with their compute capability
+_FIND_ENGINE_SCRIPT = _FIND_ENGINE_SCRIPT.replace("@allotment@", gpu_allotment.SHELL)
+_FIND_ENGINE_SCRIPT = _FIND_ENGINE_SCRIPT.replace("@cores@", host_cores.SHELL)
+_VERSION_PATTERNS = (  # tried in order: llama-server first names the GPUs, with their compute capability
     re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]{0,79})(?![\w.+-])", re.IGNORECASE),
     re.compile(r"\bv?(\d{1,18}\.\d{1,18}(?![\w.+-]{80})[\w.+-]*)"),
 )
 # $1: how the names of the packages' directories begin; the others: where they may be installed.
-_METADATA = r"""
+_READ_METADATA_SCRIPT = r"""
 packages=$1; shift
 for package in $packages; do
     for prefix do
@@ -126,7 +126,9 @@ async def probe_engine(
         if missing is not None:
             return InstalledEngine(engine.name, None, problem=missing)
     first = executable[0] if executable else ""
-    done = await host.run(["sh", "-c", _FIND, "sh", first, *engine.executables], check=True)
+    done = await host.run(
+        ["sh", "-c", _FIND_ENGINE_SCRIPT, "sh", first, *engine.executables], check=True
+    )
     facts: dict[str, list[str]] = {}
     for line in done.out.splitlines():
         key, _, value = line.partition("=")
@@ -222,7 +224,7 @@ async def _read_version_from_metadata(
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)
-    done = await host.run(["sh", "-c", _METADATA, "sh", names, *prefixes], timeout_s=20)
+    done = await host.run(["sh", "-c", _READ_METADATA_SCRIPT, "sh", names, *prefixes], timeout_s=20)
     directory = done.out.strip()
     version = posixpath.basename(directory).removesuffix(".dist-info").partition("-")[2] or None
     how = (
@@ -243,7 +245,7 @@ async def _read_version_from_program(
         done = await run_swept(host, [path, *arguments], timeout_s=10)
     except CommandTimeout:
         return InstalledEngine(engine.name, path, None, python, f"{how} did not answer within 10 s")
-    matches = (version.search(done.out + done.err) for version in _VERSIONS)
+    matches = (version.search(done.out + done.err) for version in _VERSION_PATTERNS)
     found = next(filter(None, matches), None)
     if done.returncode or found is None:
         return InstalledEngine(engine.name, path, None, python, f"{how} printed no version")

@@ -15,8 +15,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import EngineMetrics
 
 # between two readings: after a longer time without one there is a gap, as after an engine's restart
-MOST_S = 5.0
-_COUNTERS = tuple(name for metric in (*RATES, *SHARES) for name in metric.counters)
+MAX_READING_GAP_S = 5.0
+_COUNTER_NAMES = tuple(name for metric in (*RATES, *SHARES) for name in metric.counters)
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Counter:
 
 class RateMeter:
     """Converts successive readings of an engine's counters into metric values for each second. It
-    begins anew if more than MOST_S seconds have passed since the last reading, or if a counter has
+    begins anew if more than MAX_READING_GAP_S seconds have passed since the last reading, or if a counter has
     decreased, as after an engine's restart. It then yields no values until the next whole second
     has ended."""
 
@@ -62,23 +62,23 @@ class RateMeter:
         """Add a reading of the engine's counters. Return the metric values of the seconds that have
         ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
         the number of running requests, are given for the last of these seconds only."""
-        counters = {name: getattr(read, name) for name in _COUNTERS}
+        counters = {name: getattr(read, name) for name in _COUNTER_NAMES}
         counts = {name: count for name, count in counters.items() if count is not None}
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
         if (
             fallen == {"live_generation_tokens"}
             and read.running
-            and read.unix_s - self._last_s <= MOST_S
+            and read.unix_s - self._last_s <= MAX_READING_GAP_S
         ):
             # llama.cpp: a request may end between the readings of its two pages, and is then in
             # none of them.
             return {}
         last_s, self._last_s = self._last_s, read.unix_s
-        if fallen or not 0.0 < read.unix_s - last_s <= MOST_S:
+        if fallen or not 0.0 < read.unix_s - last_s <= MAX_READING_GAP_S:
             self._counters = {name: _Counter(read.unix_s, count) for name, count in counts.items()}
             return {}
         increases: dict[str, dict[int, float]] = {}
-        for name in _COUNTERS:
+        for name in _COUNTER_NAMES:
             if name in counts and name in self._counters:
                 increases[name] = self._counters[name].increase_per_second(
                     read.unix_s, counts[name]
@@ -102,7 +102,7 @@ def rates_between(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
     if seconds <= 0.0:
         return gauge_values(second)
     grown: dict[str, float] = {}
-    for name in _COUNTERS:
+    for name in _COUNTER_NAMES:
         was, now = getattr(first, name), getattr(second, name)
         if was is not None and now is not None and now >= was:
             grown[name] = (now - was) / seconds

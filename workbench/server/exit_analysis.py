@@ -23,14 +23,14 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 from workbench.model.untrusted_text import clean_text
 from workbench.server import log_patterns
-from workbench.server.explained_log import cause_in
+from workbench.server.explained_log import find_cause_in_lines
 from workbench.server.watched_run import WatchedRun
 
 # An error so many lines before the line that reports a part's end is the reason of that end.
 _LINES_BEFORE = 500
-_VIOLENT = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"})
+_VIOLENT_SIGNALS = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"})
 _KERNEL_TIME = re.compile(r"^\[\s*(\d+\.\d+)\]\s*")
-_EARLIER_S = 60.0  # the kernel's clock and the one of process starts differ after a suspend
+_CLOCK_TOLERANCE_S = 60.0  # the kernel's clock and the one of process starts differ after a suspend
 # "Killed process 12 (NAME)", "NAME[12]: segfault at", "traps: NAME[12] trap", "pid=12, name=NAME"
 _PROCESS_OF_LINE = re.compile(
     r"Killed process (?P<killed>\d+) \((?P<killed_name>[^)]*)\)"
@@ -38,10 +38,10 @@ _PROCESS_OF_LINE = re.compile(
     r"|\bpid=(?P<of_gpu>\d+)"
 )
 _KERNEL_KILLED = re.compile(r"Killed process \d+")
-_CODE = "exit.process"  # of findings about a process that ended
-_SEE_KERNEL = "see the kernel's log: sudo dmesg -T | grep -iE 'killed process|segfault|Xid'"
-_SEE_GUARDS = "see journalctl -u earlyoom -u systemd-oomd"
-_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
+_FINDING_CODE = "exit.process"  # of findings about a process that ended
+_KERNEL_LOG_HINT = "see the kernel's log: sudo dmesg -T | grep -iE 'killed process|segfault|Xid'"
+_OOM_GUARD_HINT = "see journalctl -u earlyoom -u systemd-oomd"
+_PROCESS_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class EndedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ServerEnding:
     """Why a server has ended. `reason` is None if its log does not say. `findings` are about its
     processes; those about its log are not among them."""
 
@@ -98,25 +98,25 @@ class KernelLog:
         return self.killed_line is not None or bool(self.oom_kills)
 
 
-async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> Ending:
+async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> ServerEnding:
     """Return why the server of `run`, which has ended, ended. Its log must have been read.
     `first_error` is the line of the log that explains the end, None if no line does."""
     lines = run.follower.ring.lines()
     part = first_ended_process(lines, run.engine)
     if part is not None:
         before = lines[max(0, part.number - _LINES_BEFORE) : part.number]
-        cause = await asyncio.to_thread(cause_in, before, run.record.engine)
+        cause = await asyncio.to_thread(find_cause_in_lines, before, run.record.engine)
         if cause is not None:
-            return Ending(cause)
+            return ServerEnding(cause)
         kernel = await read_kernel_log(host, run, part)
         return _ending_of_part(part, kernel, run)
     ended_by = run.facts.exit_signal
-    if ended_by not in _VIOLENT or run.facts.launched is not None:
-        return Ending(first_error)
+    if ended_by not in _VIOLENT_SIGNALS or run.facts.launched is not None:
+        return ServerEnding(first_error)
     kernel = await read_kernel_log(host, run, None)
     if first_error is not None and not (kernel.lines or kernel.oom_kills):
-        return Ending(first_error)
-    return Ending(None, _kernel_findings(kernel, ended_by))
+        return ServerEnding(first_error)
+    return ServerEnding(None, _kernel_findings(kernel, ended_by))
 
 
 def first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
@@ -136,17 +136,17 @@ def first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPar
                 text,
                 number,
             )
-            return _with_last_line(part, lines[:number])
+            return _add_last_line(part, lines[:number])
     return None
 
 
-def _with_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
+def _add_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
     """Add the process id and the last line of the part, from the prefix "(NAME pid=12)" of its own
     lines. Nothing is added if the lines of several parts could be meant."""
     own: dict[int, tuple[str, str]] = {}
     for line in before:
-        prefix = _PREFIX.match(line)
-        if prefix is not None and _same_part(part.name, prefix["part"]):
+        prefix = _PROCESS_PREFIX.match(line)
+        if prefix is not None and _is_same_part(part.name, prefix["part"]):
             own[parse_whole_number(prefix["pid"]) or 0] = (prefix["part"], line)
     if part.pid is None and len(own) == 1:
         (pid, (name, line)), *_ = own.items()
@@ -156,7 +156,7 @@ def _with_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
     return part
 
 
-def _same_part(reported: str, prefix: str) -> bool:
+def _is_same_part(reported: str, prefix: str) -> bool:
     """Return whether both are names of one process of vLLM: "engine core" or "EngineCore_DP0" in
     the report of its end and "EngineCore" in front of its lines, "VllmWorker-1" and "Worker_TP1"
     or "Worker"."""
@@ -200,7 +200,7 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     """Return whether a line of the kernel's log is about one of the processes `pids` or about
     `part`, whose process id the kernel knows by another number if it runs in a container."""
     time = _KERNEL_TIME.match(line)
-    if time is not None and float(time[1]) < began_s - _EARLIER_S:
+    if time is not None and float(time[1]) < began_s - _CLOCK_TOLERANCE_S:
         return False
     found = _PROCESS_OF_LINE.search(line)
     if found is None:
@@ -211,7 +211,7 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     return (pid is not None and pid in pids) or named
 
 
-def _ending_of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Ending:
+def _ending_of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> ServerEnding:
     assert run.engine is not None
     ended_by = "SIGKILL" if kernel.killed_line else part.signal_name
     if kernel.for_lack_of_memory:
@@ -225,7 +225,7 @@ def _ending_of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Endi
     first, *more = _kernel_findings(kernel, ended_by)
     last = f"; the last line of {part.name}: “{part.last_line}”" if part.last_line else ""
     first = replace(first, text=first.text + last, evidence=part.line, line=part.number + 1)
-    return Ending(f"{part.title} ended first: {how}", (first, *more))
+    return ServerEnding(f"{part.title} ended first: {how}", (first, *more))
 
 
 def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
@@ -233,7 +233,7 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
     of the signal that ended it, None if that is unknown."""
     if kernel.lines:
         return tuple(_quote_line_in_finding(finding) for finding in _known_findings(kernel.lines))
-    source, fix = "the kernel's log", f"{_SEE_KERNEL}; {_SEE_GUARDS}"
+    source, fix = "the kernel's log", f"{_KERNEL_LOG_HINT}; {_OOM_GUARD_HINT}"
     if kernel.oom_kills:
         processes = "a process" if kernel.oom_kills == 1 else f"{kernel.oom_kills} processes"
         text = f"the kernel killed {processes} of the run's control group for lack of memory"
@@ -243,18 +243,20 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
         text = "this user cannot read the kernel's log, which may name the reason"
     elif ended_by == "SIGKILL":
         text = "neither Workbench nor the kernel sent this signal"
-        fix = f"another program or user sent it: {_SEE_GUARDS}"
+        fix = f"another program or user sent it: {_OOM_GUARD_HINT}"
     else:
         text = "the kernel's log says nothing about it"
-        fix = f"a program that SIGKILL ends leaves no message: {_SEE_GUARDS}"
-    return (Finding(Level.ERROR, _CODE, text, fix=fix, source=source),)
+        fix = f"a program that SIGKILL ends leaves no message: {_OOM_GUARD_HINT}"
+    return (Finding(Level.ERROR, _FINDING_CODE, text, fix=fix, source=source),)
 
 
 def _known_findings(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings about lines of the kernel's log, with the explanations of known ones."""
     known = log_patterns.match_lines(lines)
     line = log_patterns.plain_line(lines[0])
-    other = Finding(Level.ERROR, _CODE, "the kernel's log names it", fix=_SEE_KERNEL, evidence=line)
+    other = Finding(
+        Level.ERROR, _FINDING_CODE, "the kernel's log names it", fix=_KERNEL_LOG_HINT, evidence=line
+    )
     return known or (other,)
 
 

@@ -15,40 +15,40 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.server import log_patterns
 from workbench.server.log_lines import LogRing, level_of_line
 
-_MOST_UNKNOWN = 20  # lines that are kept
-_BINARY_PART = 8  # a line of which one in so many characters was no text is binary
+_MAX_UNKNOWN_LINES = 20  # lines that are kept
+_BINARY_LINE_DIVISOR = 8  # a line of which one in so many characters was no text is binary
 # Of lines that differ from all before them, so many characters are searched for log patterns; after
 # them, as many of lines with a sign of a problem; and always the last lines of the log.
-_SEARCHED_CHARS = 2_000_000
-_LAST_LINES = 500
+_MAX_SEARCHED_CHARACTERS = 2_000_000
+_SEARCHED_LAST_LINES = 500
 _LINES_OF_ONE_FAILURE = 30
-_SIGNS = (
+_SIGNS_OF_ERROR = (
     *("error", "fail", "exception", "assert", "fatal", "abort", "killed", "cannot", "could not"),
     *("unable", "not found", "warn", "traceback", "cuda", "nccl", "terminat", "died", "crash"),
     *("refused", "denied", "invalid", "unsupported"),
 )
-_MARKED = ("warn", "error")
+_MARKED_LEVELS = ("warn", "error")
 # A request that the server answered, or an idle server.
-_ANSWERS = re.compile(
+_ANSWERED_REQUEST = re.compile(
     r'"POST /(?:v1/|generate|completion|chat|api/)\S* HTTP/1\.[01]" 200|request: POST \S+ \S+ 200'
     r"|all slots are idle|\| model loaded \|"
     r"|release: id +\d+ \| task \d+ \| stop processing|Decode batch.{0,20}#running-req: [1-9]"
     r"|Avg generation throughput: (?!0\.0 )[\d.]+ tokens/s, Running: [1-9]"
 )
 # A process of the server that does not go on.
-_FAILED = re.compile(
+_FAILED_SERVER = re.compile(
     r"EngineDeadError|EngineCore encountered a fatal error|hit an exception|[Rr]eceived sigquit"
     r"|died unexpectedly|terminate called|core dumped|GGML_ASSERT|GGML_ABORT|Fatal Python error"
     r"|Segmentation fault"
 )
 # of uvicorn and vLLM, which end without an error when they are asked to
-_SHUTS_DOWN = re.compile(r"INFO:?\s+Shutting down$|\bShutting down FastAPI HTTP server")
-_STOPS = ("log.stopped", "log.slurm-time")  # from outside
-_PROBLEMS = (Level.ERROR, Level.WARN)
+_SHUTDOWN_LINE = re.compile(r"INFO:?\s+Shutting down$|\bShutting down FastAPI HTTP server")
+_STOP_CODES = ("log.stopped", "log.slurm-time")  # from outside
+_PROBLEM_LEVELS = (Level.ERROR, Level.WARN)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _LineKind:
     """What a line of a log tells: the finding about it, the engines that it names, whether the server
     became ready, whether it answered requests, whether one of its processes failed for good,
     whether it shuts down, and whether the line is a warning or an error without an explanation."""
@@ -73,7 +73,7 @@ class ExplainedLog:
         self._lines = LogRing()
         self._found: dict[str, Finding] = {}
         self._counts: Counter[str] = Counter()
-        self._kinds: dict[str, _Kind] = {}  # by the form of a line
+        self._kinds: dict[str, _LineKind] = {}  # by the form of a line
         self._last: dict[str, int] = {}  # the last line of each finding
         self._ready = 0  # the last line that reports that the server serves
         self._answered = 0  # the last line about a request that it answered
@@ -101,7 +101,7 @@ class ExplainedLog:
             if kind is None and form not in fresh:
                 continue
             if kind is None:
-                if len(self._kinds) >= log_patterns.MOST_FORMS:
+                if len(self._kinds) >= log_patterns.MAX_REMEMBERED_FORMS:
                     self._kinds.clear()
                 kind = self._kinds[form] = self._kind(line, needles)
             self._count(kind, line, number)
@@ -111,10 +111,10 @@ class ExplainedLog:
         """Return those of the lines by their form that are searched, which bounds the time for a log
         of very many lines that differ."""
         chosen = fresh
-        if self._searched_chars > _SEARCHED_CHARS:
+        if self._searched_chars > _MAX_SEARCHED_CHARACTERS:
             text = "\n".join(fresh.values()).lower()
-            signs = [sign for sign in _SIGNS if sign in text]
-            signs = signs if self._searched_chars <= 2 * _SEARCHED_CHARS else []
+            signs = [sign for sign in _SIGNS_OF_ERROR if sign in text]
+            signs = signs if self._searched_chars <= 2 * _MAX_SEARCHED_CHARACTERS else []
             chosen = {
                 form: line
                 for form, line in fresh.items()
@@ -125,9 +125,9 @@ class ExplainedLog:
 
     def _search_last_lines(self) -> None:
         """Search the last lines of a log of which not all lines were searched."""
-        if self._searched_chars <= _SEARCHED_CHARS:
+        if self._searched_chars <= _MAX_SEARCHED_CHARACTERS:
             return
-        last = self._lines.lines()[-_LAST_LINES:]
+        last = self._lines.lines()[-_SEARCHED_LAST_LINES:]
         needles = log_patterns.needles_in(last, self._engine)
         first = self._lines.total - len(last) + 1
         for number, line in enumerate(last, first):
@@ -147,24 +147,24 @@ class ExplainedLog:
             return number
         return number if number <= self._last_numbered else None
 
-    def _kind(self, line: str, needles: Sequence[str]) -> _Kind:
+    def _kind(self, line: str, needles: Sequence[str]) -> _LineKind:
         """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
         the texts of log patterns that it may contain."""
         named = _log_words() if self._engine is None else {}
         binary = _is_binary(line)
         finding = None if binary else log_patterns.explain_among(line, self._engine, needles)
-        marked = finding is None and level_of_line(line) in _MARKED
-        return _Kind(
+        marked = finding is None and level_of_line(line) in _MARKED_LEVELS
+        return _LineKind(
             finding,
             tuple(name for name, words in named.items() if _line_has(line, words)),
             ready=_is_ready(line),
-            answers=bool(_ANSWERS.search(line)),
-            failed=bool(_FAILED.search(line)),
-            shuts_down=bool(_SHUTS_DOWN.search(line)),
+            answers=bool(_ANSWERED_REQUEST.search(line)),
+            failed=bool(_FAILED_SERVER.search(line)),
+            shuts_down=bool(_SHUTDOWN_LINE.search(line)),
             unknown=marked and not log_patterns.is_in_traceback(line),
         )
 
-    def _count(self, kind: _Kind, line: str, number: int) -> None:
+    def _count(self, kind: _LineKind, line: str, number: int) -> None:
         if kind.engines:
             self._named.update(kind.engines)
         if kind.ready:
@@ -186,7 +186,7 @@ class ExplainedLog:
             self._last[code] = number
         elif kind.unknown:
             self._unknown_lines += 1
-            if len(self._unknown) < _MOST_UNKNOWN:
+            if len(self._unknown) < _MAX_UNKNOWN_LINES:
                 self._unknown.append((number, log_patterns.plain_line(line)))
 
     @property
@@ -196,7 +196,7 @@ class ExplainedLog:
         self._search_last_lines()
         engine = self._engine or self._most_named_engine
         found = self._found.values()
-        own = found if engine is None else _of_engine(found, engine)
+        own = found if engine is None else _findings_of_engine(found, engine)
         passed = self._passed_errors(own)
         stopped = self._stop_line(own)
         own = [self._soften_passed_error(finding, passed) for finding in own]
@@ -322,7 +322,7 @@ class ExplainedLog:
         """Return the number of the line that says that the server was stopped from outside, or shuts
         down without a failure. None if there is none, or if a start follows it, which makes it the
         end of an earlier server."""
-        stops = [one.line for one in findings if one.code in _STOPS and one.line]
+        stops = [one.line for one in findings if one.code in _STOP_CODES and one.line]
         stop = min([*stops, *filter(None, [self._shut_down])], default=None)
         if stop is None or self._lines.dropped:
             return None
@@ -467,7 +467,7 @@ def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
     return explained
 
 
-def cause_in(lines: Sequence[str], engine: str | None) -> str | None:
+def find_cause_in_lines(lines: Sequence[str], engine: str | None) -> str | None:
     """Return the line of the cause that the lines of a log name; None if they name none, or only
     report that something else failed."""
     explained = ExplainedLog(engine)
@@ -476,7 +476,7 @@ def cause_in(lines: Sequence[str], engine: str | None) -> str | None:
     return next(causes, None)
 
 
-def _of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:
+def _findings_of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:
     """Return the findings whose log pattern applies to `engine`. In the place of the others come those
     that the patterns of `engine` have about their lines."""
     found = tuple(findings)
@@ -493,7 +493,7 @@ def _of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:
 
 def _is_binary(line: str) -> bool:
     """Return whether so much of a line was no text that nothing is looked for in it."""
-    return line.count("\ufffd") * _BINARY_PART > len(line)
+    return line.count("\ufffd") * _BINARY_LINE_DIVISOR > len(line)
 
 
 @cache

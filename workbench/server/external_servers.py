@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics
     from workbench.server.kept_connection import KeptConnection
 
-ASK_S = 3.0
+ASK_TIMEOUT_S = 3.0
 # Parts of the command lines of servers that Workbench finds but does not start.
-_OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
-_SCAN = PythonProgram("search for servers", ("server.process_scan",))
+_OTHER_ENGINES_PATTERN = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
+_SCAN_PROGRAM = PythonProgram("search for servers", ("server.process_scan",))
 # A port that did not answer is asked again after this time, and then after twice the time, ...
-_ASK_AGAIN_S = 15.0
+_ASK_AGAIN_AFTER_S = 15.0
 _ASK_AGAIN_MAX_S = 240.0
 
 
@@ -97,13 +97,13 @@ class FoundServer:
         return f"workbench bench --url {self.url}"
 
 
-_SHELLS = ("sh", "bash", "dash", "ash", "busybox", "zsh")
-MOST_ID = 2**32 - 1  # of a process or a user
-_SCOPES = ("system", "user", "docker", "podman")
+_SHELL_NAMES = ("sh", "bash", "dash", "ash", "busybox", "zsh")
+MAX_ID = 2**32 - 1  # of a process or a user
+_UNIT_SCOPES = ("system", "user", "docker", "podman")
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenProcess:
     pid: int
     uid: int | None
     own: bool
@@ -140,7 +140,7 @@ class ExternalServers:
         answers = await asyncio.gather(*(_ask_models(self.host, one) for one in due))
         for one, answer in zip(due, answers, strict=True):
             self._answers[one] = answer
-            pause_s = self._pause_s.get(one, _ASK_AGAIN_S / 2)
+            pause_s = self._pause_s.get(one, _ASK_AGAIN_AFTER_S / 2)
             self._pause_s[one] = min(2 * pause_s, _ASK_AGAIN_MAX_S)
             self._ask_at_s[one] = time.monotonic() + self._pause_s[one]
         found = (answer for answer in self._answers.values() if answer is not None)
@@ -155,7 +155,7 @@ class ExternalServers:
     async def _look(self) -> object:
         if self._scan is not None:
             return await asyncio.to_thread(self._scan.look)
-        done = await _SCAN.run(self.host, {"pattern": _server_patterns()})
+        done = await _SCAN_PROGRAM.run(self.host, {"pattern": _server_patterns()})
         if done.returncode != 0:
             raise HostError(
                 f"the processes cannot be searched for servers: {done.problem}",
@@ -178,11 +178,11 @@ async def find_external_servers(
 
 
 def _server_patterns() -> str:
-    return "|".join([registry.server_patterns(), _OTHERS])
+    return "|".join([registry.server_patterns(), _OTHER_ENGINES_PATTERN])
 
 
 def _candidate_servers(
-    processes: list[_Seen], listening: Mapping[str, int], known_ports: set[int]
+    processes: list[_SeenProcess], listening: Mapping[str, int], known_ports: set[int]
 ) -> list[FoundServer]:
     """Return a server for each port on which one of `processes` listens."""
     candidates: dict[int, FoundServer] = {}
@@ -198,14 +198,16 @@ def _candidate_servers(
     return list(candidates.values())
 
 
-def _is_shell(seen: _Seen) -> bool:
+def _is_shell(seen: _SeenProcess) -> bool:
     """Return whether the process is a shell that runs a script from its command line."""
     return (
-        seen.argv[:1] != [] and seen.argv[0].rpartition("/")[2] in _SHELLS and "-c" in seen.argv[:4]
+        seen.argv[:1] != []
+        and seen.argv[0].rpartition("/")[2] in _SHELL_NAMES
+        and "-c" in seen.argv[:4]
     )
 
 
-def _parse_look(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
+def _parse_look(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
     """Return the processes and the listening sockets of a look. What is not of the expected form,
     as on a host that lies, is left out."""
     document = as_table(found)
@@ -218,14 +220,14 @@ def _parse_look(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
     return [one for one in processes if one is not None], listening
 
 
-def _parse_process_row(row: Mapping[str, object]) -> _Seen | None:
-    pid, uid = (integer_or_none(row.get(name), 0, MOST_ID) for name in ("pid", "uid"))
+def _parse_process_row(row: Mapping[str, object]) -> _SeenProcess | None:
+    pid, uid = (integer_or_none(row.get(name), 0, MAX_ID) for name in ("pid", "uid"))
     argv, inodes = row.get("argv"), row.get("inodes")
     if pid is None or not isinstance(argv, list) or not isinstance(inodes, list):
         return None
     log, unit, scope = row.get("log"), row.get("unit"), row.get("scope")
     to_file = isinstance(log, str) and log.startswith("/") and not log.startswith("/dev/")
-    return _Seen(
+    return _SeenProcess(
         pid,
         uid,
         row.get("own") is True,
@@ -233,11 +235,11 @@ def _parse_process_row(row: Mapping[str, object]) -> _Seen | None:
         {inode for inode in inodes if isinstance(inode, str)},
         clean_text(str(log)) if to_file else None,
         clean_text(unit) if isinstance(unit, str) else None,
-        scope if scope in _SCOPES else "system",
+        scope if scope in _UNIT_SCOPES else "system",
     )
 
 
-def _port_on_command_line(seen: _Seen, open_ports: set[int]) -> set[int]:
+def _port_on_command_line(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
     """Return the port that the process's command line gives, as a set of one. Return an empty set
     if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
     of other users, whose sockets cannot be read."""
@@ -245,7 +247,7 @@ def _port_on_command_line(seen: _Seen, open_ports: set[int]) -> set[int]:
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
 
-def _found_server(seen: _Seen, port: int) -> FoundServer:
+def _found_server(seen: _SeenProcess, port: int) -> FoundServer:
     line = " ".join(seen.argv)
     engine = registry.engine_of_process(line)
     argv = mask_argv(seen.argv)
@@ -263,7 +265,9 @@ async def _ask_models(host: Host, server: FoundServer) -> FoundServer | None:
     try:
         forward = await host.forward(server.port)
         with contextlib.closing(readiness.connection(forward.url)) as connection:
-            status, models = await readiness.list_models(connection.get, "/v1/models", ASK_S)
+            status, models = await readiness.list_models(
+                connection.get, "/v1/models", ASK_TIMEOUT_S
+            )
     except HostError:
         return None
     finally:

@@ -10,11 +10,11 @@ from workbench.hosts.base import FileError, Host
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.untrusted_numbers import parse_whole_number
 
-UNLIMITED = 2**62
+UNLIMITED_FILES = 2**62
 
 
 class FileLimit(NamedTuple):
-    """The soft and the hard limit on the number of open files of a process. UNLIMITED means that
+    """The soft and the hard limit on the number of open files of a process. UNLIMITED_FILES means that
     there is no limit. Only root may raise a hard limit."""
 
     soft: int
@@ -27,7 +27,7 @@ async def file_limit_on_host(host: Host) -> FileLimit | None:
     return _parse_limit((await host.run(shell_argv("ulimit -Sn; ulimit -Hn"))).out)
 
 
-async def may_have(host: Host, files: int) -> bool:
+async def can_have_open_files(host: Host, files: int) -> bool:
     """Return whether a process that Workbench starts on the host can have `files` open files. A
     shell on the host tries to set this limit for itself, because even root may lack the right to
     raise the hard limit in a container."""
@@ -49,7 +49,7 @@ async def file_limit_of_process(host: Host, pid: int) -> FileLimit | None:
 
 def _parse_limit(text: str) -> FileLimit | None:
     words = [
-        UNLIMITED if word == "unlimited" else int(word)
+        UNLIMITED_FILES if word == "unlimited" else int(word)
         for word in text.split()
         if word == "unlimited" or parse_whole_number(word) is not None
     ]
@@ -57,4 +57,4 @@ def _parse_limit(text: str) -> FileLimit | None:
 
 
 def limit_text(files: int) -> str:
-    return "unlimited" if files >= UNLIMITED else f"{files:,}"
+    return "unlimited" if files >= UNLIMITED_FILES else f"{files:,}"

@@ -20,7 +20,7 @@ import re
 import sys
 from typing import Any, Dict, Sequence  # noqa: UP035 (Python 3.8)
 
-_DEPRECATED = re.compile(r"^\W*deprecat|\bis deprecated|[(\[]deprecat")
+_DEPRECATION_TEXT = re.compile(r"^\W*deprecat|\bis deprecated|[(\[]deprecat")
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def _flag_of_action(names: Sequence[str], group: str, action: argparse.Action) -
         "help": " ".join(text.split())[:2000],
         "required": action.required,
         "deprecated": bool(getattr(action, "deprecated", False))
-        or bool(_DEPRECATED.search(text[:300].lower())),
+        or bool(_DEPRECATION_TEXT.search(text[:300].lower())),
     }
 
 

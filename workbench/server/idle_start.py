@@ -18,19 +18,19 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_text
 
-QUIET_S = 60.0  # without a line of the log until the processes of a start are looked at
-IDLE_S = 120.0  # without work until a start counts as hanging
-READ_S = 15.0  # from one reading to the next
-_READ_LIMIT_S = 10.0
-_CORE_SHARE = 0.02  # of one core: health checks take less
-_IO_BYTES = 1 << 20
-_FAULTS = 50  # pages that had to be read: weights are mapped into memory
-_SHOWN = 6  # processes in the evidence
-_STOPPED, _ON_DISK = "T", "D"  # states of a process
+QUIET_LOG_S = 60.0  # without a line of the log until the processes of a start are looked at
+HANGING_AFTER_S = 120.0  # without work until a start counts as hanging
+READ_INTERVAL_S = 15.0  # from one reading to the next
+_READ_TIMEOUT_S = 10.0
+_MAX_IDLE_CORE_SHARE = 0.02  # of one core: health checks take less
+_MAX_IDLE_IO_BYTES = 1 << 20
+_MAX_IDLE_PAGE_FAULTS = 50  # pages that had to be read: weights are mapped into memory
+_MAX_SHOWN_PROCESSES = 6  # processes in the evidence
+_STOPPED_STATES, _DISK_WAIT_STATE = "T", "D"  # states of a process
 
 # The arguments are process ids. Prints a line for each: id, bytes read and written, kernel function
 # in which it waits, name, then its line of /proc without id and name. Columns are separated by tabs.
-_SCRIPT = r"""
+_ACTIVITY_SCRIPT = r"""
 for pid; do
     stat=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
     io=$(awk '/^(rchar|wchar|read_bytes):/ { sum += $2 } END { printf "%.0f", sum }' "/proc/$pid/io" 2>/dev/null) || io=
@@ -42,7 +42,7 @@ exit 0
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class ProcessActivity:
     """What one process has done since it began. `waits_in` is the function of the kernel in which
     it waits, "" if the kernel does not say."""
 
@@ -56,15 +56,15 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ActivityReading:
     at_s: float
-    processes: tuple[Activity, ...]
+    processes: tuple[ProcessActivity, ...]
 
     @property
     def pids(self) -> frozenset[int]:
         return frozenset(process.pid for process in self.processes)
 
-    def worked_since(self, before: Reading) -> bool:
+    def worked_since(self, before: ActivityReading) -> bool:
         """Return whether the processes have worked since an earlier reading. New and ended
         processes are work."""
         if self.pids != before.pids:
@@ -72,18 +72,18 @@ class Reading:
         cpu_s = sum(p.cpu_s for p in self.processes) - sum(p.cpu_s for p in before.processes)
         moved = sum(p.io_bytes for p in self.processes) - sum(p.io_bytes for p in before.processes)
         faults = sum(p.faults for p in self.processes) - sum(p.faults for p in before.processes)
-        idle = cpu_s <= _CORE_SHARE * max(1.0, self.at_s - before.at_s)
-        return not idle or moved > _IO_BYTES or faults > _FAULTS
+        idle = cpu_s <= _MAX_IDLE_CORE_SHARE * max(1.0, self.at_s - before.at_s)
+        return not idle or moved > _MAX_IDLE_IO_BYTES or faults > _MAX_IDLE_PAGE_FAULTS
 
 
 class IdleWatch:
     """Finds, in successive readings of the processes of a start, since when none of them has worked."""
 
     def __init__(self) -> None:
-        self._first: Reading | None = None
-        self.last: Reading | None = None
+        self._first: ActivityReading | None = None
+        self.last: ActivityReading | None = None
 
-    def add_reading(self, reading: Reading | None) -> None:
+    def add_reading(self, reading: ActivityReading | None) -> None:
         """Add a reading. None, for processes that cannot be read, begins anew."""
         self.last = reading
         if reading is None or self._first is None or reading.worked_since(self._first):
@@ -96,18 +96,18 @@ class IdleWatch:
         return self.last.at_s - self._first.at_s
 
 
-async def read_activity(host: Host, pids: Sequence[int], at_s: float) -> Reading | None:
+async def read_activity(host: Host, pids: Sequence[int], at_s: float) -> ActivityReading | None:
     """Return what the processes have done so far, read at the monotonic time `at_s`. None if there
     are none, or if not all values can be read. Raises HostError if the host cannot be queried."""
     if not pids:
         return None
-    done = await host.run(shell_argv(_SCRIPT, *map(str, pids)), timeout_s=_READ_LIMIT_S)
+    done = await host.run(shell_argv(_ACTIVITY_SCRIPT, *map(str, pids)), timeout_s=_READ_TIMEOUT_S)
     found = [_parse_activity(line) for line in done.out.splitlines()]
     known = tuple(one for one in found if one is not None)
-    return Reading(at_s, known) if known and len(known) == len(found) else None
+    return ActivityReading(at_s, known) if known and len(known) == len(found) else None
 
 
-def _parse_activity(line: str) -> Activity | None:
+def _parse_activity(line: str) -> ProcessActivity | None:
     pid, _, rest = line.partition("\t")
     io, _, rest = rest.partition("\t")
     waits_in, _, rest = rest.partition("\t")
@@ -117,7 +117,7 @@ def _parse_activity(line: str) -> Activity | None:
     if len(numbers) != 5 or None in numbers:
         return None
     number, moved, faults, user, system = (value or 0 for value in numbers)
-    return Activity(
+    return ProcessActivity(
         pid=number,
         name=clean_text(name, 40),
         state=words[0],
@@ -144,7 +144,7 @@ def idle_finding(
     )
     by_state = {
         state: [str(p.pid) for p in processes if p.state.upper() == state]
-        for state in (_STOPPED, _ON_DISK)
+        for state in (_STOPPED_STATES, _DISK_WAIT_STATE)
     }
     return Finding(
         Level.WARN,
@@ -152,16 +152,16 @@ def idle_finding(
         text,
         fix=_fix_for_state(by_state),
         source="proc(5)",
-        evidence="; ".join(map(_process_text, processes[:_SHOWN])),
+        evidence="; ".join(map(_process_text, processes[:_MAX_SHOWN_PROCESSES])),
     )
 
 
 def _fix_for_state(by_state: Mapping[str, Sequence[str]]) -> str:
-    if by_state[_STOPPED]:
-        pids = " ".join(by_state[_STOPPED])
+    if by_state[_STOPPED_STATES]:
+        pids = " ".join(by_state[_STOPPED_STATES])
         return f"a signal has stopped process {pids}: kill -CONT {pids} lets it go on"
-    if by_state[_ON_DISK]:
-        pids = " ".join(by_state[_ON_DISK])
+    if by_state[_DISK_WAIT_STATE]:
+        pids = " ".join(by_state[_DISK_WAIT_STATE])
         return (
             f"process {pids} waits in the kernel for a disk or a driver: sudo dmesg | tail, and "
             "check the (network) disk of the model"
@@ -173,6 +173,6 @@ def _fix_for_state(by_state: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _process_text(process: Activity) -> str:
+def _process_text(process: ProcessActivity) -> str:
     waits = f" in {process.waits_in}" if process.waits_in else ""
     return f"{process.pid} {process.name} {process.state}{waits}"

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from workbench.server.watched_run import WatchedRun
 
 TIMEOUT_S = 5.0
-MOST_BYTES = 4 * 2**20  # of one answer; SGLang describes itself in 30 KB
-MOST_SETTINGS = 4000  # in one configuration; SGLang has 530
-LINES = 2000  # of the log, from its start
-VALUE_CHARS = 200
-_LOOKED_AT_CHARS = 20_000  # of a value, before it is cut to what is shown
+MAX_ANSWER_BYTES = 4 * 2**20  # of one answer; SGLang describes itself in 30 KB
+MAX_SETTINGS = 4000  # in one configuration; SGLang has 530
+SEARCHED_LOG_LINES = 2000  # of the log, from its start
+MAX_VALUE_CHARACTERS = 200
+_MAX_PARSED_CHARACTERS = 20_000  # of a value, before it is cut to what is shown
 # Variables that change how an engine works, beside those with the engine's own prefix.
-_PREFIXES = (
+_VARIABLE_PREFIXES = (
     "CUDA_",
     "NCCL_",
     "GLOO_",
@@ -50,10 +50,12 @@ _PREFIXES = (
     "FLASHINFER_",
     "NVIDIA_",
 )
-_MORE = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-_SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
+_OTHER_VARIABLES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+_DECIMAL_SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
 _BINARY_SIZES = {"K": 1024, "M": 1024**2, "G": 1024**3}
-_SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)", re.MULTILINE)
+_METRIC_LINE = re.compile(
+    r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +91,21 @@ async def read_in_force(run: WatchedRun) -> InForceReport:
         process = await command_of_process(run.host, run.facts.pid) if run.facts.pid else None
     if process is None:
         notes.append(f"{why}: its command line and environment are those that were asked")
-    got: dict[str, _Got] = {}
+    got: dict[str, _EndpointAnswers] = {}
     if run.facts.alive:
         try:
             got = await _ask_endpoints(run, engine, notes)
         except HostError as error:
             notes.append(f"its server cannot be reached: {error.message}")
     # A server may answer anything, and its answers are not small: they are read beside the screen.
-    log = run.follower.ring.lines(0, LINES)
+    log = run.follower.ring.lines(0, SEARCHED_LOG_LINES)
     return await asyncio.to_thread(_compare_in_force, run, engine, got, log, process, notes)
 
 
 def _compare_in_force(
     run: WatchedRun,
     engine: Engine,
-    got: Mapping[str, _Got],
+    got: Mapping[str, _EndpointAnswers],
     log: Sequence[str],
     process: Command | None,
     notes: list[str],
@@ -169,23 +171,25 @@ def in_force_report(
 # ---- reading
 
 
-class _Got(NamedTuple):
+class _EndpointAnswers(NamedTuple):
     """The answer to one HTTP request. `status` is None if there was no answer."""
 
     status: int | None
     body: bytes = b""
 
 
-async def _ask_endpoints(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
+async def _ask_endpoints(
+    run: WatchedRun, engine: Engine, notes: list[str]
+) -> dict[str, _EndpointAnswers]:
     """Request the endpoints that report settings, and return their answers by path. Failed requests
     are added to `notes`."""
     connection = await run.connection()
 
-    async def get(path: str) -> _Got:
+    async def get(path: str) -> _EndpointAnswers:
         reply = await connection.get(path, TIMEOUT_S)
         if reply.status is None:
             notes.append(f"{path} cannot be read: {reply.problem}")
-        return _Got(reply.status, reply.text.encode())
+        return _EndpointAnswers(reply.status, reply.text.encode())
 
     paths = (*_info_paths(engine), *engine.config_paths, engine.metrics_path)
     wanted = list(dict.fromkeys(path for path in paths if path))
@@ -198,7 +202,7 @@ def _info_paths(engine: Engine) -> list[str]:
 
 
 def _parse_endpoint_answers(
-    engine: Engine, got: Mapping[str, _Got], notes: list[str]
+    engine: Engine, got: Mapping[str, _EndpointAnswers], notes: list[str]
 ) -> tuple[dict[str, Any], str]:
     """Return (JSON answers of the endpoints by path, text of the metrics page). `got` has the HTTP
     answers by path. The answer that lists the engine's settings has the key "config" in place of
@@ -206,7 +210,7 @@ def _parse_endpoint_answers(
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
-        status, body = got.get(path, _Got(None))
+        status, body = got.get(path, _EndpointAnswers(None))
         name = "config" if path in engine.config_paths else path
         if status is None or name in answers:
             continue
@@ -221,13 +225,13 @@ def _parse_endpoint_answers(
             unused.append(f"{path} answers {problem}")
     if unused and "config" not in answers:
         notes += unused
-    status, page = got.get(engine.metrics_path or "", _Got(None))
+    status, page = got.get(engine.metrics_path or "", _EndpointAnswers(None))
     if status not in (200, None):
         note = f"{engine.metrics_path} answers HTTP status {status}"
         if engine.metrics_flag:
             note += f"; the server was started without --{engine.metrics_flag}"
         notes.append(note)
-    if len(page) > MOST_BYTES:
+    if len(page) > MAX_ANSWER_BYTES:
         notes.append(f"{engine.metrics_path} answers {_too_long_reason(page)}")
     elif status == 200:
         return answers, page.decode("utf-8", "replace")
@@ -237,7 +241,7 @@ def _parse_endpoint_answers(
 def _parse_document(body: bytes) -> tuple[Any, str]:
     """Return (decoded JSON with its secrets masked, ""), or (None, reason why `body` cannot be
     used)."""
-    if len(body) > MOST_BYTES:
+    if len(body) > MAX_ANSWER_BYTES:
         return None, _too_long_reason(body)
     try:
         return mask_data(clean_json(body)), ""
@@ -248,7 +252,7 @@ def _parse_document(body: bytes) -> tuple[Any, str]:
 
 
 def _too_long_reason(body: bytes) -> str:
-    return f"{len(body) / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} that are read"
+    return f"{len(body) / 2**20:.0f} MiB, more than the {MAX_ANSWER_BYTES >> 20} that are read"
 
 
 def _settings_in_answer(answer: Any) -> dict[str, str]:
@@ -256,7 +260,7 @@ def _settings_in_answer(answer: Any) -> dict[str, str]:
     not an object. With its gRPC gateway, SGLang nests the settings in "server_args"."""
     inner = as_table(answer).get("server_args")
     settings = inner if isinstance(inner, dict) else as_table(answer)
-    chosen = itertools.islice(settings.items(), MOST_SETTINGS)
+    chosen = itertools.islice(settings.items(), MAX_SETTINGS)
     return {str(name).replace("_", "-"): _value_text(value) for name, value in chosen}
 
 
@@ -276,13 +280,13 @@ def _row_of_answer_setting(
     answer: Answer, flags: Mapping[str, Any], sources: Sources
 ) -> InForceRow:
     asked = _value_text(flags[answer.flag]) if answer.flag in flags else None
-    value, where = _from_answer(answer, sources)
+    value, where = _row_from_answer(answer, sources)
     if value is None and answer.flag in sources.config:
         value, where = _value_text(sources.config[answer.flag]), sources.config_from
     return InForceRow("engine", answer.name, asked, value, where, _values_differ(asked, value))
 
 
-def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
+def _row_from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
     if answer.info:
         path, _, place = answer.info.partition(" ")
         value = sources.answers.get(path)
@@ -308,7 +312,7 @@ def _metric_value(page: str, wanted: str) -> str | None:
     "metric{label}", return that label's value instead. None if the page has no such sample or
     label."""
     name, _, label = wanted.rstrip("}").partition("{")
-    for sample in _SAMPLE.finditer(page):
+    for sample in _METRIC_LINE.finditer(page):
         if sample["name"] != name:
             continue
         if not label:
@@ -366,9 +370,9 @@ def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[
             found, where = present[name], place
             differs = _changed_env(name, value, present[name])
         rows.append(InForceRow("env", name, value, found, where, differs))
-    prefixes = tuple(filter(None, (*_PREFIXES, engine.env_prefix)))
+    prefixes = tuple(filter(None, (*_VARIABLE_PREFIXES, engine.env_prefix)))
     for name, value in sorted((present or {}).items()):
-        if name not in env and (name.startswith(prefixes) or name in _MORE):
+        if name not in env and (name.startswith(prefixes) or name in _OTHER_VARIABLES):
             rows.append(InForceRow("env", name, None, value, place))
     return rows
 
@@ -383,7 +387,7 @@ def _mask_row(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
             return None
         if is_secret_name(row.name) and text:
             return MASK
-        return clean_text(mask_text(text[:_LOOKED_AT_CHARS], secrets), VALUE_CHARS)
+        return clean_text(mask_text(text[:_MAX_PARSED_CHARACTERS], secrets), MAX_VALUE_CHARACTERS)
 
     return InForceRow(
         row.kind,
@@ -436,7 +440,7 @@ def _is_cut(text: str) -> bool:
 
 def _parse_number(text: str) -> float | None:
     text = text.replace(",", "")
-    scale = _SIZES.get(text[-1:]) or _BINARY_SIZES.get(text[-1:])
+    scale = _DECIMAL_SIZES.get(text[-1:]) or _BINARY_SIZES.get(text[-1:])
     try:
         return float(text[:-1]) * scale if scale else float(text)
     except ValueError:

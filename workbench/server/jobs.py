@@ -19,7 +19,7 @@ from workbench.model.server_run import ServerStatus
 from workbench.model.untrusted_text import clean_text
 
 _TIMEOUT_S = 40.0
-_STATES = {
+_STATE_WORDS = {
     "Q": "queued",
     "R": "running",
     "H": "held",
@@ -31,7 +31,7 @@ _STATES = {
 
 # Prints "slurm" or "pbs", then what the programs answer: the jobs of this user. "none" if there is
 # no scheduler. A line "refused WHY" stands for an answer that is an error.
-_LIST = r"""
+_LIST_JOBS_SCRIPT = r"""
 me=$(id -un)
 if command -v squeue >/dev/null 2>&1; then
     echo slurm
@@ -53,7 +53,7 @@ async def read_jobs(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]
     Raises InputError for a host without a scheduler, and HostError if the scheduler does not
     answer.
     """
-    done = await host.run(shell_argv(_LIST), timeout_s=_TIMEOUT_S, check=True)
+    done = await host.run(shell_argv(_LIST_JOBS_SCRIPT), timeout_s=_TIMEOUT_S, check=True)
     scheduler, _, answer = clean_text(done.stdout, len(done.stdout), lines=True).partition("\n")
     if scheduler == "none":
         names = " nor ".join(SCHEDULERS.values())
@@ -107,7 +107,7 @@ def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
             "pbs",
             job_id.strip(),
             values.get("Job_Name", ""),
-            _STATES.get(state, state),
+            _STATE_WORDS.get(state, state),
             values.get("queue"),
             values.get("comment") if state != "R" else None,
             values["exec_host"].partition("/")[0] if "exec_host" in values else None,

@@ -18,18 +18,18 @@ from urllib.parse import quote, urlsplit
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_text
-from workbench.server.small_requests import CONNECT_S, Ask, Reply, asker, reply_of
+from workbench.server.small_requests import CONNECT_TIMEOUT_S, AskPath, Reply, asker, reply_of
 
 if TYPE_CHECKING:
     import ssl
 
-MOST_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
 _MOST_HEAD_BYTES = 64 * 1024
 _MOST_LINE_BYTES = 1024  # of the size of a chunk, and of a line after the last chunk
-_NO_BODY = (204, 304)
-_NEXT_ADDRESS_S = 0.25  # a name may have an IPv6 address at which nothing answers
-_TURN_S = 0.25  # for the answer to another request
-_IN_PATH = "/%:@!$&'()*+,;=~"  # what a path may contain besides letters and digits
+_STATUSES_WITHOUT_BODY = (204, 304)
+_NEXT_ADDRESS_DELAY_S = 0.25  # a name may have an IPv6 address at which nothing answers
+_TURN_TIMEOUT_S = 0.25  # for the answer to another request
+_PATH_CHARACTERS = "/%:@!$&'()*+,;=~"  # what a path may contain besides letters and digits
 
 
 class _BadAnswerError(Exception):
@@ -62,7 +62,7 @@ class KeptConnection:
     def __init__(self, base_url: str, query: str = "", api_key: str | None = None) -> None:
         parts = urlsplit(base_url)
         self._host, self._port = parts.hostname or "", parts.port or 80
-        self._base_path = quote(parts.path.rstrip("/"), safe=_IN_PATH)
+        self._base_path = quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS)
         self._query = f"?{query}" if query else ""
         lines = [f"Host: {parts.netloc}", "Accept: */*", "Accept-Encoding: identity"]
         if api_key:
@@ -88,7 +88,9 @@ class KeptConnection:
                     return await self._get(path)
                 return await self._ask(await self._open(), path, body)
         except _NotConnectedError:
-            return Reply(None, problem=f"the server accepted no connection within {CONNECT_S:g} s")
+            return Reply(
+                None, problem=f"the server accepted no connection within {CONNECT_TIMEOUT_S:g} s"
+            )
         except TimeoutError:
             return Reply(None, problem=f"the server gave no complete answer within {timeout_s:g} s")
         except _ClosedEarlyError:
@@ -122,7 +124,7 @@ class KeptConnection:
         if self._idle is None and self._in_use:
             self._given_back.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TURN_S):
+                async with asyncio.timeout(_TURN_TIMEOUT_S):
                     await self._given_back.wait()
         kept, self._idle = self._idle, None
         return kept
@@ -134,12 +136,12 @@ class KeptConnection:
     async def _open(self) -> _Connection:
         closed_before = self._closed
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 opened = await asyncio.open_connection(
                     self._host,
                     self._port,
                     limit=_MOST_HEAD_BYTES,
-                    happy_eyeballs_delay=None if self._is_address else _NEXT_ADDRESS_S,
+                    happy_eyeballs_delay=None if self._is_address else _NEXT_ADDRESS_DELAY_S,
                 )
         except TimeoutError:
             raise _NotConnectedError from None
@@ -193,7 +195,7 @@ class KeptConnection:
 @contextlib.asynccontextmanager
 async def kept_connection_to(
     base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
-) -> AsyncIterator[Ask]:
+) -> AsyncIterator[AskPath]:
     """Yield a function that makes small requests to the server at `base_url`, with the API key if
     there is one. `tls` returns the TLS context for a server behind https."""
     if not base_url.startswith("https:"):
@@ -246,7 +248,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
 
 
 def _has_end(status: int, headers: dict[str, str]) -> bool:
-    return status in _NO_BODY or _is_chunked(headers) or "content-length" in headers
+    return status in _STATUSES_WITHOUT_BODY or _is_chunked(headers) or "content-length" in headers
 
 
 def _is_chunked(headers: dict[str, str]) -> bool:
@@ -254,7 +256,7 @@ def _is_chunked(headers: dict[str, str]) -> bool:
 
 
 async def _read_body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> bytes:
-    if status in _NO_BODY:
+    if status in _STATUSES_WITHOUT_BODY:
         return b""
     if _is_chunked(headers):
         return await _read_chunks(reader)
@@ -307,5 +309,5 @@ def _chunk_size_of(line: bytes) -> int:
 
 
 def _check_size(size: int) -> None:
-    if size > MOST_BYTES:
-        raise _BadAnswerError(f"the server's answer is larger than {MOST_BYTES >> 20} MiB")
+    if size > MAX_ANSWER_BYTES:
+        raise _BadAnswerError(f"the server's answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")

@@ -26,8 +26,8 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import (
-    FILE,
-    Launched,
+    LAUNCHED_FILE,
+    LaunchedServer,
     Launcher,
     encode_launched,
     parse_launched,
@@ -35,7 +35,7 @@ from workbench.server.launchers.launcher import (
 from workbench.server.watched_run import WatchedRun
 
 # The start of a keeper runs about fifty programs, which takes seconds on a busy host.
-KEEPER_WAIT_S = 15.0
+KEEPER_TIMEOUT_S = 15.0
 
 
 def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
@@ -66,21 +66,21 @@ async def is_current(host: Host, run: WatchedRun) -> bool:
         return True
     try:
         return (
-            parse_launched(await host.read_file(f"{run.run_dir}/{FILE}", limit=65536))
+            parse_launched(await host.read_file(f"{run.run_dir}/{LAUNCHED_FILE}", limit=65536))
             == run.facts.launched
         )
     except FileError:
         return run.facts.launched is None
 
 
-async def keep_again(host: Host, run: WatchedRun) -> None:
+async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     """Ask the launcher of a run whether the server lives, because the keeper that followed the
     server is lost. If it lives, start a new keeper, or stop the server if a stop had been
     requested. Otherwise record the server's end. Raises HostError if the launcher cannot be queried
     or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
-    launched = run.facts.launched or Launched()
+    launched = run.facts.launched or LaunchedServer()
     # what the keeper was starting would be in no answer yet
     await detached_process.end_session(host, run.run_dir)
     fate = await launcher.ask(host, run.launch(), launched)
@@ -101,7 +101,7 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
     unknown = f"its keeper was lost, and {launcher.name} no longer knows the server"
     ended = replace(launched, handle=handle, ended=fate.ended or unknown, exit_code=fate.exit_code)
     with contextlib.suppress(FileError):  # a full disk: the next Workbench asks again
-        await host.write_file(f"{run.run_dir}/{FILE}", encode_launched(ended))
+        await host.write_file(f"{run.run_dir}/{LAUNCHED_FILE}", encode_launched(ended))
     run.facts = replace(
         run.facts,
         launched=ended,
@@ -113,8 +113,8 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
 
 async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
     """Wait until the run's keeper, the process that follows the server, is alive: another Workbench
-    process is starting it. Raises `error` if no keeper is alive within KEEPER_WAIT_S."""
-    deadline = time.monotonic() + KEEPER_WAIT_S
+    process is starting it. Raises `error` if no keeper is alive within KEEPER_TIMEOUT_S."""
+    deadline = time.monotonic() + KEEPER_TIMEOUT_S
     while not (await detached_process.read_status(host, run.run_dir)).alive:
         if time.monotonic() > deadline:
             raise error
@@ -128,7 +128,7 @@ async def stop_launched_server(host: Host, run: WatchedRun, *, again: bool = Fal
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
-    launch, launched = run.launch(), run.facts.launched or Launched()
+    launch, launched = run.launch(), run.facts.launched or LaunchedServer()
     if launched.ended:
         return
     if not again or (await launcher.ask(host, launch, launched)).lives:
@@ -151,7 +151,7 @@ async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
     removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
     the unit now runs the server of another run, or if another program than Workbench started the
     server."""
-    launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
+    launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or LaunchedServer()
     if run.record.adopts is not None or run.facts.alive:
         run_id = run.record.run_id
         text = (
@@ -182,7 +182,7 @@ async def restart_launched_server(host: Host, run: WatchedRun, *, dry_run: bool)
     launcher, launch, launched = (
         launcher_of_plan(run.record.plan),
         run.launch(),
-        run.facts.launched or Launched(),
+        run.facts.launched or LaunchedServer(),
     )
     words = launcher.restart_command(launch, launched) if launcher is not None else ()
     if launcher is None or not words or not run.facts.alive:

@@ -23,34 +23,34 @@ from workbench.model.untrusted_text import LINE_CHARS, clean_text
 HEAD_LINES = 2_000  # always kept: start-up lines explain failures and the engine's choices
 TAIL_LINES = 20_000
 BLOCK_LINES = 256  # that are compressed together
-RING_CHARS = 8_000_000  # of the tail; bounds the memory if lines are long
+MAX_RING_CHARACTERS = 8_000_000  # of the tail; bounds the memory if lines are long
 HEAD_BYTES = 256 * 1024  # never skipped, however far behind the reader is
 READ_BYTES = 512 * 1024  # most bytes of one read; a reader that is further behind skips to the end
 
-_ERROR = re.compile(
+_ERROR_LEVEL = re.compile(
     r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^(?:\[\d+\] )?[\d.]+ E |^\[?E\d{4} |^Traceback "
     r"|^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
     r"|: error: |^(?i:error)\b|Segmentation fault|core dumped|panicked at"
     r"|GGML_ASSERT|GGML_ABORT|Assertion [`'].*['’] failed|(?:^|: )CUDA error\b|nvcc fatal"
 )
-_WARN = re.compile(
+_WARNING_LEVEL = re.compile(
     r"(?:^|[\s\]])(?:WARNING|WARN)\b|^(?:\[\d+\] )?[\d.]+ W |^\[?W\d{4} |\w+Warning: "
     r"|^(?i:warning)\b"
 )
 # of a server that spans several hosts, see cluster_log.py
-_RANK = re.compile(r"^\[(?:rank|ray) \d+\] ")
-_INFO = re.compile(r"(?:^|[\s\]])INFO\b|^(?:\[\d+\] )?[\d.]+ I |^\[?I\d{4} ")
+_RANK_PREFIX = re.compile(r"^\[(?:rank|ray) \d+\] ")
+_INFO_LEVEL = re.compile(r"(?:^|[\s\]])INFO\b|^(?:\[\d+\] )?[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of_line(line: str) -> str:
     """Return the level that the engine wrote in a log line: "error", "warn" or "info"; "" if the
     line has none."""
-    head = _RANK.sub("", line[:200])
-    if _INFO.search(head[:60]):
+    head = _RANK_PREFIX.sub("", line[:200])
+    if _INFO_LEVEL.search(head[:60]):
         return "info"
-    if _WARN.search(head):
+    if _WARNING_LEVEL.search(head):
         return "warn"
-    return "error" if _ERROR.search(head) else ""
+    return "error" if _ERROR_LEVEL.search(head) else ""
 
 
 # each state that `level_of_line` calls an error has one of these
@@ -181,7 +181,10 @@ class LogRing:
     """
 
     def __init__(
-        self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS
+        self,
+        head_lines: int = HEAD_LINES,
+        tail_lines: int = TAIL_LINES,
+        chars: int = MAX_RING_CHARACTERS,
     ) -> None:
         self._head: list[str] = []
         self._head_lines, self._tail_lines, self._chars = head_lines, tail_lines, chars

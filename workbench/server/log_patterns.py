@@ -22,7 +22,7 @@ from workbench.model.untrusted_numbers import ANY, parse_decimal
 from workbench.server import native_backtraces, tracebacks
 from workbench.server.tracebacks import Frame, RaisedError, TracebackReader
 
-_LEVELS = {
+_LEVEL_OF_SEVERITY = {
     "critical": Level.ERROR,
     "fatal": Level.ERROR,
     "warn": Level.WARN,
@@ -31,11 +31,11 @@ _LEVELS = {
     "info": Level.INFO,
     "ok": Level.INFO,
 }
-_ONE_REQUEST = "one request failed, not the server"
-_LONGEST_LINE = 1500  # characters of a line that are searched
-_EVIDENCE_CHARS = 300  # of a line before a match, with which it is told
-_NUMBERS = str.maketrans("", "", "0123456789abcdefABCDEF")  # numbers, ids and addresses
-MOST_FORMS = 5000  # of lines that are remembered
+_ONE_REQUEST_FAILED_TEXT = "one request failed, not the server"
+_MAX_SEARCHED_CHARACTERS = 1500  # characters of a line that are searched
+_MAX_EVIDENCE_CHARACTERS = 300  # of a line before a match, with which it is told
+_WITHOUT_DIGITS = str.maketrans("", "", "0123456789abcdefABCDEF")  # numbers, ids and addresses
+MAX_REMEMBERED_FORMS = 5000  # of lines that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class LogPattern:
 
     @property
     def level(self) -> Level:
-        return _LEVELS[self.severity]
+        return _LEVEL_OF_SEVERITY[self.severity]
 
     def level_of(self, line: str) -> Level:
         """Return the level of a finding about `line`. What the engine itself calls a warning did not
         end it, nor did what it writes where it handles a request."""
-        goes_on = _is_marked_as_warning(line) or bool(_BY_REQUEST_HANDLER.search(line))
+        goes_on = _is_marked_as_warning(line) or bool(_REQUEST_HANDLER_LINE.search(line))
         return Level.WARN if self.level is Level.ERROR and goes_on else self.level
 
     def is_in(self, line: str) -> bool:
@@ -88,9 +88,12 @@ class LogPattern:
         exist for one engine only."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
-        if self.level is Level.ERROR and _BY_REQUEST_HANDLER.search(line):
-            text = f"{_ONE_REQUEST}: {text}"
-        evidence, changes = self._evidence(line), self._changes(line[:_LONGEST_LINE], engine)
+        if self.level is Level.ERROR and _REQUEST_HANDLER_LINE.search(line):
+            text = f"{_ONE_REQUEST_FAILED_TEXT}: {text}"
+        evidence, changes = (
+            self._evidence(line),
+            self._changes(line[:_MAX_SEARCHED_CHARACTERS], engine),
+        )
         code = f"log.{self.id}"
         fix = self.fixes.get(engine or "", self.fix)
         part = _engine_part_of_path(_SOURCE_ROOT.sub("", evidence)) if self.placed else None
@@ -110,8 +113,10 @@ class LogPattern:
         """Return the plain line. If the match comes late, such as behind a progress bar, return the
         text from there on."""
         text = plain_line(line)
-        found = re.search(self.regex, line[:_LONGEST_LINE], re.IGNORECASE)
-        late = found is not None and found.start() > _EVIDENCE_CHARS and found[0] not in text
+        found = re.search(self.regex, line[:_MAX_SEARCHED_CHARACTERS], re.IGNORECASE)
+        late = (
+            found is not None and found.start() > _MAX_EVIDENCE_CHARACTERS and found[0] not in text
+        )
         return plain_line(f"… {line[found.start() :]}") if found is not None and late else text
 
     def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
@@ -127,7 +132,7 @@ class LogPattern:
             (_fill_in_groups(name, groups), _fill_in_groups(value, groups), bool(env))
             for name, value, *env in rows
         ]
-        missing = any(_UNKNOWN in (name, value) for name, value, _ in filled)
+        missing = any(_MISSING_GROUP in (name, value) for name, value, _ in filled)
         return (
             ()
             if missing
@@ -135,22 +140,22 @@ class LogPattern:
         )
 
 
-_UNKNOWN = object()  # a group that the line lacks
+_MISSING_GROUP = object()  # a group that the line lacks
 
 
 def _fill_in_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
     """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched
     log line, filled in. "{GROUP}" becomes the text or number of that group, and {"share": [A, B]}
-    the quotient of two groups. Return _UNKNOWN if a group is missing."""
+    the quotient of two groups. Return _MISSING_GROUP if a group is missing."""
     if isinstance(text, dict):
         first, second = (parse_decimal(groups[name], *ANY) for name in text["share"])
-        return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN
+        return math.floor(100 * first / second) / 100 if first and second else _MISSING_GROUP
     name = text[1:-1] if isinstance(text, str) and text.startswith("{") else None
     if name is None:
         return text
     value = groups[name]
     if value is None:
-        return _UNKNOWN
+        return _MISSING_GROUP
     return int(value) if value.isdecimal() else value
 
 
@@ -274,7 +279,7 @@ class LogScan:
         fresh = set(forms) - self._forms
         if not fresh:
             return
-        self._forms = self._forms | fresh if len(self._forms) < MOST_FORMS else fresh
+        self._forms = self._forms | fresh if len(self._forms) < MAX_REMEMBERED_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
         for pattern, index, line in sorted(
             _matches_in_lines([lines[i] for i in chosen], self.engine), key=lambda m: m[1]
@@ -291,9 +296,9 @@ def forms_of(lines: Sequence[str]) -> list[str]:
     addresses. Two lines that differ only in numbers thus become equal."""
     text = "\n".join(lines)
     if text.isascii():
-        return text.translate(_NUMBERS).split("\n")
+        return text.translate(_WITHOUT_DIGITS).split("\n")
     # ASCII is translated 30 times faster.
-    return [line.translate(_NUMBERS) if line.isascii() else line for line in lines]
+    return [line.translate(_WITHOUT_DIGITS) if line.isascii() else line for line in lines]
 
 
 def _matches_in_lines(
@@ -311,12 +316,12 @@ def _matches_in_lines(
         candidates = (
             i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles)
         )
-        lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_LONGEST_LINE]))
+        lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_MAX_SEARCHED_CHARACTERS]))
         unquoted = (i for i in lines_of_it if not _is_quoted(split[i]))
         if pattern.level is Level.ERROR:
-            unquoted = (i for i in unquoted if not _OPTIONAL.search(split[i]))
-            unquoted = (i for i in unquoted if not _OF_REQUEST.search(split[i]))
-            unquoted = (i for i in unquoted if _level(split[i]) not in _NO_PROBLEM)
+            unquoted = (i for i in unquoted if not _OPTIONAL_PART_LINE.search(split[i]))
+            unquoted = (i for i in unquoted if not _LINE_ABOUT_REQUEST.search(split[i]))
+            unquoted = (i for i in unquoted if _level(split[i]) not in _INFO_LEVELS)
         if pattern.general:
             unquoted = (i for i in unquoted if _is_unexplained_error(split[i], better))
         hit = next(unquoted, None)
@@ -360,9 +365,9 @@ def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
     """Return whether the line reports an error itself that none of the `better` patterns
     explains."""
     error, message = _error_in_line(line)
-    if not error or _WRAPPER.search(message):
+    if not error or _WRAPPER_LINE.search(message):
         return False
-    return not any(pattern.is_in(line[:_LONGEST_LINE]) for pattern in better)
+    return not any(pattern.is_in(line[:_MAX_SEARCHED_CHARACTERS]) for pattern in better)
 
 
 @cache
@@ -488,7 +493,7 @@ def possible_causes(
     first = first or tracebacks.root_error(of_requests, _reports_another_error)
     first = _most_telling_error(first, errors) if first is not None else None
     at_places = {
-        one.code: _with_place(one, error)
+        one.code: _add_place(one, error)
         for one in findings
         for error in errors
         if one.code in _placed_codes() and one.line is not None and one.line == error.number
@@ -497,7 +502,7 @@ def possible_causes(
         _request_error_finding(one) if any(_is_about(one, error) for error in of_requests) else one
         for one in (at_places.get(finding.code, finding) for finding in findings)
     )
-    kept = _with_native_calls(kept, tracebacks_read.native_calls)
+    kept = _add_native_calls(kept, tracebacks_read.native_calls)
     general = next((one for one in kept if one.code in _general_codes()), None)
     known = [one for one in kept if one.level is Level.ERROR and one is not general]
     earlier = first is not None and general is not None and _precedes_error(general, first, errors)
@@ -554,13 +559,17 @@ def _most_telling_error(error: RaisedError, errors: Sequence[RaisedError]) -> Ra
 def _part_in(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
     """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
     only pass work on count if there is no other."""
-    named = [(call, _engine_part_of_path(call)) for call in native_backtraces.places(calls)]
+    named = [
+        (call, _engine_part_of_path(call)) for call in native_backtraces.places_of_crash(calls)
+    ]
     known = [(call, part) for call, part in named if part is not None]
-    own = [(call, part) for call, part in known if not native_backtraces.only_passes_work_on(call)]
+    own = [
+        (call, part) for call, part in known if not native_backtraces.does_only_pass_work_on(call)
+    ]
     return next(iter(own or known), ("", None))
 
 
-def _with_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
+def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
     """Return the findings with the part of the code that a backtrace of native code names: of a crash
     that no finding explains, in a finding of its own."""
     call, part = _part_in(calls)
@@ -597,7 +606,7 @@ def _is_about(finding: Finding, error: RaisedError) -> bool:
 
 
 # A compiler writes its reason, and then the traceback of a call that only says that it failed.
-_WRITTEN_BEFORE = ("log.error-compile",)
+_CODES_WRITTEN_BEFORE = ("log.error-compile",)
 
 
 def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[RaisedError]) -> bool:
@@ -606,15 +615,19 @@ def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[Raise
     if finding.line is None or error.number is None or finding.level is not Level.ERROR:
         return False
     of_traceback = any(finding.line == one.number for one in errors)
-    return finding.line < error.number and not of_traceback and finding.code in _WRITTEN_BEFORE
+    return (
+        finding.line < error.number and not of_traceback and finding.code in _CODES_WRITTEN_BEFORE
+    )
 
 
 def _request_error_finding(finding: Finding) -> Finding:
     """Return the finding about an error that ended only the answer to one request."""
     level = Level.WARN if finding.level is Level.ERROR else finding.level
-    told = finding.text.startswith(_ONE_REQUEST)
+    told = finding.text.startswith(_ONE_REQUEST_FAILED_TEXT)
     return replace(
-        finding, level=level, text=finding.text if told else f"{_ONE_REQUEST}: {finding.text}"
+        finding,
+        level=level,
+        text=finding.text if told else f"{_ONE_REQUEST_FAILED_TEXT}: {finding.text}",
     )
 
 
@@ -628,7 +641,7 @@ def _error_kind_finding(
     if pattern is None:
         return None
     finding = replace(pattern.finding(error.line, engine), line=error.number)
-    finding = _with_place(finding, error) if pattern.general else finding
+    finding = _add_place(finding, error) if pattern.general else finding
     return _request_error_finding(finding) if error.ended_one_request else finding
 
 
@@ -645,7 +658,7 @@ def _pattern_of(line: str, engine: str | None, told: Collection[str]) -> LogPatt
     return next((one for one in found if one.level is Level.ERROR), None)
 
 
-def _with_place(finding: Finding, error: RaisedError) -> Finding:
+def _add_place(finding: Finding, error: RaisedError) -> Finding:
     """Return the finding about the error with the part of the engine in which it was raised, and
     with what the engine did then."""
     frame, part = _place(error)
@@ -713,7 +726,7 @@ def _general_pattern_of(line: str, engine: str | None = None) -> LogPattern | No
 
 def _reports_another_error(line: str) -> bool:
     """Return whether an error merely reports another one."""
-    return bool(_WRAPPER.search(line))
+    return bool(_WRAPPER_LINE.search(line))
 
 
 def _reports_or_follows(line: str) -> bool:
@@ -727,7 +740,7 @@ def _split_prefix(line: str) -> tuple[str, str]:
     bare = _line_without_prefix(line)
     prefix = _prefix().match(bare)
     end = prefix.end() if prefix else 0
-    return " ".join(_WRITER.findall(bare[:end])), bare[end:]
+    return " ".join(_WRITER_IN_PREFIX.findall(bare[:end])), bare[end:]
 
 
 def writer_of(line: str) -> str:
@@ -739,22 +752,24 @@ def _is_quoted(line: str) -> bool:
     """Return whether the line only quotes a text: a line of source code in a traceback, the prompt
     of a request, or all settings of the engine with their values."""
     bare = plain_line(line)
-    return bool(_SOURCE.match(bare) or _REQUEST.match(bare) or _SETTINGS.search(bare))
+    return bool(
+        _SOURCE_LINE.match(bare) or _REQUEST_LINE.match(bare) or _SETTINGS_LINE.search(bare)
+    )
 
 
 # The first real error
 
-_WRITER = re.compile(r"pid=\d+|\b[TDPE]P\d+|rank ?\d+")  # in the prefixes of a line
-_ANSI = re.compile(
+_WRITER_IN_PREFIX = re.compile(r"pid=\d+|\b[TDPE]P\d+|rank ?\d+")  # in the prefixes of a line
+_ANSI_SEQUENCE = re.compile(
     r"(?:\x1b|\^\[|#033)\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\^M$"
     r"| \[repeated \d+x across cluster\]"  # of Ray, which counts equal lines of its workers
 )
-_IS_ERROR = ("ERROR", "CRITICAL", "FATAL", "E")  # levels
-_NO_PROBLEM = ("DEBUG", "INFO", "I", "D", "T")
-_IS_WARNING = ("WARNING", "WARN", "W")
-_NO_ERROR = ("DEBUG", "INFO", "WARNING", "I", "W", "D", "T")
+_ERROR_LEVELS = ("ERROR", "CRITICAL", "FATAL", "E")  # levels
+_INFO_LEVELS = ("DEBUG", "INFO", "I", "D", "T")
+_WARNING_LEVELS = ("WARNING", "WARN", "W")
+_LEVELS_BELOW_ERROR = ("DEBUG", "INFO", "WARNING", "I", "W", "D", "T")
 # What stands in front of the message of a line: who wrote it, then the level or the time.
-_PREFIX = r"""
+_PREFIX_PATTERN = r"""
     # Kubernetes: "2026-07-30T07:27:23.496Z stderr F "; CI: "[2026-07-30T07:27:23.496Z]   "
     ^(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?\s
     (?:std(?:out|err)\ [FP]\ )?)?
@@ -776,19 +791,19 @@ _PREFIX = r"""
     (?:\((?:[\w\ ]+|[^()]{0,60}\bpid=\d+(?:,\ ip=[\w.:]+)?)\)\ ?){0,3}
     """
 # of other programs; those of the engines are Engine.log_prefix
-_PREFIX_ENDS = (r"(?P<level>ERROR|CRITICAL):\ {4}", r"\[rank\d+\]:\ ?")  # uvicorn; torch
+_PREFIX_END_PATTERNS = (r"(?P<level>ERROR|CRITICAL):\ {4}", r"\[rank\d+\]:\ ?")  # uvicorn; torch
 _TORCH_WARNING = re.compile(r"\S*\s?\[W(?:\d{3,4} \d\d:\d\d:\d\d\S*)? \w+\.cpp")
-_EXCEPTION = re.compile(
+_EXCEPTION_LINE = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources|Timeout|Fault)"
     r"|Exception|Unsupported)(?::|$)"
 )
 # C++: the line after "terminate called after throwing an instance of ..."
-_UNCAUGHT = re.compile(r"^\s+what\(\):\s+(\S.*)", re.IGNORECASE)
-_TRACEBACK = re.compile(
+_UNCAUGHT_CPP_ERROR = re.compile(r"^\s+what\(\):\s+(\S.*)", re.IGNORECASE)
+_TRACEBACK_HEADING = re.compile(
     r"Traceback \(most recent call last\)|^During handling of|^The above "
     r"exception"
 )
-_PLAIN_ERROR = re.compile(
+_PLAIN_ERROR_LINE = re.compile(
     r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: |^s\w+: fatal: "  # srun, sbatch, slurmd
     r"|^(?:docker: )?Error response from daemon: "
     r"|^(?:\S+: )?(?:(?:line )?\d+: )?\S+: (?:command )?not found$"
@@ -802,7 +817,7 @@ _PLAIN_ERROR = re.compile(
     re.IGNORECASE,
 )
 # Lines that only report that something else went wrong.
-_WRAPPER = re.compile(
+_WRAPPER_LINE = re.compile(
     r"^s\w+: error: \S+: tasks? [\d,-]+: |(?:EngineCore|WorkerProc) failed to start|Engine core initialization failed"
     r"|WorkerProc initialization failed|EngineCore encountered a fatal error|EngineDeadError"
     r"|See root cause above|\b\w+ hit an exception|Received sigquit from a child"
@@ -830,28 +845,28 @@ _WRAPPER = re.compile(
     re.IGNORECASE,
 )
 # any other wrapper says more
-_EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")
+_LEAST_TELLING_WRAPPER = re.compile(r"output_handler failed|^Error in [\w ]*completion")
 # A line of source code in a traceback: the message follows it.
-_SOURCE = re.compile(
+_SOURCE_LINE = re.compile(
     r"""raise\b|reason=|(?:return )?[\w.]+\($|[rf]?["'](?!undefined symbol|.*(?:Error|object)\b)"""
     r"""|warnings\.warn\("""
 )
 # with the prompt, which anyone may write
-_REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")
+_REQUEST_LINE = re.compile(r"Received request |Receive: obj=|Finish: obj=")
 # What a server says about one request, which it answers with an error and goes on.
-_OF_REQUEST = re.compile(
+_LINE_ABOUT_REQUEST = re.compile(
     r'"[A-Z]{3,7} /\S* HTTP/\d(?:\.\d)?" \d{3}|\blog_server_r(?:equest)?\b|\bsend_error: task id'
 )
 # the place in vLLM that wrote the line, in front of the message
-_BY_REQUEST_HANDLER = re.compile(
+_REQUEST_HANDLER_LINE = re.compile(
     r"ERROR [^\[]{0,40}\[(?:serving_\w+|\w*tool_parser|serving)\.py:\d+\]"
 )
 # the settings in force, which the engines write at each start
-_SETTINGS = re.compile(
+_SETTINGS_LINE = re.compile(
     r"server_args=(?:\w+\.)?ServerArgs\(|\bargs: Namespace\(|\bwith config: model=|non-default args: "
 )
 # What Python warns of, and a part that the engine can do without.
-_OPTIONAL = re.compile(
+_OPTIONAL_PART_LINE = re.compile(
     r"\b[A-Z][a-z]+Warning: |Skipping import of|Failed to load image Python extension|^\s*#(?!# \S+ (?i:requires) )"
     r"|[Ff]alling back|, using: '|Failed to pickle inputs|[Uu]sing (?:special_|the default|default)"
     r"|No platform detected|\b[Rr]etrying\b|\bwill retry\b|\b[Tt]rying (?:again|to resume)\b"
@@ -861,15 +876,15 @@ _OPTIONAL = re.compile(
 # Errors of one request or of an optional part, after which a server continues to run. What a
 # scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the
 # server's either.
-_HARMLESS = re.compile(
+_HARMLESS_ERROR = re.compile(
     r"Error with model (?:error|object)=|Ignore import error|Exception ignored "
     r"in|resource_tracker|^NoneType: None$|^Exception:$|^slurmstepd|^=>> PBS"
 )
 # The message of a pydantic ValidationError may end, with "[type=", some lines below.
-_VALUE_ERROR = re.compile(
+_VALIDATION_MESSAGE = re.compile(
     r"^\s*Value error, (?P<why>\S.*?)(?: \[type=\w.*)?$|^\s+(?P<other>\S.*?) \[type=\w+"
 )
-_VALIDATION = re.compile(r"ValidationError|^\d+ validation errors? for ")
+_VALIDATION_HEADING = re.compile(r"ValidationError|^\d+ validation errors? for ")
 
 
 # What ended a process, by its exit code: a shell adds 128 to the number of a signal.
@@ -877,7 +892,7 @@ _EXIT_CODE = re.compile(
     r"(?:exit(?:ed)?(?: with)?(?: code)?|exitcode|return code|code)[:=]? ?(?P<minus>-)?(?P<number>\d{1,3})\b",
     re.IGNORECASE,
 )
-_ENDS = {
+_TEXT_OF_SIGNAL = {
     signal.SIGKILL: "SIGKILL ended it: mostly the kernel or a container did, for lack of host memory",
     signal.SIGSEGV: "it crashed in native code (SIGSEGV)",
     signal.SIGABRT: "it ended itself after an error in native code (SIGABRT)",
@@ -894,7 +909,7 @@ def _end_by_exit_code(text: str) -> str | None:
         return None
     number = int(found["number"])
     number = number if found["minus"] else number - 128
-    return next((why for one, why in _ENDS.items() if one == number), None)
+    return next((why for one, why in _TEXT_OF_SIGNAL.items() if one == number), None)
 
 
 def error_without_cause(error: LoggedError, before: str) -> Finding:
@@ -917,13 +932,13 @@ def error_without_cause(error: LoggedError, before: str) -> Finding:
 
 
 # another process quotes the error of one whose traceback may be missing
-_QUOTED = re.compile(r"\bfailed with error ['\"](?P<error>.{3,400}?)['\"](?:,|\.|$)")
+_QUOTED_ERROR = re.compile(r"\bfailed with error ['\"](?P<error>.{3,400}?)['\"](?:,|\.|$)")
 
 
 def quoted_error(error: LoggedError) -> Finding | None:
     """Return the finding about the error that the line of another process quotes; None if it quotes
     none."""
-    quoted = _QUOTED.search(error.text)
+    quoted = _QUOTED_ERROR.search(error.text)
     if quoted is None:
         return None
     raised = f"RuntimeError: {quoted['error']}"
@@ -1020,21 +1035,21 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
             continue
         detail = (
             _validation_detail(split[index + 1 : index + 6])
-            if _VALIDATION.search(message)
+            if _VALIDATION_HEADING.search(message)
             else None
         )
         if detail is not None:
             return LoggedError(detail, index=index)
         if message == "AssertionError":
-            message = _with_condition(message, split[max(0, index - 4) : index])
-        if not _WRAPPER.search(message):
+            message = _add_condition(message, split[max(0, index - 4) : index])
+        if not _WRAPPER_LINE.search(message):
             return LoggedError(message, index=index)
-        if wrapper is None or _EMPTIEST.search(wrapper.text):
+        if wrapper is None or _LEAST_TELLING_WRAPPER.search(wrapper.text):
             wrapper = LoggedError(message, only_reports=True, index=index)
     return wrapper
 
 
-def _with_condition(message: str, before: Sequence[str]) -> str:
+def _add_condition(message: str, before: Sequence[str]) -> str:
     """Return the message of an assertion without a text, with the condition that a traceback shows
     in one of the lines `before` it."""
     texts = [plain_line(line) for line in before]
@@ -1052,9 +1067,9 @@ def _prefix() -> re.Pattern[str]:
     # the level of each has a group of its own, because a pattern has no two groups of one name
     ends = (
         end.replace("?P<level>", f"?P<level{number}>")
-        for number, end in enumerate((*filter(None, own), *_PREFIX_ENDS))
+        for number, end in enumerate((*filter(None, own), *_PREFIX_END_PATTERNS))
     )
-    return re.compile(f"{_PREFIX}(?:{'|'.join(ends)})?", re.VERBOSE)
+    return re.compile(f"{_PREFIX_PATTERN}(?:{'|'.join(ends)})?", re.VERBOSE)
 
 
 def plain_line(line: str) -> str:
@@ -1066,7 +1081,7 @@ def plain_line(line: str) -> str:
 
 
 def _line_without_prefix(line: str) -> str:
-    text = _ANSI.sub("", line[:_LONGEST_LINE])
+    text = _ANSI_SEQUENCE.sub("", line[:_MAX_SEARCHED_CHARACTERS])
     if not text.isprintable():
         text = "".join(c for c in text if c.isprintable() or c == "\t")
     return text.rstrip()
@@ -1075,7 +1090,7 @@ def _line_without_prefix(line: str) -> str:
 def is_in_traceback(line: str) -> bool:
     """Return whether the line is a call or source code in a traceback, which says nothing alone."""
     text = _split_prefix(line)[1]
-    return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK.search(text))
+    return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK_HEADING.search(text))
 
 
 def _level(line: str) -> str:
@@ -1085,7 +1100,7 @@ def _level(line: str) -> str:
 
 def is_of_request_handler(line: str) -> bool:
     """Return whether the engine wrote the line where it handles a request."""
-    return bool(_BY_REQUEST_HANDLER.search(line))
+    return bool(_REQUEST_HANDLER_LINE.search(line))
 
 
 def has_level(line: str) -> bool:
@@ -1097,7 +1112,7 @@ def has_level(line: str) -> bool:
 def _is_marked_as_warning(line: str) -> bool:
     """Return whether the engine, or torch ("[W816 03:37:28.339207773 socket.cpp:764] "), calls the line
     a warning."""
-    return _level(line) in _IS_WARNING or bool(_TORCH_WARNING.match(line))
+    return _level(line) in _WARNING_LEVELS or bool(_TORCH_WARNING.match(line))
 
 
 def _level_of_prefix(prefix: re.Match[str] | None) -> str:
@@ -1106,13 +1121,13 @@ def _level_of_prefix(prefix: re.Match[str] | None) -> str:
 
 def _error_in_line(line: str) -> tuple[bool, str]:
     bare = _line_without_prefix(line)
-    if uncaught := _UNCAUGHT.match(bare):
+    if uncaught := _UNCAUGHT_CPP_ERROR.match(bare):
         return True, uncaught[1][:500]
     prefix = _prefix().match(bare)
     rest = bare[prefix.end() :] if prefix else bare
     noise = (
-        _TRACEBACK.search(rest)
-        or _HARMLESS.search(rest)
+        _TRACEBACK_HEADING.search(rest)
+        or _HARMLESS_ERROR.search(rest)
         or rest.startswith(
             (" ", "\t", "~", "^", "raise ", "else: raise ")
         )  # source code of a traceback
@@ -1120,10 +1135,10 @@ def _error_in_line(line: str) -> tuple[bool, str]:
     if noise or not rest.strip():
         return False, ""
     level = _level_of_prefix(prefix)
-    if level in _NO_ERROR:
+    if level in _LEVELS_BELOW_ERROR:
         return False, ""
-    marked = level in _IS_ERROR
-    error = marked or bool(_EXCEPTION.match(rest) or _PLAIN_ERROR.search(rest))
+    marked = level in _ERROR_LEVELS
+    error = marked or bool(_EXCEPTION_LINE.match(rest) or _PLAIN_ERROR_LINE.search(rest))
     return error, rest.strip()[:500]
 
 
@@ -1133,6 +1148,6 @@ def _validation_detail(following: Sequence[str]) -> str | None:
     for line in following:
         bare = _line_without_prefix(line)
         prefix = _prefix().match(bare)
-        if found := _VALUE_ERROR.match(bare[prefix.end() :] if prefix else bare):
+        if found := _VALIDATION_MESSAGE.match(bare[prefix.end() :] if prefix else bare):
             return (found["why"] or found["other"])[:500]
     return None

@@ -14,10 +14,10 @@ from workbench.server import old_runs
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
 from workbench.server.watched_run import WatchedRun
 
-Emit = Callable[[LogBatch], None]
+EmitBatch = Callable[[LogBatch], None]
 
 
-async def read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
+async def read_new(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new
     bytes. If more bytes are unread than two reads would fetch, skip to the end of the log: its
     first and its last lines matter most."""
@@ -25,7 +25,7 @@ async def read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
         return await _read_new(host, run, emit)
 
 
-async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
+async def _read_new(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     at = run.follower.offset
     try:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -42,14 +42,14 @@ async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
     return len(data)
 
 
-async def catch_up_with_log(host: Host, run: WatchedRun, emit: Emit) -> None:
+async def catch_up_with_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
     the first read that reaches the end, even if the server keeps writing."""
     while await read_new(host, run, emit) == READ_BYTES:
         pass
 
 
-async def read_log_to_end(host: Host, run: WatchedRun, emit: Emit) -> None:
+async def read_log_to_end(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the run's log to its present end and pass its lines to `emit`, including a last line
     without a line end."""
     await catch_up_with_log(host, run, emit)
@@ -57,7 +57,7 @@ async def read_log_to_end(host: Host, run: WatchedRun, emit: Emit) -> None:
         emit(last)
 
 
-async def explain_ended_run(host: Host, run: WatchedRun, emit: Emit) -> None:
+async def explain_ended_run(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the rest of the log of a run that has ended. Store in `run.explained` why it ended and
     the findings about the causes. Findings that are no errors did not end the server, so they are
     left out."""

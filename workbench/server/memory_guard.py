@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-GRACE_S = 5  # from TERM to KILL of the server
+KILL_AFTER_TERM_S = 5  # from TERM to KILL of the server
 _KIB_PER_GIB = 1 << 20
 
 # $1 reserve in KiB, $2 grace in seconds, then the server's command. Runs the command in the
@@ -13,7 +13,7 @@ _KIB_PER_GIB = 1 << 20
 # a second, without a new process but for `sleep`. Two readings below the reserve stop the server:
 # its process group gets TERM (the traps keep this shell and the leader of the session alive, which
 # record the exit code), and KILL as a last resort.
-_GUARDED = r"""
+_GUARDED_SCRIPT = r"""
 reserve=$1 grace=$2
 shift 2
 available() {
@@ -48,4 +48,12 @@ exit "$code"
 def guard_command(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
     """Return the command that runs the server `argv` and stops it when less than `reserve_gib` GiB
     of the host's memory is available."""
-    return ("sh", "-c", _GUARDED, "sh", str(round(reserve_gib * _KIB_PER_GIB)), str(GRACE_S), *argv)
+    return (
+        "sh",
+        "-c",
+        _GUARDED_SCRIPT,
+        "sh",
+        str(round(reserve_gib * _KIB_PER_GIB)),
+        str(KILL_AFTER_TERM_S),
+        *argv,
+    )

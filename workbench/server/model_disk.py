@@ -16,7 +16,7 @@ from workbench.server.hub_cache import find_hub, hub_variables
 # $1 folder of the model in the hub's cache ("" if it needs none), $2 HF_HUB_CACHE, $3 HF_HOME (each
 # may be ""). Prints key=value lines. The directory that exists above the cache tells the file system.
 # `timeout` guards a file system over the network.
-_LOOK = (
+_FREE_SPACE_SCRIPT = (
     find_hub(2)
     + r"""
 limit=$(command -v timeout) && limit="$limit -s KILL 1"
@@ -29,8 +29,8 @@ while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
 echo "free=$($limit df -Pk "$hub" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
 """
 )
-_LEAST_KIB = 1 << 20  # log, compiled kernels
-_LEAST_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
+_MIN_FREE_KIB = 1 << 20  # log, compiled kernels
+_MIN_FREE_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
 _TIMEOUT_S = 5.0
 
 
@@ -42,7 +42,8 @@ async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Findin
     folder = f"models--{plan.model.replace('/', '--')}" if named else ""
     try:
         done = await host.run(
-            shell_argv(_LOOK, folder, *hub_variables(command.env)), timeout_s=_TIMEOUT_S
+            shell_argv(_FREE_SPACE_SCRIPT, folder, *hub_variables(command.env)),
+            timeout_s=_TIMEOUT_S,
         )
     except WorkbenchError:
         return None
@@ -51,11 +52,11 @@ async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Findin
     if free is None:
         return None
     downloads = bool(folder) and "cached" not in facts
-    needed, what = _LEAST_KIB, "a start writes its log and compiled kernels"
+    needed, what = _MIN_FREE_KIB, "a start writes its log and compiled kernels"
     if downloads:
         sizes = plan.model_facts
         known = int(sizes.weight_bytes) >> 10 if sizes and sizes.weight_bytes else None
-        needed = known or _LEAST_FOR_MODEL_KIB
+        needed = known or _MIN_FREE_FOR_MODEL_KIB
         what = f"{plan.model} is not there yet, and its weights take about {needed / 2**20:.0f} GiB"
         if known is None:
             what = f"{plan.model} is not there yet, and its size is unknown"

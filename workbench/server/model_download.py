@@ -12,12 +12,12 @@ from workbench.model.errors import HostError, InputError
 from workbench.model.untrusted_text import LINE_CHARS, clean_text
 
 PROGRAMS = ("hf", "huggingface-cli")  # the second is the older name
-FIND_S = 20.0
-_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+FIND_TIMEOUT_S = 20.0
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _TAIL_LINES = 60
-_BREAK = re.compile(rb"[\r\n]+")
+_LINE_BREAK = re.compile(rb"[\r\n]+")
 # $@: directories beside PATH. Prints the first program that is found.
-_FIND = r"""
+_FIND_PROGRAM_SCRIPT = r"""
 for name in hf huggingface-cli; do
     command -v "$name" && exit
     for place in "$@" "$HOME/.local/bin"; do
@@ -26,18 +26,18 @@ for name in hf huggingface-cli; do
 done
 exit 0
 """
-_BOTH_OUTPUTS = 'exec "$@" 2>&1'
-_NO_NETWORK = re.compile(
+_MERGE_OUTPUTS_SCRIPT = 'exec "$@" 2>&1'
+_NO_NETWORK_ERROR = re.compile(
     r"Name or service not known|[Nn]ame resolution|Network is unreachable|No route to host|Failed "
     r"to resolve"
     r"|Connection refused|ConnectError|ConnectionError|ConnectTimeout|Max retries exceeded"
     r"|LocalEntryNotFound|Local entry not found|OfflineMode|offline mode"
 )
-_NO_RIGHT = re.compile(
+_NO_ACCESS_ERROR = re.compile(
     r"Access denied|GatedRepo|401 Client Error|403 Client Error|Access to model .* is "
     r"restricted|Invalid user token"
 )
-_NO_SUCH = re.compile(
+_NO_SUCH_MODEL_ERROR = re.compile(
     r"RepositoryNotFound|RevisionNotFound|404 Client Error|Repository Not Found|(?:Model|Revision) "
     r".*not found"
 )
@@ -47,7 +47,9 @@ async def download_program_on(host: Host, beside: Sequence[str] = ()) -> str:
     """Return the path of the host's program for the Hugging Face hub. `hf` is searched first:
     on PATH, then in the directories `beside` and in ~/.local/bin; then huggingface-cli in the same
     places. Raises HostError if there is neither."""
-    done = await host.run(shell_argv(_FIND, *beside), timeout_s=FIND_S, check=True)
+    done = await host.run(
+        shell_argv(_FIND_PROGRAM_SCRIPT, *beside), timeout_s=FIND_TIMEOUT_S, check=True
+    )
     found = done.out.strip().splitlines()
     if not found:
         raise HostError(
@@ -75,7 +77,7 @@ async def download_model(
     line that the program printed: the directory of the model. `env` has the program's variables,
     such as HF_HOME and HF_TOKEN, and `on_progress` receives each new line of its output. Raises
     InputError for an invalid model id, and HostError if the program fails."""
-    if not _MODEL.fullmatch(model):
+    if not _MODEL_NAME.fullmatch(model):
         raise InputError(
             f"{model!r} is not the id of a model on the Hugging Face hub",
             next_step="write the model id as ORGANIZATION/NAME",
@@ -83,11 +85,11 @@ async def download_model(
     argv = [program, "download", model]
     argv += [f"--revision={revision}"] if revision else []
     argv += [f"--local-dir={directory}"] if directory else []
-    stream = await host.stream(shell_argv(_BOTH_OUTPUTS, *argv), env=env)
+    stream = await host.stream(shell_argv(_MERGE_OUTPUTS_SCRIPT, *argv), env=env)
     lines: list[str] = []
     try:
         async for chunk in stream.chunks():
-            parts = [clean_text(part, LINE_CHARS).strip() for part in _BREAK.split(chunk)]
+            parts = [clean_text(part, LINE_CHARS).strip() for part in _LINE_BREAK.split(chunk)]
             said = [part for part in parts if part]
             lines = [*lines, *said][-_TAIL_LINES:]
             if said:
@@ -111,12 +113,16 @@ def _download_error(host: Host, model: str, code: int, lines: Sequence[str]) -> 
     )
     for pattern, why, step in (
         (
-            _NO_RIGHT,
+            _NO_ACCESS_ERROR,
             "the hub refuses access to it",
             "accept its terms on the hub, and set HF_TOKEN for that host",
         ),
-        (_NO_SUCH, "the hub has no such model or revision", "check the id and the revision"),
-        (_NO_NETWORK, "the host does not reach the hub", elsewhere),
+        (
+            _NO_SUCH_MODEL_ERROR,
+            "the hub has no such model or revision",
+            "check the id and the revision",
+        ),
+        (_NO_NETWORK_ERROR, "the host does not reach the hub", elsewhere),
     ):
         if line := next((line for line in reversed(lines) if pattern.search(line)), None):
             return HostError(

@@ -15,15 +15,15 @@ from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.model_fingerprint import LOCATE, locate_arguments
+from workbench.server.model_fingerprint import LOCATE_MODEL_SCRIPT, locate_arguments
 
 _TIMEOUT_S = 20.0
 # of a file: most headers, with their vocabulary, and the largest
-_GGUF_BYTES = (4 * 2**20, 64 * 2**20)
+_GGUF_HEADER_BYTES = (4 * 2**20, 64 * 2**20)
 # After LOCATE: `at` is the file or directory. Prints key=value lines, and the unchanged config.json
 # last.
-_READ = (
-    LOCATE
+_READ_MODEL_SCRIPT = (
+    LOCATE_MODEL_SCRIPT
     + r"""
 [ -e "$at" ] || { echo "looked=$at"; exit 0; }
 if [ -f "$at" ]; then
@@ -78,7 +78,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     model = plan.model
     try:
         done = await host.run(
-            ["sh", "-c", _READ, "sh", *locate_arguments(plan, env, plan.workdir)],
+            ["sh", "-c", _READ_MODEL_SCRIPT, "sh", *locate_arguments(plan, env, plan.workdir)],
             timeout_s=_TIMEOUT_S,
         )
         facts, _, config = done.out.partition("config=\n")
@@ -139,13 +139,13 @@ async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) ->
     unread = ModelFacts(model, weight_bytes=float(size), source=f"the size of {model}")
     tensors: list[Tensor] = []
     for path in paths:
-        for limit in _GGUF_BYTES:
+        for limit in _GGUF_HEADER_BYTES:
             data = await host.read_file(path, limit=limit)
             try:
                 found, listed = read_header(data)
                 break
             except TruncatedError:
-                if len(data) < limit or limit == _GGUF_BYTES[-1]:
+                if len(data) < limit or limit == _GGUF_HEADER_BYTES[-1]:
                     return replace(
                         unread, missing=f"the header of {path} on {host.name} is cut off"
                     )

@@ -20,12 +20,12 @@ from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number,
 from workbench.server.hub_cache import find_hub, hub_variables
 
 _TIMEOUT_S = 20.0
-_GB = 1e9
+_BYTES_PER_GB = 1e9
 # $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME
 # (2 to 5 may be ""). Prints commit=…, or only looked=…; then `at` is the model's file or directory.
 # A hub id is looked up in the layout of huggingface_hub's cache: models--org--name/refs/REVISION
 # names the commit, snapshots/COMMIT contains the files.
-LOCATE = (
+LOCATE_MODEL_SCRIPT = (
     find_hub(4)
     + r"""
 [ -n "$2" ] && cd -- "$2" 2>/dev/null
@@ -41,8 +41,8 @@ fi
 """
 )
 # Prints a line per file: size, modification time, digest, name.
-_LOOK = (
-    LOCATE
+_LIST_FILES_SCRIPT = (
+    LOCATE_MODEL_SCRIPT
     + r"""
 if [ -d "$at" ]; then
     set -- "$at"/*.safetensors "$at"/*.bin "$at"/*.gguf "$at"/*.pt "$at"/*.pth "$at"/*.json "$at"/*.model "$at"/*.jinja
@@ -84,7 +84,7 @@ async def identify_model(
     at `started_unix_s`."""
     argv = locate_arguments(plan, env, workdir)
     try:
-        done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
+        done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
         return ModelBytes(None, f"the model's files could not be read: {error}")
     lines = [line.partition("=")[::2] for line in done.out.splitlines()]
@@ -101,7 +101,7 @@ async def identify_model(
 
 
 def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
-    """Return the arguments for the shell script LOCATE, which finds the files of the model that
+    """Return the arguments for the shell script LOCATE_MODEL_SCRIPT, which finds the files of the model that
     `plan` names. `env` and `workdir` are those of the server."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
@@ -117,7 +117,7 @@ def _fingerprint_of(
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     total = sum(int(size) for size, *_ in files)
     number = f"{len(files)} files" if len(files) != 1 else "1 file"
-    basis = f"{number}, {total / _GB:.3g} GB: names, sizes, first and last 64 KiB of each"
+    basis = f"{number}, {total / _BYTES_PER_GB:.3g} GB: names, sizes, first and last 64 KiB of each"
     if commit:
         basis += f"; Hugging Face commit {commit}"
     if started_unix_s is not None and any(

@@ -16,16 +16,18 @@ from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFil
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import find_hub, hub_variables
 
-LIST_S = 60.0  # a cache on a network file system is slow
-HASHES = "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path
+LIST_TIMEOUT_S = 60.0  # a cache on a network file system is slow
+HASHES_FILE = (
+    "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path
+)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # of a file that is hashed whenever its model is looked at: index, configuration, tokenizer
-_SMALL_KIB = 32 * 1024
+_SMALL_FILE_KIB = 32 * 1024
 
 # $1 HF_HUB_CACHE, $2 HF_HOME (may be ""), $3 the only model to show ("" for all, without hashes),
 # $4 KiB of a small file; the others are directories with models, directories of models, or GGUF
 # files. Prints key=value lines; "copy=" begins a copy.
-_LIST = (
+_LIST_COPIES_SCRIPT = (
     find_hub(1)
     + r"""
 only=$3 small=$4
@@ -129,7 +131,7 @@ exit 0
 )
 # $@: safetensors files. Prints the size that each header says: its own length, and the end of its
 # last tensor.
-_WHOLE = r"""
+_WHOLE_SIZE_SCRIPT = r"""
 for file do
     length=$(od -An -v -tu8 -N8 -- "$file" | tr -d ' ')
     case $length in ''|*[!0-9]*|?????????*) printf 'whole=0 %s\n' "$file"; continue ;; esac
@@ -141,7 +143,7 @@ exit 0
 """
 # $1: the file with known hashes; the others are files. Prints a line for each file as soon as its
 # hash is known.
-_HASH = r"""
+_HASH_FILES_SCRIPT = r"""
 known=$1
 shift
 for file do
@@ -158,7 +160,7 @@ done
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SearchPlaces:
     """The places to search for models on a host. `env` is the environment of its servers, which
     names the hub's cache. `paths` are further directories or files."""
 
@@ -166,14 +168,16 @@ class Places:
     paths: tuple[str, ...] = ()
 
 
-async def find_copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
+async def find_copies(host: Host, places: SearchPlaces, model: str = "") -> Sequence[ModelCopy]:
     """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
     the last part of either. If `model` is given, the small files are hashed and symbolic links to
     files outside the copy are listed. Raises HostError if the host cannot list them."""
     hub = hub_variables(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
-        shell_argv(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True
+        shell_argv(_LIST_COPIES_SCRIPT, *hub, model, str(_SMALL_FILE_KIB), *paths),
+        timeout_s=LIST_TIMEOUT_S,
+        check=True,
     )
     found = {copy.path: copy for copy in _parse_copies(done.out, host.name)}
     return tuple(found.values())
@@ -246,7 +250,7 @@ def path_of_file(copy: ModelCopy, file: ModelFile) -> str:
     return f"{directory}/{file.name}"
 
 
-async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
+async def add_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     """Return the copy with the full size of each safetensors file, computed from the file's header.
     A truncated file is smaller than that. Raises HostError if the host cannot be queried."""
     paths = {
@@ -254,7 +258,9 @@ async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     }
     if not paths:
         return copy
-    done = await host.run(shell_argv(_WHOLE, *paths), timeout_s=LIST_S, check=True)
+    done = await host.run(
+        shell_argv(_WHOLE_SIZE_SCRIPT, *paths), timeout_s=LIST_TIMEOUT_S, check=True
+    )
     rows = (
         line.removeprefix("whole=").partition(" ")
         for line in done.out.splitlines()
@@ -265,7 +271,7 @@ async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     return _copy_with_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
 
 
-async def with_hashes(
+async def add_hashes(
     host: Host, copy: ModelCopy, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ModelCopy:
     """Return the copy with the SHA-256 of every file, computed on the host. The host stores each
@@ -283,13 +289,13 @@ async def hash_files(
     root: str,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Mapping[str, str]:
-    """Return {path: SHA-256} of files on the host, computed there like those of `with_hashes`.
+    """Return {path: SHA-256} of files on the host, computed there like those of `add_hashes`.
     `sizes` has the size of each file in bytes, and `root` names them in messages. Raises HostError
     if a file cannot be read."""
-    known = f"{await host.state_dir()}/{HASHES}"
+    known = f"{await host.state_dir()}/{HASHES_FILE}"
     hashes: dict[str, str] = {}
     done, total = 0, sum(sizes.values())
-    stream = await host.stream(shell_argv(_HASH, known, *sizes))
+    stream = await host.stream(shell_argv(_HASH_FILES_SCRIPT, known, *sizes))
     try:
         async for line in stream.lines():
             digest, _, path = line.decode("utf-8", "replace").partition(" ")

@@ -19,16 +19,16 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import find_hub, hub_variables
-from workbench.server.model_inventory import Places, hash_files
+from workbench.server.model_inventory import SearchPlaces, hash_files
 
-STAGING = ".workbench-copy"  # in the root of a shipment
-LOOK_S = 60.0
-_QUICK_S = 300.0  # reads 128 KiB of each file, from slow disks too
-_RESERVE = 2**30  # bytes that a copy leaves free
+STAGING_DIRECTORY = ".workbench-copy"  # in the root of a shipment
+LOOK_TIMEOUT_S = 60.0
+_QUICK_HASH_TIMEOUT_S = 300.0  # reads 128 KiB of each file, from slow disks too
+_RESERVED_BYTES = 2**30  # bytes that a copy leaves free
 
 # $1 a path that may begin with ~/; $2 HF_HUB_CACHE, $3 HF_HOME: prints the path, or that of the
 # hub's cache for "".
-_PLACE = (
+_RESOLVE_PATH_SCRIPT = (
     find_hub(2)
     + r"""
 place=$1
@@ -38,7 +38,7 @@ printf '%s\n' "${place:-$hub}"
 )
 # $1 root, $2 staging directory; the others are names below both. Prints "have" and "staged" with
 # sizes, and free space.
-_LOOK = r"""
+_LIST_TARGET_SCRIPT = r"""
 root=$1 staging=$2
 shift 2
 for name do
@@ -52,7 +52,7 @@ echo "free=$(df -Pk -- "$root" | head -c 65536 | awk 'NR == 2 { print $4 }')"
 exit 0
 """
 # $1 root; the others are names. Prints a digest of the first and the last 64 KiB of each file.
-_QUICK = r"""
+_QUICK_HASH_SCRIPT = r"""
 cd -- "$1" || exit
 shift
 for name do
@@ -63,7 +63,7 @@ exit 0
 """
 # $1 root, $2 staging directory, $3 "replace" to replace files; then names to move, "--", and pairs
 # of a link and its target. A link that is there already stays.
-_PLACE_FILES = r"""
+_PLACE_FILES_SCRIPT = r"""
 root=$1 staging=$2 replace=$3
 shift 3
 while [ "$1" != -- ]; do
@@ -100,11 +100,11 @@ class Shipment:
 
     @property
     def staging(self) -> str:
-        return f"{self.target}/{STAGING}"
+        return f"{self.target}/{STAGING_DIRECTORY}"
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class RemainingFiles:
     """The files of a model that must still be sent to another host. `names` are these files in the
     order of sending. `staged` has, by file, the number of bytes that the staging directory there
     already contains."""
@@ -179,24 +179,26 @@ def _files_and_links(
     return sizes, links
 
 
-async def absolute_path_on(host: Host, places: Places, path: str) -> str:
+async def absolute_path_on(host: Host, places: SearchPlaces, path: str) -> str:
     """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
     there. If `path` is "", return the directory of the host's Hugging Face cache."""
     hub = hub_variables(places.env)
-    done = await host.run(shell_argv(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
+    done = await host.run(
+        shell_argv(_RESOLVE_PATH_SCRIPT, path, *hub), timeout_s=LOOK_TIMEOUT_S, check=True
+    )
     return done.out.strip().rstrip("/")
 
 
 async def remaining_files(
     source: Host, target: Host, shipment: Shipment, replace: bool
-) -> Remaining:
+) -> RemainingFiles:
     """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if
     the target host has a different file under one of the names and `replace` is False. Raises
     HostError if the target directory cannot be written or has too little free space."""
-    argv = shell_argv(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
+    argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
         line.partition("=")[::2]
-        for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
+        for line in (await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)).out.splitlines()
     ]
     closed = next((value for key, value in rows if key == "closed"), None)
     if closed is not None:
@@ -229,7 +231,7 @@ async def remaining_files(
     free_kib = next((parse_whole_number(value) for key, value in rows if key == "free"), None)
     free = 1024 * (free_kib or 0)
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
-    if needed and needed + _RESERVE > free:
+    if needed and needed + _RESERVED_BYTES > free:
         raise HostError(
             f"too little space: the copy needs {size_text(needed)} more at {shipment.target}, and "
             "1 GB must stay free; "
@@ -238,7 +240,7 @@ async def remaining_files(
             next_step=f"free some space on {target.name}, or copy to another disk with --to-dir "
             "DIR",
         )
-    return Remaining(names, usable, tuple(sorted(same)))
+    return RemainingFiles(names, usable, tuple(sorted(same)))
 
 
 def _parse_sized_file(text: str) -> tuple[str, int]:
@@ -256,7 +258,11 @@ async def _equal_files(
         return ()
     digests = []
     for host, root in ((source, shipment.source), (target, shipment.target)):
-        done = await host.run(shell_argv(_QUICK, root, *names), timeout_s=_QUICK_S, check=True)
+        done = await host.run(
+            shell_argv(_QUICK_HASH_SCRIPT, root, *names),
+            timeout_s=_QUICK_HASH_TIMEOUT_S,
+            check=True,
+        )
         digests.append(
             {
                 name: digest
@@ -279,14 +285,16 @@ async def _equal_files(
     ]
 
 
-async def put_in_place(
+async def put_files_in_place(
     target: Host, shipment: Shipment, names: Sequence[str], replace: bool
 ) -> None:
     """Move the staged files `names` to their final places, and create the symbolic links and the
     small text files (refs) of the shipment. Raises HostError if a staged file is incomplete, or if
     there is a file at a final place and `replace` is False."""
     done = await target.run(
-        shell_argv(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True
+        shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging, *names),
+        timeout_s=LOOK_TIMEOUT_S,
+        check=True,
     )
     staged = dict(
         _parse_sized_file(line.removeprefix("staged="))
@@ -301,6 +309,6 @@ async def put_in_place(
         )
     links = [word for link in shipment.links.items() for word in link]
     order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]
-    await target.run(shell_argv(_PLACE_FILES, *order), timeout_s=LOOK_S, check=True)
+    await target.run(shell_argv(_PLACE_FILES_SCRIPT, *order), timeout_s=LOOK_TIMEOUT_S, check=True)
     for name, text in shipment.refs.items():
         await target.write_file(f"{shipment.target}/{name}", text.encode(), mode=0o644)

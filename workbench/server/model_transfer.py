@@ -17,19 +17,27 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import size_text
-from workbench.server.model_shipment import Remaining, Shipment
+from workbench.server.model_shipment import RemainingFiles, Shipment
 
 # bytes of the shipment that have arrived, and what is under way
-Progress = Callable[[int, str], None]
-_REACH_S = 20.0
-_PREFIX_S = 3600.0  # to hash what is staged already
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5")
-_SHOWN = re.compile(rb"^\s*([\d,.]+)\s+\d+%", re.MULTILINE)
+ReportProgress = Callable[[int, str], None]
+_REACH_TIMEOUT_S = 20.0
+_PREFIX_HASH_TIMEOUT_S = 3600.0  # to hash what is staged already
+_SSH_COMMAND = (
+    "ssh",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=5",
+    "-o",
+    "ServerAliveInterval=5",
+)
+_RSYNC_PROGRESS = re.compile(rb"^\s*([\d,.]+)\s+\d+%", re.MULTILINE)
 
 # $1 file, $2 bytes to skip, $3 bytes to print, $4 directory that must contain the file; "" if links
 # may lead out of it. The file that is open is examined, and not its name, which another user may
 # turn into a link meanwhile.
-_SEND = r"""
+_SEND_FILE_SCRIPT = r"""
 exec <"$1" || exit
 if [ -n "$4" ]; then
     case $(readlink /proc/self/fd/0) in
@@ -41,17 +49,17 @@ tail -c +"$(($2 + 1))" | head -c "$3"
 """
 # $1 file, $2 the size that it must have, $3 bytes to append from stdin. `head` ends by itself after
 # them.
-_APPEND = r"""
+_APPEND_FILE_SCRIPT = r"""
 mkdir -p -- "$(dirname -- "$1")" || exit
 [ -f "$1" ] || : >"$1" || exit
 [ "$(stat -c %s -- "$1")" = "$2" ] || { echo "$1 has not $2 bytes" >&2; exit 4; }
 head -c "$3" >>"$1"
 """
-_PREFIX = 'head -c "$2" -- "$1" | sha256sum'
+_PREFIX_HASH_SCRIPT = 'head -c "$2" -- "$1" | sha256sum'
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TransferWay:
     """A way to send files from one host to another with rsync: the host that runs rsync, and the
     address at which it reaches the other host."""
 
@@ -69,22 +77,24 @@ class Way:
 
 async def find_way(
     source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]
-) -> Way | None:
+) -> TransferWay | None:
     """Return how rsync can send from `source` to `target`; None if neither host can reach the other
     by SSH, or if one lacks rsync. `addresses` are the addresses to try, each with the host that it
     should lead to. The host's identity is checked by a file with a random text that Workbench wrote
     there."""
     for host in (source, target):
-        if (await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_S)).returncode:
+        if (
+            await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_TIMEOUT_S)
+        ).returncode:
             return None
     for far, address in addresses:
         near = source if far is target else target
         async with _secret(far) as (path, secret):
             argv = [*_ssh_arguments(address), address.target, f"cat -- {shlex.quote(path)}"]
             with suppress(HostError):
-                done = await near.run(argv, timeout_s=_REACH_S)
+                done = await near.run(argv, timeout_s=_REACH_TIMEOUT_S)
                 if done.returncode == 0 and done.stdout.strip() == secret:
-                    return Way(near, address, pushes=near is source)
+                    return TransferWay(near, address, pushes=near is source)
     return None
 
 
@@ -99,15 +109,15 @@ async def _secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
         yield path, secret
     finally:
         with suppress(HostError):
-            await host.run(["rm", "-f", "--", path], timeout_s=_REACH_S)
+            await host.run(["rm", "-f", "--", path], timeout_s=_REACH_TIMEOUT_S)
 
 
 def _ssh_arguments(address: SshAddress) -> list[str]:
-    return [*_SSH, *(["-p", str(address.port)] if address.port else [])]
+    return [*_SSH_COMMAND, *(["-p", str(address.port)] if address.port else [])]
 
 
 async def send_by_rsync(
-    way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress
+    way: TransferWay, shipment: Shipment, rest: RemainingFiles, on_progress: ReportProgress
 ) -> None:
     """Send the files of `rest` to the staging directory with rsync. For a partly staged file, rsync
     compares the staged part and sends only what is missing. `on_progress` receives the number of
@@ -138,7 +148,7 @@ async def send_by_rsync(
     stream = await runner.stream(argv)
     try:
         async for chunk in stream.chunks():
-            if found := _SHOWN.findall(chunk.replace(b"\r", b"\n")):
+            if found := _RSYNC_PROGRESS.findall(chunk.replace(b"\r", b"\n")):
                 on_progress(min(whole, before + int(re.sub(rb"\D", b"", found[-1]))), way.text)
         if code := await stream.wait():
             raise HostError(
@@ -149,7 +159,7 @@ async def send_by_rsync(
     finally:
         await stream.close()
         with suppress(HostError):
-            await runner.run(["rm", "-f", "--", listed], timeout_s=_REACH_S)
+            await runner.run(["rm", "-f", "--", listed], timeout_s=_REACH_TIMEOUT_S)
 
 
 def _rsync_filter_rules(names: Sequence[str]) -> Sequence[str]:
@@ -170,7 +180,11 @@ def _rsync_rule(path: str) -> str:
 
 
 async def send_through_here(
-    source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress
+    source: Host,
+    target: Host,
+    shipment: Shipment,
+    rest: RemainingFiles,
+    on_progress: ReportProgress,
 ) -> None:
     """Send the files of `rest` to the staging directory through this machine, one after the other.
     A partly staged file is continued if the staged part equals the source, otherwise it is sent
@@ -181,7 +195,7 @@ async def send_through_here(
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
         from_path, to_path = f"{shipment.source}/{name}", f"{shipment.staging}/{name}"
         if staged and not await _starts_are_equal(source, target, from_path, to_path, staged):
-            await target.run(["rm", "-f", "--", to_path], timeout_s=_REACH_S, check=True)
+            await target.run(["rm", "-f", "--", to_path], timeout_s=_REACH_TIMEOUT_S, check=True)
             staged = 0
         sent = done + staged
         text = f"{name.rpartition('/')[2]} through this machine"
@@ -196,10 +210,10 @@ async def send_through_here(
 async def _starts_are_equal(
     source: Host, target: Host, from_path: str, to_path: str, size: int
 ) -> bool:
-    argv = [shell_argv(_PREFIX, path, str(size)) for path in (from_path, to_path)]
+    argv = [shell_argv(_PREFIX_HASH_SCRIPT, path, str(size)) for path in (from_path, to_path)]
     found = await asyncio.gather(
-        source.run(argv[0], timeout_s=_PREFIX_S, check=True),
-        target.run(argv[1], timeout_s=_PREFIX_S, check=True),
+        source.run(argv[0], timeout_s=_PREFIX_HASH_TIMEOUT_S, check=True),
+        target.run(argv[1], timeout_s=_PREFIX_HASH_TIMEOUT_S, check=True),
     )
     return found[0].stdout == found[1].stdout
 
@@ -212,10 +226,12 @@ async def _append_bytes(
     below the directory `within`, unless that is "". Raises HostError if the source file ends early
     or the target file cannot be written."""
     reader = await source.stream(
-        shell_argv(_SEND, from_path, str(offset), str(end - offset), within)
+        shell_argv(_SEND_FILE_SCRIPT, from_path, str(offset), str(end - offset), within)
     )
     try:
-        writer = await target.stream(shell_argv(_APPEND, to_path, str(offset), str(end - offset)))
+        writer = await target.stream(
+            shell_argv(_APPEND_FILE_SCRIPT, to_path, str(offset), str(end - offset))
+        )
         left, ended = end - offset, asyncio.create_task(writer.wait())
         try:
             async for chunk in reader.chunks():
@@ -245,7 +261,7 @@ async def _append_bytes(
         await reader.close()
 
 
-class Speed:
+class TransferSpeed:
     """Measures the speed of a transfer over the last `window_s` seconds."""
 
     def __init__(self, window_s: float = 5.0) -> None:

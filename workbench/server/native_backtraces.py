@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-MARKS = (" 0x0000", "+0x")  # one of them is in each backtrace
-_LONGEST_CALL = 300  # characters
-_CALL = re.compile(
+BACKTRACE_MARKS = (" 0x0000", "+0x")  # one of them is in each backtrace
+_MAX_CALL_CHARACTERS = 300  # characters
+_CALL_LINE = re.compile(
     r"""
     # gdb: "#5  0x00007fd741ddef43 in ggml_cuda_error(char const*) () from libggml.so"
     ^\s*\#\d{1,3}\s+(?:0x[0-9a-f]+\ in\ )?(?P<gdb>[A-Za-z_(<~].*)
@@ -17,13 +17,13 @@ _CALL = re.compile(
     re.VERBOSE,
 )
 # Calls that every crash has: how it was reported, and how the thread began.
-_NO_PLACE = re.compile(
+_CALLS_OF_EVERY_CRASH = re.compile(
     r"ggml_abort|ggml_print_backtrace|ggml_cuda_error|ggml_uncaught_exception|abort|raise|gsignal"
     r"|pthread_kill|wait4|waitpid|terminate|__cxa_|_Unwind|signal handler called|libc_start|start_thread"
     r"|clone3?\b"
 )
-_PASSES_ON = re.compile(r"ggml_backend_|ggml_gallocr_|ggml_graph_")
-_NAME = re.compile(r"^(?P<name>[\w:~]+(?:<[^()]*>)?(?:::[\w~]+)*)")
+_CALLS_PASSING_WORK_ON = re.compile(r"ggml_backend_|ggml_gallocr_|ggml_graph_")
+_FUNCTION_NAME = re.compile(r"^(?P<name>[\w:~]+(?:<[^()]*>)?(?:::[\w~]+)*)")
 
 
 def parse_backtrace_call(line: str) -> str | None:
@@ -31,24 +31,24 @@ def parse_backtrace_call(line: str) -> str | None:
     the line is none of a backtrace."""
     if "+0x" not in line and "#" not in line[:8]:
         return None
-    found = _CALL.match(line)
+    found = _CALL_LINE.match(line)
     if found is None:
         return None
     call = found["gdb"] or f"{found['symbol']} ({found['file']})"
-    return call[:_LONGEST_CALL]
+    return call[:_MAX_CALL_CHARACTERS]
 
 
-def places(calls: Iterable[str]) -> Iterable[str]:
+def places_of_crash(calls: Iterable[str]) -> Iterable[str]:
     """Return the calls, the innermost first, without those that every crash has."""
-    return (call for call in calls if not _NO_PLACE.search(name_of(call)))
+    return (call for call in calls if not _CALLS_OF_EVERY_CRASH.search(name_of(call)))
 
 
 def name_of(call: str) -> str:
     """Return the name of the function in a call, without its arguments."""
-    found = _NAME.match(call)
+    found = _FUNCTION_NAME.match(call)
     return found["name"] if found else call
 
 
-def only_passes_work_on(call: str) -> bool:
+def does_only_pass_work_on(call: str) -> bool:
     """Return whether the function of a call only passes work to a device or a buffer."""
-    return bool(_PASSES_ON.match(name_of(call)))
+    return bool(_CALLS_PASSING_WORK_ON.match(name_of(call)))

@@ -18,12 +18,16 @@ from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
-from workbench.server.run_directory import RUN_ID
+from workbench.server.run_directory import RUN_ID_PATTERN
 
-FULL_KIB = 64  # a disk with less free space counts as full
-_AT_ONCE = 1000  # runs in one command line, whose length is limited
-_FAILED = "failed"
-_KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerState.CRASHED: _FAILED}
+FULL_DISK_KIB = 64  # a disk with less free space counts as full
+_MAX_RUNS_PER_COMMAND = 1000  # runs in one command line, whose length is limited
+_FAILED_KIND = "failed"
+_KIND_OF_STATE = {
+    ServerState.STOPPED: "stopped",
+    ServerState.FAILED: _FAILED_KIND,
+    ServerState.CRASHED: _FAILED_KIND,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def end_mark_text(seen: ProcessStatus, status: ServerStatus) -> str | None:
     for a run from before the host's last boot: if several machines share the home directory, it may
     live on another machine."""
     ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
-    kind = _KINDS.get(status.state)
+    kind = _KIND_OF_STATE.get(status.state)
     if seen.marked or not ended or kind is None:
         return None
     return f"{kind} {seen.ended_unix_s or seen.now_unix_s:.0f}"
@@ -59,8 +63,10 @@ async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]
     text of each run's mark by run id, None for runs that get no mark. `root` is the directory of
     all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
-    for begin in range(0, len(found), _AT_ONCE):
-        await detached_process.mark_ended(host, root, dict(found[begin : begin + _AT_ONCE]))
+    for begin in range(0, len(found), _MAX_RUNS_PER_COMMAND):
+        await detached_process.mark_ended(
+            host, root, dict(found[begin : begin + _MAX_RUNS_PER_COMMAND])
+        )
 
 
 async def mark_read(host: Host, run_dir: str) -> None:
@@ -76,7 +82,7 @@ async def disk_full_finding(host: Host, run_dir: str) -> tuple[Finding, ...]:
     lines = done.out.splitlines()
     words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
     free_kib = parse_whole_number(words[3]) if len(words) > 5 else None
-    if free_kib is None or free_kib >= FULL_KIB:
+    if free_kib is None or free_kib >= FULL_DISK_KIB:
         return ()
     text = (
         f"the disk of {run_dir} is full ({words[-1]}): the log may end before the reason of "
@@ -106,13 +112,13 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     found = (
         EndedRun(
             run_id,
-            kind == _FAILED,
+            kind == _FAILED_KIND,
             read == "read",
             now_unix_s - float(unix_s),
             sizes.get(run_id, 0),
         )
         for run_id, (read, kind, unix_s) in marks.items()
-        if RUN_ID.fullmatch(run_id)
+        if RUN_ID_PATTERN.fullmatch(run_id)
     )
     return tuple(sorted(found, key=lambda run: run.run_id, reverse=True))
 
@@ -145,11 +151,13 @@ async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[
     """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run
     with a living process is not removed, nor is a failed run whose log no user has seen."""
     names = [
-        run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.must_not_be_removed
+        run.run_id
+        for run in runs
+        if RUN_ID_PATTERN.fullmatch(run.run_id) and not run.must_not_be_removed
     ]
     removed: list[str] = []
-    for begin in range(0, len(names), _AT_ONCE):
-        some = names[begin : begin + _AT_ONCE]
+    for begin in range(0, len(names), _MAX_RUNS_PER_COMMAND):
+        some = names[begin : begin + _MAX_RUNS_PER_COMMAND]
         alive = await detached_process.run_dirs_with_processes(
             host, [posixpath.join(root, name) for name in some]
         )

@@ -21,7 +21,7 @@ from workbench.server.run_directory import RunRecord
 # $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be
 # empty). Prints key=value lines. Reads /proc/net/tcp, since `ss` is not installed everywhere. State
 # 0A is LISTEN.
-_LOOK = r"""
+_LOOK_SCRIPT = r"""
 [ -n "$5" ] && PATH=$5
 if [ -n "$2" ]; then cd -- "$2" 2>/dev/null || { echo "workdir=missing"; cd /; }; fi
 found=$(command -v -- "$1" 2>/dev/null)
@@ -53,7 +53,7 @@ exit 0
 """
 
 
-_HOLDER_CELLS = 80  # of the command line of a process that uses the port
+_MAX_HOLDER_CELLS = 80  # of the command line of a process that uses the port
 
 
 async def check_before_start(
@@ -178,7 +178,7 @@ async def port_problem(
 async def _look_at_host(
     host: Host, command: Command, model: str
 ) -> tuple[Mapping[str, str], set[int]]:
-    """Run the script _LOOK on the host. Return (its output as {key: value}, set of ports on which
+    """Run the script _LOOK_SCRIPT on the host. Return (its output as {key: value}, set of ports on which
     any process of the host listens)."""
     argv = [
         command.argv[0],
@@ -187,7 +187,7 @@ async def _look_at_host(
         str(command.port),
         command.env.get("PATH", ""),
     ]
-    done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
+    done = await host.run(["sh", "-c", _LOOK_SCRIPT, "sh", *argv], check=True)
     facts: dict[str, str] = {}
     listening: set[int] = set()
     for line in done.out.splitlines():
@@ -201,7 +201,9 @@ async def _look_at_host(
     return facts, listening
 
 
-_NAME_ANOTHER = "name another program: row “executable” in the Launch pane, or --executable PATH"
+_NAME_ANOTHER_HINT = (
+    "name another program: row “executable” in the Launch pane, or --executable PATH"
+)
 
 
 def _no_executable_problem(
@@ -209,12 +211,12 @@ def _no_executable_problem(
 ) -> tuple[str, str]:
     if "exists" in facts:
         return f"{name} is not an executable file", (
-            f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER}"
+            f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER_HINT}"
         )
     if "/" in name:
-        return f"{name} does not exist", f"install {plan.engine} there, or {_NAME_ANOTHER}"
+        return f"{name} does not exist", f"install {plan.engine} there, or {_NAME_ANOTHER_HINT}"
     looked = f"searched PATH={facts.get('PATH', '')}"
-    return f"{name} not found; {looked}", f"install {plan.engine}, or {_NAME_ANOTHER}"
+    return f"{name} not found; {looked}", f"install {plan.engine}, or {_NAME_ANOTHER_HINT}"
 
 
 def _port_problem(
@@ -253,7 +255,7 @@ def _holder_text(holder: str) -> str:
         return "a process of another user"
     words = mask_argv(line.split())
     shown = " ".join([posixpath.basename(words[0]), *words[1:]]) if words else "name not known"
-    return f"process {pid}: {shown[:_HOLDER_CELLS]}"
+    return f"process {pid}: {shown[:_MAX_HOLDER_CELLS]}"
 
 
 def _is_alive(run: ServerStatus) -> bool:

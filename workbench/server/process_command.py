@@ -13,7 +13,7 @@ from workbench.model.untrusted_text import clean_text
 # $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes
 # the character 036. "cut" if its words are longer than what is read; "changed" if it became another
 # program, or ended, meanwhile.
-LOOK = r"""
+READ_COMMAND_SCRIPT = r"""
 words() { head -c 131073 <"/proc/$1/cmdline" 2>/dev/null | cksum; }
 [ -r "/proc/$1/cmdline" ] || exit 3
 before=$(words "$1")
@@ -50,7 +50,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     """Return the command of the process `pid`. Raises InputError if there is no such process, if it
     has no command line, or if it ended or executed another program while it was read. Raises
     HostError if the host cannot be queried."""
-    done = await host.run(["sh", "-c", LOOK, "sh", str(pid)])
+    done = await host.run(["sh", "-c", READ_COMMAND_SCRIPT, "sh", str(pid)])
     found = parse_command(done.out)
     if done.returncode or not found.argv:
         raise InputError(
@@ -77,7 +77,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
 
 
 def parse_command(text: str) -> ProcessCommand:
-    """Return the command in `text`, the output of the shell script LOOK. `argv` is () for a process
+    """Return the command in `text`, the output of the shell script READ_COMMAND_SCRIPT. `argv` is () for a process
     without a command line."""
     lines = [line.partition(" ") for line in text.split("\n")]
     argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]

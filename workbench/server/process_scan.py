@@ -21,14 +21,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MOST = 64  # processes examined
+MAX_PROCESSES = 64  # processes examined
 CMDLINE_MAX_BYTES = 65536
 # A shell may become an engine (exec), so that a command line is read more than once.
-_READS = 8
+_MAX_READS = 8
 # A process id that is used again, or a late exec, must not hide an engine for ever.
-_FORGET_S = 300.0
-_SYSTEMCTL_S = 5.0
-_CONTAINERS = (
+_FORGET_AFTER_S = 300.0
+_SYSTEMCTL_TIMEOUT_S = 5.0
+_CONTAINER_PATTERNS = (
     ("docker", re.compile(r"docker[-/]([0-9a-f]{12})[0-9a-f]{52}")),
     ("podman", re.compile(r"libpod-([0-9a-f]{12})[0-9a-f]{52}")),
 )
@@ -54,15 +54,15 @@ class ProcessScan:
         now = time.monotonic()
         if now >= self._forget_at_s:
             self._others.clear()
-            self._forget_at_s = now + _FORGET_S
+            self._forget_at_s = now + _FORGET_AFTER_S
         pids = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         self._others = {pid: count for pid, count in self._others.items() if pid in pids}
         self._engines = {key: one for key, one in self._engines.items() if _still_runs(key, pids)}
         known = {pid for pid, _ in self._engines}
         for pid in sorted(pids - known):
-            if self._others.get(pid, 0) < _READS:
+            if self._others.get(pid, 0) < _MAX_READS:
                 self._read_new(pid)
-        listening = _listening() if self._engines else {}
+        listening = _listening_sockets() if self._engines else {}
         if listening != self._listening:
             self._listening = listening
             for process in self._engines.values():
@@ -70,25 +70,25 @@ class ProcessScan:
         return {"processes": list(self._engines.values()), "listening": listening}
 
     def _read_new(self, pid: int) -> None:
-        argv = _argv(pid)
+        argv = _argv_of_process(pid)
         if not self._pattern.search(" ".join(argv)):
             self._others[pid] = self._others.get(pid, 0) + 1
             return
-        if len(self._engines) >= MOST:
+        if len(self._engines) >= MAX_PROCESSES:
             return
         started = _start_time(pid)
         if started is None:
             return
         group = _read_start(f"/proc/{pid}/cgroup")
-        scope, unit = _unit(pid, group)
+        scope, unit = _unit_of_process(pid, group)
         self._others.pop(pid, None)
         self._engines[pid, started] = {
             "pid": pid,
-            "uid": _uid(pid),
+            "uid": _uid_of_process(pid),
             "own": "WORKBENCH_RUN=" in _read_start(f"/proc/{pid}/environ"),
             "argv": argv,
             "inodes": _socket_inodes(pid),
-            "log": _output(pid),
+            "log": _output_file_of(pid),
             "scope": scope,
             "unit": unit,
         }
@@ -103,7 +103,7 @@ def _read_start(path: str, most: int = 1 << 20) -> str:
         return ""
 
 
-def _argv(pid: int) -> list[str]:
+def _argv_of_process(pid: int) -> list[str]:
     text = _read_start(f"/proc/{pid}/cmdline", CMDLINE_MAX_BYTES)
     return text.rstrip("\0").split("\0") if text else []
 
@@ -119,14 +119,14 @@ def _still_runs(key: tuple[int, str], pids: set[int]) -> bool:
     return pid in pids and _start_time(pid) == started
 
 
-def _uid(pid: int) -> int | None:
+def _uid_of_process(pid: int) -> int | None:
     try:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
 
 
-def _output(pid: int) -> str | None:
+def _output_file_of(pid: int) -> str | None:
     try:
         return os.readlink(f"/proc/{pid}/fd/1")
     except OSError:
@@ -151,7 +151,7 @@ def _socket_inodes(pid: int) -> list[str]:
     return inodes
 
 
-def _listening() -> dict[str, int]:
+def _listening_sockets() -> dict[str, int]:
     """Return {inode of a socket: port} for all TCP ports on which a process of this machine
     listens."""
     ports = {}
@@ -163,7 +163,7 @@ def _listening() -> dict[str, int]:
     return ports
 
 
-def _unit(pid: int, group: str) -> tuple[str, str | None]:
+def _unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
     """Return (scope, name) of the systemd unit whose main process this is, or (kind, id) of its
     container. The name is None if it is neither. `group` is the text of its cgroup file. A unit
     counts before a container: a container may run a systemd of its own."""
@@ -175,7 +175,7 @@ def _unit(pid: int, group: str) -> tuple[str, str | None]:
             name = path.rpartition("/")[2]
             if _main_pid(scope, name) == pid:
                 return scope, name
-    for kind, pattern in _CONTAINERS:
+    for kind, pattern in _CONTAINER_PATTERNS:
         found = pattern.search(group)
         if found:
             return kind, found.group(1)
@@ -189,7 +189,7 @@ def _main_pid(scope: str, unit: str) -> int | None:
     argv = ["systemctl", "--" + scope, "show", "--property=MainPID", "--", unit]
     try:
         done = subprocess.run(
-            argv, env=environment, capture_output=True, timeout=_SYSTEMCTL_S, check=False
+            argv, env=environment, capture_output=True, timeout=_SYSTEMCTL_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -20,14 +20,14 @@ from workbench.model.untrusted_text import clean_text
 from workbench.server.log_patterns import part_named_in
 
 _MOST_PROCESSES = 8  # one for each rank of a host with eight GPUs
-_EACH_S = 4  # for one process
-_LIMIT_S = 45.0  # for all
-_FRAMES = 4  # of a stack that are shown, the innermost first
-_SHOWN_CHARS = 160  # of a stack
+_PROCESS_TIMEOUT_S = 4  # for one process
+_TIMEOUT_S = 45.0  # for all
+_SHOWN_FRAMES = 4  # of a stack that are shown, the innermost first
+_MAX_SHOWN_CHARACTERS = 160  # of a stack
 
 # The arguments are the directory of the engine's program and process ids. Prints for each process a
 # line "pid NUMBER", and what py-spy prints. Without py-spy, prints "absent".
-_SCRIPT = r"""
+_DUMP_STACKS_SCRIPT = r"""
 spy=$(command -v py-spy) || spy="$1/py-spy"
 [ -x "$spy" ] || { echo absent; exit 0; }
 printf 'scope %s\n' "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)"
@@ -38,10 +38,12 @@ for pid; do
     timeout -s KILL SECONDS "$spy" dump --nonblocking --pid "$pid" 2>&1 </dev/null
 done
 exit 0
-""".replace("SECONDS", str(_EACH_S))
-_THREAD = re.compile(r'^Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
-_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)$")
-_REFUSED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
+""".replace("SECONDS", str(_PROCESS_TIMEOUT_S))
+_THREAD_LINE = re.compile(
+    r'^Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?'
+)
+_FRAME_LINE = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)$")
+_NO_PERMISSION = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class PythonStack:
     @property
     def text(self) -> str:
         calls = " < ".join(self.frames)
-        return f"{self.pid} {self.state}: {calls}"[:_SHOWN_CHARS]
+        return f"{self.pid} {self.state}: {calls}"[:_MAX_SHOWN_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ async def read_stacks(host: Host, program: str, pids: Sequence[int]) -> Stacks:
     the engine's program. Raises HostError if the host cannot be queried."""
     directory = program.rpartition("/")[0] or "/usr/bin"
     chosen = map(str, pids[:_MOST_PROCESSES])
-    done = await host.run(shell_argv(_SCRIPT, directory, *chosen), timeout_s=_LIMIT_S)
+    done = await host.run(shell_argv(_DUMP_STACKS_SCRIPT, directory, *chosen), timeout_s=_TIMEOUT_S)
     return parse_stacks(done.out)
 
 
@@ -92,7 +94,7 @@ def parse_stacks(output: str) -> Stacks:
         stack = _main_stack(pid, dump)
         if stack is not None:
             stacks.append(stack)
-        elif _REFUSED.search(dump):
+        elif _NO_PERMISSION.search(dump):
             refused.append(pid)
     scope = clean_text(head.removeprefix("scope ").strip(), 4)
     return Stacks(True, tuple(stacks), tuple(refused), scope)
@@ -102,8 +104,8 @@ def _main_stack(pid: int, dump: str) -> PythonStack | None:
     """Return the stack of the main thread, or else of the first thread; None if there is none."""
     threads: list[tuple[str, str, list[str]]] = []
     for line in dump.splitlines():
-        thread = _THREAD.match(line)
-        frame = _FRAME.match(line)
+        thread = _THREAD_LINE.match(line)
+        frame = _FRAME_LINE.match(line)
         if thread is not None:
             threads.append((thread["name"] or "", thread["state"], []))
         elif frame is not None and threads:
@@ -113,11 +115,11 @@ def _main_stack(pid: int, dump: str) -> PythonStack | None:
         return None
     _, state, frames = next((one for one in found if one[0] == "MainThread"), found[0])
     return PythonStack(
-        pid, clean_text(state, 20), tuple(clean_text(one, 120) for one in frames[:_FRAMES])
+        pid, clean_text(state, 20), tuple(clean_text(one, 120) for one in frames[:_SHOWN_FRAMES])
     )
 
 
-def with_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
+def add_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
     """Return the finding about a start that hangs, with where its processes stand, or with what is
     missing to know it."""
     if stacks is None:
@@ -129,14 +131,14 @@ def with_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
         evidence = "; ".join(filter(None, (finding.evidence, told)))
         return replace(finding, text=f"{finding.text}{where}", evidence=evidence)
     if not stacks.installed:
-        return _with_step(
+        return _add_step(
             finding, "pip install py-spy on that host lets Workbench show where it waits"
         )
     if not stacks.refused:
         return finding
     pids = " ".join(map(str, stacks.refused))
     scope = f" (kernel.yama.ptrace_scope is {stacks.ptrace_scope})" if stacks.ptrace_scope else ""
-    return _with_step(
+    return _add_step(
         finding,
         f"the kernel does not let py-spy read process {pids}{scope}: sudo py-spy dump --pid "
         f"{stacks.refused[0]} shows where it waits",
@@ -147,5 +149,5 @@ def _engine_part_of_stack(stack: PythonStack) -> str | None:
     return next(filter(None, map(part_named_in, stack.frames)), None)
 
 
-def _with_step(finding: Finding, step: str) -> Finding:
+def _add_step(finding: Finding, step: str) -> Finding:
     return replace(finding, fix=f"{finding.fix}; {step}" if finding.fix else step)

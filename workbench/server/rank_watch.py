@@ -31,9 +31,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_TICK_S = 0.25
-_TOLD_S = 3.0  # for the others to answer that they have heard of the end
-_MOST_LINKS = 64
+_TICK_INTERVAL_S = 0.25
+_END_ANSWER_TIMEOUT_S = 3.0  # for the others to answer that they have heard of the end
+_MAX_LINKS = 64
 
 
 class Watch:
@@ -78,14 +78,14 @@ class Watch:
     async def _watch(self) -> None:
         beat_s = 0.0
         while self._rank_is_alive():
-            await asyncio.sleep(_TICK_S)
-            beat_s += _TICK_S
+            await asyncio.sleep(_TICK_INTERVAL_S)
+            beat_s += _TICK_INTERVAL_S
             if beat_s >= self._times["beat_s"]:
                 beat_s = 0.0
                 self._send_to_rank(self.own, "lives")
             # counted in own ticks: a machine that was suspended has heard nothing either
             for rank in self._silent_s:
-                self._silent_s[rank] += _TICK_S
+                self._silent_s[rank] += _TICK_INTERVAL_S
                 if self._silent_s[rank] > self._times["silent_s"]:
                     self._end_of(rank, f"has not been heard of for {self._times['silent_s']:.0f} s")
             if self._over is not None:
@@ -93,7 +93,7 @@ class Watch:
                 return
         self._over = self.own
         self._send_to_rank(self.own, "ended")
-        until = time.monotonic() + _TOLD_S
+        until = time.monotonic() + _END_ANSWER_TIMEOUT_S
         while time.monotonic() < until and not (self._links and self._links <= self._heard):
             if self._is_head and not self._links:
                 return
@@ -112,7 +112,7 @@ class Watch:
                 if not said:
                     self._write_to_log(
                         f"cannot listen on {self.address}:{self.port} ({error.strerror}): "
-                        f"{_WITHOUT}"
+                        f"{_UNWATCHED_RANKS_TEXT}"
                     )
                 said = True
                 await asyncio.sleep(self._times["beat_s"])
@@ -140,7 +140,7 @@ class Watch:
             ):
                 said = True
                 self._write_to_log(
-                    f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_WITHOUT}"
+                    f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_UNWATCHED_RANKS_TEXT}"
                 )
             await asyncio.sleep(1.0)
 
@@ -150,7 +150,7 @@ class Watch:
         """Process the messages from the watch process of one other rank, until the connection is
         lost or brings nothing for four times `beat_s` seconds. If there are too many connections,
         close one that has brought no valid message."""
-        if len(self._links) >= _MOST_LINKS:
+        if len(self._links) >= _MAX_LINKS:
             stranger = next((link for link in self._links if link not in self._known), writer)
             self._links.discard(stranger)
             stranger.close()
@@ -232,7 +232,7 @@ class Watch:
     async def _wait_for_end(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (self._rank_is_alive() or _run_processes()) and time.monotonic() < until:  # noqa: ASYNC110
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(_TICK_INTERVAL_S)
 
     def _write_to_log(self, text: str) -> None:
         """Write a line into the log of the run."""
@@ -240,7 +240,7 @@ class Watch:
             os.write(1, f"workbench: {text}\n".encode())
 
 
-_WITHOUT = "if a rank ends while no Workbench is open, the others keep running"
+_UNWATCHED_RANKS_TEXT = "if a rank ends while no Workbench is open, the others keep running"
 
 
 def _stat_of(pid: int) -> list[str]:

@@ -12,9 +12,9 @@ from workbench.hosts.base import Host
 from workbench.model.errors import HostError, ServerError
 from workbench.model.plan import LaunchPlan
 
-UP_S = 120.0  # for Ray to answer, and then for its GPUs to be there
-_ASK_S = 1.0
-_STATUS_S = 30.0  # `ray status` loads its modules for seconds
+RAY_START_TIMEOUT_S = 120.0  # for Ray to answer, and then for its GPUs to be there
+_ASK_INTERVAL_S = 1.0
+_STATUS_TIMEOUT_S = 30.0  # `ray status` loads its modules for seconds
 
 
 async def count_ray_gpus(
@@ -24,7 +24,7 @@ async def count_ray_gpus(
     Ray answers there."""
     argv = ray.status_command(plan, head)
     try:
-        done = await host.run(argv, env=env, timeout_s=_STATUS_S)
+        done = await host.run(argv, env=env, timeout_s=_STATUS_TIMEOUT_S)
     except HostError:
         return None
     return ray.count_gpus_in_status(done.out) if done.returncode == 0 else None
@@ -34,20 +34,20 @@ async def wait_for_gpus(
     host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int
 ) -> None:
     """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs, or with 0 until
-    Ray answers. Raises ServerError after UP_S seconds."""
-    deadline, found = time.monotonic() + UP_S, None
+    Ray answers. Raises ServerError after RAY_START_TIMEOUT_S seconds."""
+    deadline, found = time.monotonic() + RAY_START_TIMEOUT_S, None
     while time.monotonic() < deadline:
         found = await count_ray_gpus(host, plan, head, env)
         if found is not None and found >= wanted:
             return
-        await asyncio.sleep(_ASK_S)
+        await asyncio.sleep(_ASK_INTERVAL_S)
     what = (
         f"has {found} of the {wanted} GPUs of the plan"
         if found is not None
         else ("does not answer")
     )
     raise ServerError(
-        f"Ray at {head}:{ray.PORT} {what} after {UP_S:.0f} s",
+        f"Ray at {head}:{ray.PORT} {what} after {RAY_START_TIMEOUT_S:.0f} s",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
         next_step="check that the other nodes reach the address of Ray's head, and that no "

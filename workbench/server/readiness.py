@@ -16,15 +16,17 @@ from urllib.parse import urlencode
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import as_list, as_table
 from workbench.server.kept_connection import KeptConnection
-from workbench.server.small_requests import Ask, Get, error_message_of
+from workbench.server.small_requests import AskPath, GetPath, error_message_of
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.model.server_run import ServedText
 
-_KEY_REQUIRED = (401, 403)
-ASKED_BY = {"asked_by": "workbench"}  # engines ignore a query that they do not know
-ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process, also under load
+_KEY_REQUIRED_STATUSES = (401, 403)
+ASKED_BY_QUERY = {"asked_by": "workbench"}  # engines ignore a query that they do not know
+ANSWER_TIMEOUT_S = (
+    10.0  # for health and models; vLLM answers them from its API process, also under load
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +50,20 @@ class Answer:
 
 def connection(base_url: str, api_key: str | None = None) -> KeptConnection:
     """Return a connection for health checks and other small requests. Each request has the query
-    ASKED_BY, by which the requests of Workbench are known in access logs."""
-    return KeptConnection(base_url, urlencode(ASKED_BY), api_key)
+    ASKED_BY_QUERY, by which the requests of Workbench are known in access logs."""
+    return KeptConnection(base_url, urlencode(ASKED_BY_QUERY), api_key)
 
 
-def _getter_with_query(ask: Ask) -> Get:
+def _getter_with_query(ask: AskPath) -> GetPath:
     return lambda path, timeout_s: ask(path, None, timeout_s)
 
 
-async def why_no_answer(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | None:
+async def why_no_answer(get: GetPath, path: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str | None:
     """Request `path`, the path of an engine's health or another page that tells whether it is
     alive. Return None if the server answers with status 200 or requires an API key, otherwise the
     reason."""
     reply = await get(path, timeout_s)
-    if reply.status in (200, *_KEY_REQUIRED):
+    if reply.status in (200, *_KEY_REQUIRED_STATUSES):
         return None
     if reply.status is None:
         return f"{path}: {reply.problem}"
@@ -69,7 +71,7 @@ async def why_no_answer(get: Get, path: str, timeout_s: float = ANSWER_S) -> str
 
 
 async def check_readiness(
-    ask: Ask, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
+    ask: AskPath, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
 ) -> Answer:
     """Request the server's health, its list of models and answers to a few prompts, in this order,
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
@@ -77,8 +79,8 @@ async def check_readiness(
     the server answers."""
     if (reason := await why_no_answer(_getter_with_query(ask), engine.health_path)) is not None:
         return Answer(reason=reason)
-    listed = await ask(engine.models_path, None, ANSWER_S)
-    if listed.status in _KEY_REQUIRED:
+    listed = await ask(engine.models_path, None, ANSWER_TIMEOUT_S)
+    if listed.status in _KEY_REQUIRED_STATUSES:
         return Answer(
             health=True,
             needs_key=True,
@@ -102,7 +104,7 @@ async def check_readiness(
     return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
 
 
-async def list_models(get: Get, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
+async def list_models(get: GetPath, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
     reply = await get(path, timeout_s)

@@ -29,11 +29,11 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServedText, ServerState
 from workbench.model.untrusted_text import clean_data, clean_json
-from workbench.server.launchers.launcher import Launched
+from workbench.server.launchers.launcher import LaunchedServer
 
-FORMAT = 1
-RANK_ENDS = "ranks.json"
-RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
+RECORD_FORMAT = 1
+RANK_ENDS_FILE = "ranks.json"
+RUN_ID_PATTERN = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ class RunFacts:
     lost: str | None = None  # why the end is unknown, e.g. the host was restarted
     # of the head of a server on several hosts whose ranks have all ended, by run id
     rank_ends: Mapping[str, RankEnd] = field(default_factory=dict)
-    launched: Launched | None = None  # what a launcher reported, such as the job id and its node
+    launched: LaunchedServer | None = (
+        None  # what a launcher reported, such as the job id and its node
+    )
 
     @property
     def server_pid(self) -> int | None:
@@ -143,7 +145,9 @@ def encode_record(record: RunRecord) -> bytes:
     """Return the record as the content of plan.json."""
     body = to_json(record)
     del body["problem"]
-    return json.dumps({"format": FORMAT, **body}, indent=1, ensure_ascii=False).encode() + b"\n"
+    return (
+        json.dumps({"format": RECORD_FORMAT, **body}, indent=1, ensure_ascii=False).encode() + b"\n"
+    )
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:
@@ -151,17 +155,17 @@ def decode_record(run_id: str, data: bytes) -> RunRecord:
     whose `problem` says why: the run must still be listed, because its process may be alive."""
     try:
         body = json.loads(data)
-        if body["format"] > FORMAT:
+        if body["format"] > RECORD_FORMAT:
             raise ServerError(
                 f"a newer version of Workbench wrote the file (format {body['format']}, this "
-                f"version reads {FORMAT})"
+                f"version reads {RECORD_FORMAT})"
             )
         # they are run and compared as they were written
         exact = {"plan": body["plan"], "command": body["command"]}
         rest = {name: clean_data(value) for name, value in body.items() if name not in exact}
         return from_json(RunRecord, {**rest, **exact, "run_id": run_id, "problem": None})
     except (ValueError, KeyError, TypeError, RecursionError, ServerError) as error:
-        engine = run_id.split("-")[2] if RUN_ID.fullmatch(run_id) else "unknown"
+        engine = run_id.split("-")[2] if RUN_ID_PATTERN.fullmatch(run_id) else "unknown"
         problem = f"plan.json of run {run_id} cannot be read: {error or type(error).__name__}"
         return RunRecord(run_id, "", LaunchPlan(engine, ""), Command(()), 0.0, 0.0, problem=problem)
 

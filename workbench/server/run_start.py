@@ -1,5 +1,5 @@
 """Starts a run in two steps: `prepare_run` checks the start and writes the files of the run, and
-`Preparation.launch` starts its process. Between the two, a server that the run replaces can be
+`RunPreparation.launch` starts its process. Between the two, a server that the run replaces can be
 stopped. The process is the server itself, or the keeper, which starts and follows the server
 through a launcher."""
 
@@ -25,11 +25,11 @@ from workbench.server.run_directory import encode_record
 from workbench.server.watched_rank import RankStart, unwatched_ranks_warning
 from workbench.server.watched_run import WatchedRun
 
-PREPARED = ".prepared-"  # before the run id: the directory of a run that is not started yet
+PREPARED_PREFIX = ".prepared-"  # before the run id: the directory of a run that is not started yet
 _RESERVED_BYTES = 65536  # of the disk, for the small files that the start itself writes
 # $1 prepared directory, $2 run directory. Also removes directories of the same user that a killed
 # Workbench has prepared and never started.
-_TO_RUN_DIR = r"""
+_MOVE_TO_RUN_DIR_SCRIPT = r"""
 rm -f -- "$1/reserved"
 mv -- "$1" "$2" || exit 1
 find "${2%/*}" -maxdepth 1 -name '.prepared-*' -mmin +60 -exec rm -rf {} + 2>/dev/null
@@ -38,7 +38,7 @@ exit 0
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
+class RunPreparation:
     """A start that has been checked, and whose files are on the host. Its directory has a name that
     no list of runs shows, because a run directory without a process would look like a failed run.
     """
@@ -51,7 +51,7 @@ class Preparation:
     @property
     def directory(self) -> str:
         parent, name = posixpath.split(self.run.run_dir)
-        return f"{parent}/{PREPARED}{name}"
+        return f"{parent}/{PREPARED_PREFIX}{name}"
 
     async def launch(self) -> int | None:
         """Start the process of the run, and return its process id. Return None if the connection to
@@ -65,7 +65,9 @@ class Preparation:
             (self.command.workdir, self.command.open_files) if own else (None, None)
         )
         try:
-            await self.host.run(shell_argv(_TO_RUN_DIR, self.directory, run_dir), check=True)
+            await self.host.run(
+                shell_argv(_MOVE_TO_RUN_DIR_SCRIPT, self.directory, run_dir), check=True
+            )
             if self.run.record.cluster is not None and self.run.record.replaces is not None:
                 # Its age decides when a rank that is missing counts as never started.
                 await self.host.write_file(f"{run_dir}/plan.json", encode_record(self.run.record))
@@ -91,7 +93,7 @@ async def prepare_run(
     rank: RankStart | None = None,
     *,
     replaced: ServerStatus | None = None,
-) -> Preparation:
+) -> RunPreparation:
     """Check the start of a run with its launcher, and write the files of the run. For a `rank` of a
     server on several nodes, the process to start is that of the rank and its watch. `replaced` is
     the server that is stopped before the launch. A missing container image is fetched now, while
@@ -101,7 +103,7 @@ async def prepare_run(
     written. No file is then left.
     """
     keeper = await _keeper_of_run(host, run, command, rank, replaced)
-    prepared = Preparation(host, run, command, keeper)
+    prepared = RunPreparation(host, run, command, keeper)
     # first: the next Workbench then knows what was left
     files = {"plan.json": encode_record(run.record), "reserved": bytes(_RESERVED_BYTES)}
     for name, text in {**command.files, **keeper.files}.items():

@@ -10,10 +10,10 @@ from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_text import clean_text
 from workbench.server.launchers.endings import finding_of_ending
-from workbench.server.launchers.launcher import Launched
+from workbench.server.launchers.launcher import LaunchedServer
 from workbench.server.run_directory import RunFacts
 
-RANK = "cluster.rank"  # code of the finding that a run is a part of a server
+RANK_FINDING_CODE = "cluster.rank"  # code of the finding that a run is a part of a server
 
 
 class _LauncherFields(TypedDict):
@@ -84,7 +84,7 @@ def _present_phase(facts: RunFacts, of_log: str | None) -> str | None:
 
 
 def _launcher_fields(facts: RunFacts) -> _LauncherFields:
-    launched = facts.launched or Launched()
+    launched = facts.launched or LaunchedServer()
     return {
         "run_as": facts.record.plan.run_as,
         "handle": launched.handle or facts.record.adopts,
@@ -221,7 +221,7 @@ def _rank_finding(facts: RunFacts) -> Finding | None:
         "others have to be too"
     )
     fix = f"workbench cluster stop {cluster.cluster} {cluster.server_id}"
-    return Finding(Level.WARN, RANK, text, fix=fix)
+    return Finding(Level.WARN, RANK_FINDING_CODE, text, fix=fix)
 
 
 def _orphan_finding(facts: RunFacts) -> Finding | None:

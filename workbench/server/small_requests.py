@@ -12,7 +12,7 @@ from workbench.model.untrusted_text import clean_data, clean_text
 if TYPE_CHECKING:
     import httpx
 
-CONNECT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class Reply:
 
 
 # requests a path within a number of seconds; never raises for what the server does
-Get = Callable[[str, float], Awaitable[Reply]]
+GetPath = Callable[[str, float], Awaitable[Reply]]
 # the same with a body before the seconds, which is sent as JSON; None requests the path only
-Ask = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
+AskPath = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
-def getter(ask: Ask, query: str = "") -> Get:
+def getter(ask: AskPath, query: str = "") -> GetPath:
     """Return a function that requests a path, with `query` if it is given, through `ask`."""
     end = f"?{query}" if query else ""
     return lambda path, timeout_s: ask(path + end, None, timeout_s)
 
 
-def asker(http: httpx.AsyncClient) -> Ask:
+def asker(http: httpx.AsyncClient) -> AskPath:
     """Return a function that makes requests through `http`."""
     return lambda path, body, timeout_s: _request_with_httpx(http, path, body, timeout_s)
 
@@ -59,7 +59,7 @@ async def _request_with_httpx(
 
     method = "GET" if body is None else "POST"
     try:
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         response = await http.request(method, path, json=body, timeout=timeout)
     except httpx.TimeoutException:
         return late_reply(timeout_s)

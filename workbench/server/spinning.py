@@ -17,16 +17,18 @@ from workbench.model.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
 
-SPINS_S = 180.0  # without any change until a start counts as spinning
-_BUSY_PCT = 50.0  # utilization of a GPU on which a kernel waits
-_IDLE_POWER = 0.25  # share of the power limit that a waiting kernel stays below
-_SAME_PCT = 3.0  # utilization and power, the latter of the limit, that differ by less are equal
-_SAME_BYTES = 2 * 1024 * 1024
-_GAP_S = 15.0  # longer without a reading, something may have changed unseen
+SPINNING_AFTER_S = 180.0  # without any change until a start counts as spinning
+_BUSY_UTILIZATION_PCT = 50.0  # utilization of a GPU on which a kernel waits
+_MAX_WAITING_POWER_SHARE = 0.25  # share of the power limit that a waiting kernel stays below
+_EQUAL_WITHIN_PCT = (
+    3.0  # utilization and power, the latter of the limit, that differ by less are equal
+)
+_EQUAL_WITHIN_BYTES = 2 * 1024 * 1024
+_MAX_READING_GAP_S = 15.0  # longer without a reading, something may have changed unseen
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
+class UnchangedPeriod:
     """A period in which nothing changed on one GPU. Power is in percent of the power limit."""
 
     since_s: float
@@ -39,7 +41,10 @@ class Still:
 
     @property
     def is_spinning(self) -> bool:
-        return self.util_pct[0] >= _BUSY_PCT and self.power_pct[1] < 100 * _IDLE_POWER
+        return (
+            self.util_pct[0] >= _BUSY_UTILIZATION_PCT
+            and self.power_pct[1] < 100 * _MAX_WAITING_POWER_SHARE
+        )
 
     @property
     def text(self) -> str:
@@ -53,27 +58,31 @@ class SpinWatch:
     them."""
 
     def __init__(self) -> None:
-        self._still: dict[int, Still] = {}
+        self._still: dict[int, UnchangedPeriod] = {}
 
     def take(self, samples: Sequence[GpuSample], at_s: float) -> None:
         """Add a reading, made at the monotonic time `at_s`."""
         now = {s.index: _period_without_change(self._still.get(s.index), s, at_s) for s in samples}
         self._still = {index: still for index, still in now.items() if still is not None}
 
-    def spinning(self, gpus: Collection[int] | None) -> Mapping[int, Still]:
+    def spinning(self, gpus: Collection[int] | None) -> Mapping[int, UnchangedPeriod]:
         """Return the spinning GPUs among `gpus` (None: all) by index, with their periods. Return
         none if one of these GPUs does anything else, or is not read."""
         chosen = {i: s for i, s in self._still.items() if gpus is None or i in gpus}
         unread = gpus is not None and any(index not in chosen for index in gpus)
-        if unread or any(still.last_s - still.since_s < SPINS_S for still in chosen.values()):
+        if unread or any(
+            still.last_s - still.since_s < SPINNING_AFTER_S for still in chosen.values()
+        ):
             return {}
         # An idle GPU waits too; one with power works.
-        if any(still.power_pct[1] >= 100 * _IDLE_POWER for still in chosen.values()):
+        if any(still.power_pct[1] >= 100 * _MAX_WAITING_POWER_SHARE for still in chosen.values()):
             return {}
         return {index: still for index, still in chosen.items() if still.is_spinning}
 
 
-def _period_without_change(before: Still | None, sample: GpuSample, at_s: float) -> Still | None:
+def _period_without_change(
+    before: UnchangedPeriod | None, sample: GpuSample, at_s: float
+) -> UnchangedPeriod | None:
     """Return the period without a change that `sample` continues or begins; None if the GPU does
     not report what is needed to know."""
     util, power, limit = sample.gpu_util_pct, sample.power_w, sample.limit_w
@@ -81,7 +90,7 @@ def _period_without_change(before: Still | None, sample: GpuSample, at_s: float)
     if not sample.has_readings or util is None or power is None or not limit or memory is None:
         return None
     share = 100 * power / limit
-    new = Still(
+    new = UnchangedPeriod(
         since_s=at_s,
         last_s=at_s,
         util_pct=(util, util),
@@ -90,18 +99,22 @@ def _period_without_change(before: Still | None, sample: GpuSample, at_s: float)
         limit_w=limit,
         memory_bytes=memory,
     )
-    if before is None or at_s - before.last_s > _GAP_S:
+    if before is None or at_s - before.last_s > _MAX_READING_GAP_S:
         return new
     utils = min(before.util_pct[0], util), max(before.util_pct[1], util)
     powers = min(before.power_pct[0], share), max(before.power_pct[1], share)
-    same_memory = abs(memory - before.memory_bytes) <= _SAME_BYTES
-    if utils[1] - utils[0] > _SAME_PCT or powers[1] - powers[0] > _SAME_PCT or not same_memory:
+    same_memory = abs(memory - before.memory_bytes) <= _EQUAL_WITHIN_BYTES
+    if (
+        utils[1] - utils[0] > _EQUAL_WITHIN_PCT
+        or powers[1] - powers[0] > _EQUAL_WITHIN_PCT
+        or not same_memory
+    ):
         return new
     return replace(before, last_s=at_s, util_pct=utils, power_pct=powers, power_w=power)
 
 
 def spinning_finding(
-    gpus: Mapping[int, Still], phase: str | None, minutes: int, before_s: float | None
+    gpus: Mapping[int, UnchangedPeriod], phase: str | None, minutes: int, before_s: float | None
 ) -> Finding:
     """Return the finding about a start on whose `gpus` nothing has changed for `minutes`.
     `phase` is the start-up phase that the log reported last, and `before_s` how long this start took

@@ -8,17 +8,19 @@ from collections.abc import Iterable, Sequence
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerStatus
 
-FIRST = "process runs"  # until the log reports a phase
-_MORE_S, _MORE_SHARE = 5.0, 0.2  # what a start may differ without a word
-_SHORT_S = 1.0  # phases that take less are not named
+FIRST_PHASE = "process runs"  # until the log reports a phase
+_MIN_DIFFERENCE_S, _MIN_DIFFERENCE_SHARE = 5.0, 0.2  # what a start may differ without a word
+_MIN_NAMED_PHASE_S = 1.0  # phases that take less are not named
 # in a phase: "loading weights 40 %", "KV cache of 12,000 tokens", "12 of 33 layers on the GPU",
 # "engine ready after 3.2 s"
-_NUMBERS = re.compile(r"(?:\b(?:of|after) )?\b\d[\d,.]*(?: of [\d,.]+)?(?: %| tokens\b| s\b)?")
+_NUMBERS_IN_PHASE = re.compile(
+    r"(?:\b(?:of|after) )?\b\d[\d,.]*(?: of [\d,.]+)?(?: %| tokens\b| s\b)?"
+)
 
 
 def phase_name(phase: str) -> str:
     """Return a start-up phase without its numbers."""
-    return " ".join(_NUMBERS.sub("", phase).split())
+    return " ".join(_NUMBERS_IN_PHASE.sub("", phase).split())
 
 
 @dataclass
@@ -45,7 +47,7 @@ class PhaseClock:
         )
 
 
-def start_before(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
+def earlier_start(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
     """Return the last run of the same engine, model and preset that became READY before the run
     `now`; None if there is none."""
     alike = [
@@ -63,9 +65,9 @@ def ready_text(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
     before, as text such as " in 95.0 s (loading weights 60 s, …)". "" if that is unknown."""
     if not now.ready_after_s:
         return ""
-    named = [f"{name} {s:.0f} s" for name, s in now.phases if s >= _SHORT_S]
+    named = [f"{name} {s:.0f} s" for name, s in now.phases if s >= _MIN_NAMED_PHASE_S]
     phases = f" ({', '.join(named)})" if len(named) > 1 else ""
-    before = start_before(now, every)
+    before = earlier_start(now, every)
     return f" in {now.ready_after_s:.1f} s{phases}{_difference_text(now, before)}"
 
 
@@ -74,7 +76,7 @@ def _difference_text(now: ServerStatus, before: ServerStatus | None) -> str:
     if took_s is None or usual_s is None or before is None:
         return ""
     more_s = took_s - usual_s
-    if abs(more_s) < max(_MORE_S, _MORE_SHARE * usual_s):
+    if abs(more_s) < max(_MIN_DIFFERENCE_S, _MIN_DIFFERENCE_SHARE * usual_s):
         return ""
     side = "longer" if more_s > 0 else "less"
     why = _most_changed_phase(now.phases, dict(before.phases), longer=more_s > 0)
@@ -88,4 +90,8 @@ def _most_changed_phase(
     sign = 1.0 if longer else -1.0
     apart = [(sign * (s - before[name]), name, s) for name, s in phases if name in before]
     widest, name, s = max(apart, default=(0.0, "", 0.0))
-    return f": {name} {s:.0f} s instead of {before[name]:.0f} s" if widest >= _SHORT_S else ""
+    return (
+        f": {name} {s:.0f} s instead of {before[name]:.0f} s"
+        if widest >= _MIN_NAMED_PHASE_S
+        else ""
+    )

@@ -10,7 +10,7 @@ from workbench.model.untrusted_numbers import parse_whole_number
 
 # $1: the state directory. Prints key=value lines; "written" is "yes" or the system's reason. A block
 # is written, because a full disk can still take an empty file.
-LOOK = r"""
+DISK_LOOK_SCRIPT = r"""
 if said=$(mktemp "$1/check.XXXXXX" 2>&1); then
     probe=$said
     said=$(head -c 4096 /dev/zero 2>&1 >"$probe") && said=yes
@@ -20,7 +20,7 @@ said=$(echo "$said" | tail -n 1)
 echo "written=${said##*: }"
 echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
 """
-_LEAST_FREE_KIB = 1 << 20  # run directories and logs
+_MIN_FREE_KIB = 1 << 20  # run directories and logs
 _TIMEOUT_S = 5.0
 
 
@@ -33,18 +33,20 @@ async def state_findings(host: Host) -> list[Finding]:
     except HostUnreachable:
         raise
     except WorkbenchError as error:
-        return about("", error.message, None)
+        return findings_about_disk("", error.message, None)
     try:
-        done = await host.run(shell_argv(LOOK, state_dir), timeout_s=_TIMEOUT_S)
+        done = await host.run(shell_argv(DISK_LOOK_SCRIPT, state_dir), timeout_s=_TIMEOUT_S)
     except HostUnreachable:
         raise
     except HostError:
         return []
     facts = dict(key_value_pairs(done.out))
-    return about(state_dir, facts.get("written", ""), parse_whole_number(facts.get("free_kib")))
+    return findings_about_disk(
+        state_dir, facts.get("written", ""), parse_whole_number(facts.get("free_kib"))
+    )
 
 
-def about(state_dir: str, written: str, free_kib: int | None) -> list[Finding]:
+def findings_about_disk(state_dir: str, written: str, free_kib: int | None) -> list[Finding]:
     """Return the findings about a state directory. `written` is "yes", why nothing can be written, or
     "" if that is unknown. `state_dir` is "" if the directory could not be made."""
     found = []
@@ -55,7 +57,7 @@ def about(state_dir: str, written: str, free_kib: int | None) -> list[Finding]:
             "of a directory that you can write"
         )
         found.append(Finding(Level.ERROR, "host.state-dir", f"{where}{written}", fix=fix))
-    elif free_kib is not None and free_kib < _LEAST_FREE_KIB:
+    elif free_kib is not None and free_kib < _MIN_FREE_KIB:
         text = f"{state_dir} has {free_kib / 2**10:.0f} MiB free: logs of servers may fill it"
         fix = "free some space there, or `workbench runs prune`"
         found.append(Finding(Level.WARN, "host.disk", text, fix=fix))

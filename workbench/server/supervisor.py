@@ -54,11 +54,17 @@ from workbench.server import (
 )
 from workbench.server.launchers import launcher
 from workbench.server.log_lines import LogMatch, LogRing
-from workbench.server.run_directory import RANK_ENDS, RUN_ID, RunRecord, decode_record, new_run_id
-from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
+from workbench.server.run_directory import (
+    RANK_ENDS_FILE,
+    RUN_ID_PATTERN,
+    RunRecord,
+    decode_record,
+    new_run_id,
+)
+from workbench.server.watched_run import MAX_FAILED_HEALTH_CHECKS, WatchedRun
 
-_First = TypeVar("_First")
-_Second = TypeVar("_Second")
+_FirstResult = TypeVar("_FirstResult")
+_SecondResult = TypeVar("_SecondResult")
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -68,26 +74,32 @@ if TYPE_CHECKING:
     from workbench.server.spinning import SpinWatch
     from workbench.server.watched_rank import RankStart
 
-Event = ServerStatus | LogBatch
+ServerEvent = ServerStatus | LogBatch
 
 READY_TIMEOUT_S = 1800.0  # loading 400 GB of weights from a network disk takes that long
 STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (SGLang)
 _STOP_TRIES = 3  # if the link is lost during a stop
 NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
-FILES = ("plan.json", "ready.json", "stop.json", RANK_ENDS, launcher.FILE)
+READ_FILES = ("plan.json", "ready.json", "stop.json", RANK_ENDS_FILE, launcher.LAUNCHED_FILE)
 
 # between two looks at a run: while its log grows, 4 batches a second of a server that starts, and 2
 # of one that is READY, as many as the screen draws
-_BUSY_S, _TALKING_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 0.5, 1.0, 2.0
-_FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
-_FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
-_CLOCK_S = 2.0  # a host's clock that differs more from what is expected was set
+_BUSY_INTERVAL_S, _TALKING_INTERVAL_S, _STARTING_INTERVAL_S, _READY_INTERVAL_S, _LOST_INTERVAL_S = (
+    0.25,
+    0.5,
+    0.5,
+    1.0,
+    2.0,
+)
+_FULL_READ_INTERVAL_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
+_OTHER_FULL_READ_INTERVAL_S = 15.0  # the end of a process is noticed at once nevertheless
+_CLOCK_SET_S = 2.0  # a host's clock that differs more from what is expected was set
 _GPU_WORKS_PCT = 5.0  # utilization of a GPU on which something runs
-_ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
+_STARTING_ASK_INTERVAL_S, _READY_ASK_INTERVAL_S = 1.0, 5.0
 # limit for /health: while watching (three failures count); for a single check
-_HEALTH_S, _ASK_NOW_S, _PROVE_NOW_S = 5.0, 3.0, 10.0
-_UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
+_HEALTH_TIMEOUT_S, _IMMEDIATE_ASK_TIMEOUT_S, _IMMEDIATE_PROOF_TIMEOUT_S = 5.0, 3.0, 10.0
+_UNDECIDED_STATES = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,7 @@ class Supervisor:
     def __init__(
         self,
         host: Host,
-        on_event: Callable[[Event], None] = lambda event: None,
+        on_event: Callable[[ServerEvent], None] = lambda event: None,
         beat: Beat | None = None,
     ) -> None:
         self.host = host
@@ -232,7 +244,7 @@ class Supervisor:
         prepared = await run_start.prepare_run(self.host, run, command, rank, replaced=replaced)
         return PreparedServer(run_id, lambda: self._launch(prepared), prepared.discard)
 
-    async def _launch(self, prepared: run_start.Preparation) -> ServerStatus:
+    async def _launch(self, prepared: run_start.RunPreparation) -> ServerStatus:
         run = prepared.run
         run_id = run.record.run_id
         self._starting.add(run_id)
@@ -279,7 +291,7 @@ class Supervisor:
         runs that another Workbench process started are watched from now on."""
         root = await self.runs_dir()
         read, self.older = await detached_process.list_runs(
-            self.host, root, files=FILES, newest=newest
+            self.host, root, files=READ_FILES, newest=newest
         )
         for process in read:
             self._update_run(process)
@@ -350,7 +362,7 @@ class Supervisor:
         """Start a new keeper, the process that follows the server, for a run that has lost its
         keeper, if the run's launcher still runs the server. Otherwise record the server's end."""
         try:
-            await launched_runs.keep_again(self.host, run)
+            await launched_runs.start_keeper_again(self.host, run)
             await self._read_status(run)
         except HostError as error:
             run.set_lost(error.message)
@@ -394,7 +406,9 @@ class Supervisor:
             await self.runs()
         if run_id not in self._runs and run_id in self.older:
             run_dir = posixpath.join(await self.runs_dir(), run_id)
-            self._update_run(await detached_process.read_status(self.host, run_dir, files=FILES))
+            self._update_run(
+                await detached_process.read_status(self.host, run_dir, files=READ_FILES)
+            )
         return self._known_run(run_id)
 
     # ---- wait
@@ -414,7 +428,9 @@ class Supervisor:
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
         """Wait until the server is READY, has failed or was stopped, and return its status. Raises
         TimeoutError after `timeout_s` seconds."""
-        return await self.wait(run_id, lambda status: status.state not in _UNDECIDED, timeout_s)
+        return await self.wait(
+            run_id, lambda status: status.state not in _UNDECIDED_STATES, timeout_s
+        )
 
     def _publish(self, run: WatchedRun) -> None:
         if run.refresh():
@@ -442,7 +458,7 @@ class Supervisor:
         watch = self._spin_watch = self._spin_watch or spinning.SpinWatch()
         watch.take(samples, time.monotonic())
         for run in starting:
-            if run.spinning is not None or run.log_silent_s < spinning.SPINS_S:
+            if run.spinning is not None or run.log_silent_s < spinning.SPINNING_AFTER_S:
                 continue
             gpus = watch.spinning(_gpu_indices(run, samples))
             if gpus:
@@ -465,7 +481,7 @@ class Supervisor:
         now_s = time.monotonic()
         watch = run.idle_watch
         read_s = watch.last.at_s if watch is not None and watch.last is not None else 0.0
-        if run.log_silent_s < idle_start.QUIET_S or now_s - read_s < idle_start.READ_S:
+        if run.log_silent_s < idle_start.QUIET_LOG_S or now_s - read_s < idle_start.READ_INTERVAL_S:
             return
         watch = run.idle_watch = watch or idle_start.IdleWatch()
         try:
@@ -476,7 +492,7 @@ class Supervisor:
         used = [sample for sample in self._samples if own is None or sample.index in own]
         works = any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
         run.idle = None
-        if watch.idle_s >= idle_start.IDLE_S and not works:
+        if watch.idle_s >= idle_start.HANGING_AFTER_S and not works:
             run.idle = idle_start.idle_finding(
                 watch, run.status.phase, run.log_silent_s, self._start_before_s(run)
             )
@@ -500,9 +516,9 @@ class Supervisor:
     def _start_before_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
         there was none."""
-        from workbench.server.start_times import start_before
+        from workbench.server.start_times import earlier_start
 
-        before = start_before(run.status, self.statuses())
+        before = earlier_start(run.status, self.statuses())
         return before.ready_after_s if before is not None else None
 
     # ---- stop
@@ -575,7 +591,7 @@ class Supervisor:
         """Read the run's files and processes from the host, update the run, and return the reading.
         Readings of a run do not overlap, so that an older reading never replaces a newer one."""
         async with run.reading:
-            seen = await detached_process.read_status(self.host, run.run_dir, files=FILES)
+            seen = await detached_process.read_status(self.host, run.run_dir, files=READ_FILES)
             if not run.settled:
                 run.update(seen)
             return seen
@@ -603,7 +619,7 @@ class Supervisor:
 
         async def pause() -> None:
             self.ensure_watch()
-            await asyncio.sleep(_BUSY_S)
+            await asyncio.sleep(_BUSY_INTERVAL_S)
 
         def ended() -> bool:
             return not follow or run.has_ended
@@ -683,10 +699,14 @@ class Supervisor:
                 run.state_for_pace in (ServerState.STARTING, ServerState.STOPPING) for run in live
             )
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
-            quiet_s, busy_s = (_STARTING_S, _BUSY_S) if starting else (_READY_S, _TALKING_S)
+            quiet_s, busy_s = (
+                (_STARTING_INTERVAL_S, _BUSY_INTERVAL_S)
+                if starting
+                else (_READY_INTERVAL_S, _TALKING_INTERVAL_S)
+            )
             pause_s = busy_s if any(log_grew) else quiet_s
             if lost:
-                pause_s = _LOST_S
+                pause_s = _LOST_INTERVAL_S
             await asyncio.sleep(self._beat.seconds_to_next_beat(max(pause_s, self.pause_s)))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
@@ -712,12 +732,12 @@ class Supervisor:
         alive, grew = await self._ask_both(
             self._alive(run), log_reading.read_new(self.host, run, self._emit)
         )
-        every_s = _FULL_READ_S.get(run.state_for_pace, _FULL_READ_ELSE_S)
+        every_s = _FULL_READ_INTERVAL_S.get(run.state_for_pace, _OTHER_FULL_READ_INTERVAL_S)
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
         if not alive or (due and await self._has_changed(run)):
             await self._read_fully(run)
         if launched_runs.is_lost(run):
-            await launched_runs.keep_again(self.host, run)
+            await launched_runs.start_keeper_again(self.host, run)
             await self._read_fully(run)
         if not run.facts.alive and run.explained is None:
             await self._explain(run)
@@ -742,11 +762,11 @@ class Supervisor:
         )
 
     async def _ask_both(
-        self, first: Coroutine[Any, Any, _First], second: Coroutine[Any, Any, _Second]
-    ) -> tuple[_First, _Second]:
+        self, first: Coroutine[Any, Any, _FirstResult], second: Coroutine[Any, Any, _SecondResult]
+    ) -> tuple[_FirstResult, _SecondResult]:
         """Return the results of two questions to the host, asked at the same time if it is far."""
         if not self.host.is_local:
-            both: tuple[_First, _Second] = await asyncio.gather(first, second)
+            both: tuple[_FirstResult, _SecondResult] = await asyncio.gather(first, second)
             return both
         try:
             answer = await first
@@ -760,11 +780,11 @@ class Supervisor:
         the last full reading."""
         marks = await asyncio.to_thread(self._marks_now, run)
         run.compared_s = time.monotonic()
-        clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_S
+        clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S
         return marks is None or marks != run.marks or clock_set
 
     def _marks_now(self, run: WatchedRun) -> Marks | None:
-        files = (f"{run.run_dir}/{name}" for name in (*FILES, *detached_process.OWN_FILES))
+        files = (f"{run.run_dir}/{name}" for name in (*READ_FILES, *detached_process.OWN_FILES))
         marks = read_file_marks(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
         settled = run.facts.ready is not None and run.facts.stop_unix_s is None
@@ -798,7 +818,11 @@ class Supervisor:
         """Start a health or readiness check of the run's server if the last check is long enough
         ago and none is running. A readiness check may take minutes, because it waits for the first
         answer."""
-        every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
+        every_s = (
+            _READY_ASK_INTERVAL_S
+            if run.facts.ready and not run.failures
+            else _STARTING_ASK_INTERVAL_S
+        )
         if run.facts.server_began_unix_s is None or not run.record.has_port:
             return  # the launcher has not started it, or it is a rank without a port
         if (
@@ -822,7 +846,9 @@ class Supervisor:
         starting = [run for run in every if run.status.state is ServerState.STARTING]
         await asyncio.gather(
             *(
-                self._check_health(run, timeout_s=_ASK_NOW_S, enough=UNHEALTHY_AFTER)
+                self._check_health(
+                    run, timeout_s=_IMMEDIATE_ASK_TIMEOUT_S, enough=MAX_FAILED_HEALTH_CHECKS
+                )
                 for run in ready
             ),
             *(log_reading.read_log_to_end(self.host, run, self._emit) for run in starting),
@@ -833,26 +859,26 @@ class Supervisor:
         return self.statuses()
 
     async def _prove_now(self, run: WatchedRun) -> None:
-        """Ask a starting server for its first answers, for at most _PROVE_NOW_S seconds. A command
+        """Ask a starting server for its first answers, for at most _IMMEDIATE_PROOF_TIMEOUT_S seconds. A command
         that only lists the servers ends before the watch would have asked."""
         if run.engine is None or run.facts.server_began_unix_s is None or not run.record.has_port:
             return
         if run.task is None or run.task.done():
             run.asked_s = time.monotonic()
             run.task = asyncio.create_task(self._check_readiness(run))
-        await asyncio.wait([run.task], timeout=_PROVE_NOW_S)
+        await asyncio.wait([run.task], timeout=_IMMEDIATE_PROOF_TIMEOUT_S)
 
     async def has_unknown_runs(self) -> bool:
         """Return whether the host has runs that this supervisor has not listed, because another
         Workbench process started them, or that were listed before their start was recorded. Takes
         one round trip."""
         listed = await list_directory_names(self.host, await self.runs_dir())
-        names = {name for name in listed if RUN_ID.fullmatch(name)}
+        names = {name for name in listed if RUN_ID_PATTERN.fullmatch(name)}
         known = {run_id for run_id, run in self._runs.items() if not run.may_begin}
         return bool(names - known - self._starting - set(self.older))
 
     async def _check_health(
-        self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1
+        self, run: WatchedRun, timeout_s: float = _HEALTH_TIMEOUT_S, enough: int = 1
     ) -> None:
         if run.engine is None:
             return

@@ -33,27 +33,27 @@ from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServedText
 from workbench.model.untrusted_text import as_list, as_table
-from workbench.server.small_requests import Ask as AskServer
+from workbench.server.small_requests import AskPath as AskServer
 from workbench.server.small_requests import Reply, error_message_of
 
-TOGETHER = 8
-TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
-LONGER, LONGER_TOKENS = 4, answer_probe.MAX_TOKENS
-MORE = 8  # longer answers, of a model that does not follow
-LONGER_S = 2.0  # that the longer answers may take, by the pace of the short ones
+PROMPTS_TOGETHER = 8
+SHORT_ANSWER_TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
+LONGER_ANSWERS, LONGER_TOKENS = 4, answer_probe.MAX_TOKENS
+MORE_LONGER_ANSWERS = 8  # longer answers, of a model that does not follow
+LONGER_ANSWERS_S = 2.0  # that the longer answers may take, by the pace of the short ones
 REASONING_TOKENS = 256  # if an engine shows no text before the reasoning has ended
-REST_S = 20.0  # for all requests after the first answer
+OTHER_PROMPTS_TIMEOUT_S = 20.0  # for all requests after the first answer
 
 CHAT, COMPLETIONS, EMBEDDINGS = "chat", "completions", "embeddings"
-PATHS = {
+PATH_OF_INTERFACE = {
     CHAT: "/v1/chat/completions",
     COMPLETIONS: "/v1/completions",
     EMBEDDINGS: "/v1/embeddings",
 }
-_BUSY = (429, 503)  # too many requests, overloaded
-_TOO_LONG = "the text is not judged: the server's context is too short for the prompts ({})"
-VECTOR = "text.vector"
-FAILED_TOGETHER = "text.failed-together"
+_BUSY_STATUSES = (429, 503)  # too many requests, overloaded
+_TOO_LONG_REASON = "the text is not judged: the server's context is too short for the prompts ({})"
+VECTOR_CODE = "text.vector"
+FAILED_TOGETHER_CODE = "text.failed-together"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,20 @@ async def probe_text(
     completion is tried first, then a plain completion, which needs no chat
     template, then an embedding."""
     reasons = []
-    for endpoint in PATHS:
+    for endpoint in PATH_OF_INTERFACE:
         asker = _Asker(ask_server, model, endpoint, too_long)
         reply, first = await asker.send_first_prompt(first_timeout_s)
         if first is not None:
             await asker.send_other_prompts(first)
             return Probe(asker.judge_answers(nonsense_expected))
         if asker.is_too_long(reply):
-            return Probe(ServedText(endpoint, 0, unjudged=_TOO_LONG.format(_why_no_answer(reply))))
-        reasons.append(f"{PATHS[endpoint]} returned no answer ({_why_no_answer(reply)})")
-        if reply.status is None or reply.status in _BUSY:
+            return Probe(
+                ServedText(endpoint, 0, unjudged=_TOO_LONG_REASON.format(_why_no_answer(reply)))
+            )
+        reasons.append(
+            f"{PATH_OF_INTERFACE[endpoint]} returned no answer ({_why_no_answer(reply)})"
+        )
+        if reply.status is None or reply.status in _BUSY_STATUSES:
             break  # another endpoint of the same server would not answer either
     return Probe(reason="; ".join(reasons))
 
@@ -116,7 +120,7 @@ class Vector:
         return f"[{shown}, …] ({len(self.numbers)} numbers)"
 
 
-Answered = Probed | Vector
+ProbeAnswer = Probed | Vector
 
 
 class _Asker:
@@ -127,21 +131,23 @@ class _Asker:
     ) -> None:
         self._ask_server, self._model, self._endpoint = ask_server, model, endpoint
         self._too_long = too_long
-        self._tokens = TOKENS
-        alone, again, *others = answer_probe.short_asks(2 + TOGETHER + LONGER + MORE)
+        self._tokens = SHORT_ANSWER_TOKENS
+        alone, again, *others = answer_probe.short_asks(
+            2 + PROMPTS_TOGETHER + LONGER_ANSWERS + MORE_LONGER_ANSWERS
+        )
         self._alone, self._again = alone, again
-        self._together = [replace(ask, place=Place.TOGETHER) for ask in others[:TOGETHER]]
-        longer = [replace(ask, place=Place.LONGER) for ask in others[TOGETHER:]]
-        self._longer, self._more = longer[:LONGER], longer[LONGER:]
-        self._answers: list[Answered] = []
+        self._together = [replace(ask, place=Place.TOGETHER) for ask in others[:PROMPTS_TOGETHER]]
+        longer = [replace(ask, place=Place.LONGER) for ask in others[PROMPTS_TOGETHER:]]
+        self._longer, self._more = longer[:LONGER_ANSWERS], longer[LONGER_ANSWERS:]
+        self._answers: list[ProbeAnswer] = []
         self._failed: list[Reply] = []
 
-    async def send_first_prompt(self, timeout_s: float) -> tuple[Reply, Answered | None]:
+    async def send_first_prompt(self, timeout_s: float) -> tuple[Reply, ProbeAnswer | None]:
         """Send the prompt that is sent alone. Return the reply, and the answer in it; None if it
         contains none."""
         return await self._send(self._alone, timeout_s)
 
-    async def send_other_prompts(self, first: Answered) -> None:
+    async def send_other_prompts(self, first: ProbeAnswer) -> None:
         """Send the other prompts, and keep all answers that come in time. `first` is the answer to
         the first prompt."""
         alone = []
@@ -153,7 +159,7 @@ class _Asker:
             if first.defect:  # one odd answer may be chance
                 alone = [self._again]
         try:
-            async with asyncio.timeout(REST_S):
+            async with asyncio.timeout(OTHER_PROMPTS_TIMEOUT_S):
                 for ask in alone:
                     await self._keep(ask)
                 began = time.monotonic()
@@ -169,9 +175,13 @@ class _Asker:
     def _has_time_for_longer(self, short_s: float) -> bool:
         """Return whether longer answers take little time, if the short ones took `short_s`. Vectors
         have one length, and with hidden reasoning all answers are long."""
-        if self._endpoint == EMBEDDINGS or self._tokens != TOKENS:
+        if self._endpoint == EMBEDDINGS or self._tokens != SHORT_ANSWER_TOKENS:
             return False
-        if self._failed or not self._answers or short_s * LONGER_TOKENS / TOKENS > LONGER_S:
+        if (
+            self._failed
+            or not self._answers
+            or short_s * LONGER_TOKENS / SHORT_ANSWER_TOKENS > LONGER_ANSWERS_S
+        ):
             return False
         return not all(one.defect for one in self._answers)
 
@@ -183,14 +193,14 @@ class _Asker:
         return not self._failed and 2 * len(lost) > len(self._answers)
 
     async def _keep(self, ask: Ask) -> None:
-        reply, answered = await self._send(ask, REST_S)
+        reply, answered = await self._send(ask, OTHER_PROMPTS_TIMEOUT_S)
         if answered is not None:
             self._answers.append(answered)
         elif self._is_failure(reply):
             self._failed.append(reply)
 
-    async def _send(self, ask: Ask, timeout_s: float) -> tuple[Reply, Answered | None]:
-        path = PATHS[self._endpoint]
+    async def _send(self, ask: Ask, timeout_s: float) -> tuple[Reply, ProbeAnswer | None]:
+        path = PATH_OF_INTERFACE[self._endpoint]
         reply = await self._ask_server(path, self._request_body(ask), timeout_s)
         if reply.status != 200:
             return reply, None
@@ -210,7 +220,7 @@ class _Asker:
 
     def _is_failure(self, reply: Reply) -> bool:
         """Return whether a reply without an answer is a fault of the server."""
-        if reply.status is None or reply.status in _BUSY:
+        if reply.status is None or reply.status in _BUSY_STATUSES:
             return False
         return not self.is_too_long(reply)
 
@@ -245,7 +255,7 @@ class _Asker:
         return answer_probe.judge_probe(
             probed,
             model=self._model,
-            together=TOGETHER,
+            together=PROMPTS_TOGETHER,
             nonsense_expected=nonsense_expected,
         )
 
@@ -253,10 +263,10 @@ class _Asker:
         if self._failed:
             why = _why_no_answer(self._failed[0])
             text = (
-                f"failures under load: {len(self._failed)} of {TOGETHER} requests that were sent at "
+                f"failures under load: {len(self._failed)} of {PROMPTS_TOGETHER} requests that were sent at "
                 f"once failed, although one alone was answered ({why})"
             )
-            yield Finding(Level.ERROR, FAILED_TOGETHER, text)
+            yield Finding(Level.ERROR, FAILED_TOGETHER_CODE, text)
 
     def _excerpt(self) -> str:
         if not self._answers:
@@ -266,18 +276,18 @@ class _Asker:
 
     def _why_not_judged(self) -> str:
         if not self._answers:
-            return f"the model gave no text within {REASONING_TOKENS} tokens and {REST_S:.0f} s"
+            return f"the model gave no text within {REASONING_TOKENS} tokens and {OTHER_PROMPTS_TIMEOUT_S:.0f} s"
         came = sum(one.ask.place is Place.TOGETHER for one in self._answers)
-        missing = TOGETHER - came - len(self._failed)
+        missing = PROMPTS_TOGETHER - came - len(self._failed)
         if missing <= 0:
             return ""
         return (
-            f"{missing} of {TOGETHER} requests that were sent at once were refused or had no answer "
-            f"within {REST_S:.0f} s, so the text under load is not judged in full"
+            f"{missing} of {PROMPTS_TOGETHER} requests that were sent at once were refused or had no answer "
+            f"within {OTHER_PROMPTS_TIMEOUT_S:.0f} s, so the text under load is not judged in full"
         )
 
 
-def _may_be_cut_before_text(answered: Answered) -> bool:
+def _may_be_cut_before_text(answered: ProbeAnswer) -> bool:
     """Return whether an answer may be empty only because it was too short: some engines show no
     text before the reasoning has ended."""
     if isinstance(answered, Vector):
@@ -291,10 +301,10 @@ def _vector_findings(vectors: Sequence[Vector]) -> list[Finding]:
     if broken:
         first = broken[0]
         text = f"broken vectors: {len(broken)} of {len(vectors)}; one {first.defect}"
-        return [Finding(Level.ERROR, VECTOR, text, evidence=first.excerpt)]
+        return [Finding(Level.ERROR, VECTOR_CODE, text, evidence=first.excerpt)]
     if len(vectors) > 1 and len({one.numbers for one in vectors}) == 1:
         text = f"equal vectors: {len(vectors)} different texts have the same one"
-        return [Finding(Level.ERROR, VECTOR, text, evidence=vectors[0].excerpt)]
+        return [Finding(Level.ERROR, VECTOR_CODE, text, evidence=vectors[0].excerpt)]
     return []
 
 

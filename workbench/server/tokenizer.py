@@ -9,7 +9,7 @@ from workbench.model.untrusted_text import as_table
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
-    from workbench.server.small_requests import Ask
+    from workbench.server.small_requests import AskPath
 
 TIMEOUT_S = 10.0
 
@@ -19,7 +19,7 @@ class Tokenizer:
     reason why the last count failed. `max_model_len` is the server's context length in tokens, None until the server
     has reported it."""
 
-    def __init__(self, ask: Ask, engine: Engine, model: str) -> None:
+    def __init__(self, ask: AskPath, engine: Engine, model: str) -> None:
         self._ask, self._engine, self._model = ask, engine, model
         self.problem: str | None = None
         self.max_model_len: int | None = None

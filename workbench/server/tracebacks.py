@@ -17,12 +17,12 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server import native_backtraces
 
-_MOST_ERRORS = 40  # that are kept: the first ones are the cause
-_MOST_FRAMES = 200  # of one traceback
-_LONGEST_MESSAGE = 500  # characters
-_MOST_WRITERS = 64  # processes of which an unfinished traceback is kept
-_MOST_BETWEEN = 500  # lines of other text within a traceback
-_FRAME = re.compile(
+_MAX_ERRORS = 40  # that are kept: the first ones are the cause
+_MAX_FRAMES = 200  # of one traceback
+_MAX_MESSAGE_CHARACTERS = 500  # characters
+_MAX_WRITERS = 64  # processes of which an unfinished traceback is kept
+_MAX_OTHER_LINES = 500  # lines of other text within a traceback
+_FRAME_LINE = re.compile(
     r"""
     # Python, and its faulthandler without the second comma; Rich breaks long lines before a word
     ^\s*(?:File\ )?"(?P<path>[^"]{1,400})",\ line\ (?P<line>\d{1,7}),?\ in
@@ -33,48 +33,60 @@ _FRAME = re.compile(
     """,
     re.VERBOSE,
 )
-_BEGINS = "Traceback (most recent call last)"
-_IN_TRACEBACK = "File "
-_REFUSED = " validation error"  # of pydantic, also without a traceback
-_IGNORED = "Exception ignored in"
-_CRASHED = "Fatal Python error: "
-_CAUSED = "The above exception was the direct cause"
-_WHILE_HANDLING = "During handling of the above exception"
-_MARKS = (
-    *(_CRASHED, _IGNORED, _IN_TRACEBACK, _REFUSED, _CAUSED, _WHILE_HANDLING, _BEGINS),
-    *native_backtraces.MARKS,
+_TRACEBACK_HEADING = "Traceback (most recent call last)"
+_FRAME_WORD = "File "
+_VALIDATION_ERROR_WORDS = " validation error"  # of pydantic, also without a traceback
+_IGNORED_HEADING = "Exception ignored in"
+_CRASH_HEADING = "Fatal Python error: "
+_CAUSE_HEADING = "The above exception was the direct cause"
+_HANDLING_HEADING = "During handling of the above exception"
+_TRACEBACK_MARKS = (
+    *(
+        _CRASH_HEADING,
+        _IGNORED_HEADING,
+        _FRAME_WORD,
+        _VALIDATION_ERROR_WORDS,
+        _CAUSE_HEADING,
+        _HANDLING_HEADING,
+        _TRACEBACK_HEADING,
+    ),
+    *native_backtraces.BACKTRACE_MARKS,
 )
-_RAISED = re.compile(
+_RAISED_ERROR_LINE = re.compile(
     r"^(?P<kind>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:\([A-Z]\w*\))?(?:: ?(?P<message>.*))?$"
 )
-_SOURCE = re.compile(r"^\s+assert ")
-_PIECE = re.compile(r"^(?:[\w.<>/]*[\"')]{0,2}|File)\s*$")  # of a line that Rich has broken
+_ASSERT_LINE = re.compile(r"^\s+assert ")
+_BROKEN_LINE_PIECE = re.compile(
+    r"^(?:[\w.<>/]*[\"')]{0,2}|File)\s*$"
+)  # of a line that Rich has broken
 # what stands before the package in the path of a file
-_PACKAGE = (
+_BEFORE_PACKAGE = (
     r"^.*(?:site|dist)-packages/|^.*/(?=(?:vllm|sglang|exllamav\d|flashinfer|transformers|torch)/)"
 )
-_TO_PACKAGE = re.compile(rf"{_PACKAGE}|^.*/python3\.\d+/|^.*/(?=(?:backends|endpoints)/)|^/")
-_IN_PACKAGE = re.compile(rf"(?:{_PACKAGE})(?P<package>[A-Za-z]\w*)/")
-_VALIDATION = re.compile(r"\d+ validation errors? for \w+$")
+_PATH_TO_PACKAGE = re.compile(
+    rf"{_BEFORE_PACKAGE}|^.*/python3\.\d+/|^.*/(?=(?:backends|endpoints)/)|^/"
+)
+_PACKAGE_IN_PATH = re.compile(rf"(?:{_BEFORE_PACKAGE})(?P<package>[A-Za-z]\w*)/")
+_VALIDATION_MESSAGE = re.compile(r"\d+ validation errors? for \w+$")
 # An error while one of these is handled says more: a look-up or an attempt has failed before it.
-_ATTEMPTS = re.compile(
+_ATTEMPT_ERRORS = re.compile(
     r"(?:KeyError|IndexError|StopIteration|CancelledError|Empty|ModuleNotFoundError|ImportError"
     r"|AttributeError|CalledProcessError|FileNotFoundError)$"
 )
 # Their messages have only what was looked up; an error raised from them says what that means.
-_LOOK_UPS = ("KeyError", "IndexError", "StopIteration")
-_FEW_WORDS = 5
-_NUMPY_WARNS = "AttributeError: _ARRAY_API not found"  # then it imports the package all the same
+_LOOKUP_ERRORS = ("KeyError", "IndexError", "StopIteration")
+_MAX_FEW_WORDS = 5
+_NUMPY_WARNING = "AttributeError: _ARRAY_API not found"  # then it imports the package all the same
 # what Python calls when a process has ended its work
-_CLEANUP = ("_run_finalizers", "_exit_function", "__del__")
-_SERVES_REQUESTS = re.compile(
+_CLEANUP_FUNCTIONS = ("_run_finalizers", "_exit_function", "__del__")
+_REQUEST_HANDLER_PATH = re.compile(
     r"uvicorn/protocols|starlette/(?:middleware|_exception_handler)|fastapi/routing\.py (?:app|run_)"
     r"|entrypoints/openai/\S*serving\w*\.py (?:create_|_?preprocess|handle_request|_convert|\w+_generator)"
     r"|sglang/srt/managers/tokenizer_manager\.py (?:_wait_one_response|generate_request)"
     r"|/(?:tool_parsers?|reasoning|function_call)/\S+\.py (?:extract_|parse_|detect_|structure_info)"
 )
 # what a request or an answer must look like
-_REQUEST_FORM = re.compile(
+_REQUEST_VALIDATION_ERROR = re.compile(
     r"validation errors? for (?:Chat|Completion|Embedding|Response|Rerank|Score|Message)\w*"
     r"(?:Request|Response|Choice|Message|Param)|BadRequestError: "
 )
@@ -91,7 +103,7 @@ class Frame:
     @property
     def call(self) -> str:
         """The path from the package on, and the function."""
-        return f"/{_TO_PACKAGE.sub('', self.path)} {self.function}"
+        return f"/{_PATH_TO_PACKAGE.sub('', self.path)} {self.function}"
 
     @property
     def place(self) -> str:
@@ -104,7 +116,7 @@ class Frame:
     @property
     def package(self) -> str | None:
         """The package that the file belongs to; None if its path does not say."""
-        found = _IN_PACKAGE.match(self.path)
+        found = _PACKAGE_IN_PATH.match(self.path)
         return found["package"] if found else None
 
 
@@ -125,19 +137,19 @@ class RaisedError:
     @property
     def is_attempt(self) -> bool:
         """Whether the error is of a kind that code often raises and handles, such as a look-up."""
-        return bool(_ATTEMPTS.search(self.kind))
+        return bool(_ATTEMPT_ERRORS.search(self.kind))
 
     @property
     def ended_one_request(self) -> bool:
         """Whether the error ended the answer to one request, and not the server."""
-        if _REQUEST_FORM.search(self.line):
+        if _REQUEST_VALIDATION_ERROR.search(self.line):
             return True
         starts = any(frame.function == "lifespan" for frame in self.frames)
-        return not starts and any(_SERVES_REQUESTS.search(frame.call) for frame in self.frames)
+        return not starts and any(_REQUEST_HANDLER_PATH.search(frame.call) for frame in self.frames)
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenTraceback:
     """The traceback that one process is writing."""
 
     frames: list[Frame] = field(default_factory=list)
@@ -159,7 +171,7 @@ class TracebackReader:
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
         self._split = split
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenTraceback] = {}
         self.errors: tuple[RaisedError, ...] = ()
         self.ignored: frozenset[int | None] = (
             frozenset()
@@ -168,11 +180,11 @@ class TracebackReader:
 
     def feed(self, lines: Sequence[str], first: int | None) -> None:
         """Add lines of the log. `first` is the number of the first one, None if unknown."""
-        if len(self.errors) >= _MOST_ERRORS:
+        if len(self.errors) >= _MAX_ERRORS:
             return
         waiting = any(one.reading or one.continues or one.crashed for one in self._open.values())
         text = "" if waiting else "\n".join(lines)
-        if not waiting and not any(mark in text for mark in _MARKS):
+        if not waiting and not any(mark in text for mark in _TRACEBACK_MARKS):
             return
         for offset, line in enumerate(lines):
             self._read_line(line, None if first is None else first + offset)
@@ -189,80 +201,82 @@ class TracebackReader:
         writer, text = self._split(line)
         call = native_backtraces.parse_backtrace_call(text)
         if call is not None:
-            if len(self.native_calls) < _MOST_FRAMES:
+            if len(self.native_calls) < _MAX_FRAMES:
                 self.native_calls = (*self.native_calls, call)
             return
-        if text.startswith(_CRASHED):
-            self._open[writer] = _Open(crashed=RaisedError(text, "Fatal", number, ()))
+        if text.startswith(_CRASH_HEADING):
+            self._open[writer] = _OpenTraceback(crashed=RaisedError(text, "Fatal", number, ()))
             return
-        if text.startswith(_IGNORED):
-            self._open[writer] = _Open(ignored=True)
+        if text.startswith(_IGNORED_HEADING):
+            self._open[writer] = _OpenTraceback(ignored=True)
             return
-        if _BEGINS in text:
-            if len(self._open) >= _MOST_WRITERS:
+        if _TRACEBACK_HEADING in text:
+            if len(self._open) >= _MAX_WRITERS:
                 self._open.clear()
-            before = self._open.get(writer, _Open())
-            begun = _Open([], before.replaces, before.caused, reading=True)
+            before = self._open.get(writer, _OpenTraceback())
+            begun = _OpenTraceback([], before.replaces, before.caused, reading=True)
             begun.ignored = before.ignored
             self._open[writer] = begun
             return
         own = self._open.get(writer)
-        if own is None and (_FRAME.match(text) or _VALIDATION.search(text)):
-            own = self._open[writer] = _Open()  # the beginning of the traceback is not in the log
+        if own is None and (_FRAME_LINE.match(text) or _VALIDATION_MESSAGE.search(text)):
+            own = self._open[writer] = (
+                _OpenTraceback()
+            )  # the beginning of the traceback is not in the log
         if own is None:
             return
-        if text.startswith(_CAUSED):
+        if text.startswith(_CAUSE_HEADING):
             own.caused = True
-        elif text.startswith(_WHILE_HANDLING):
+        elif text.startswith(_HANDLING_HEADING):
             own.replaces = True
         elif own.crashed is not None:
             self._read_crash(own, text)
-        elif own.reading or _FRAME.match(text) or _VALIDATION.search(text):
+        elif own.reading or _FRAME_LINE.match(text) or _VALIDATION_MESSAGE.search(text):
             own.reading = True
             self._read_text_of_process(writer, text, number)
         elif own.continues and text.strip():
             last = self.errors[-1]
-            line = f"{last.line} {text.strip()}"[:_LONGEST_MESSAGE]
+            line = f"{last.line} {text.strip()}"[:_MAX_MESSAGE_CHARACTERS]
             self.errors = (*self.errors[:-1], replace(last, line=line))
             own.continues -= 1
 
-    def _read_crash(self, own: _Open, text: str) -> None:
-        frame = _FRAME.match(text)
-        if frame is not None and len(own.frames) < _MOST_FRAMES:
+    def _read_crash(self, own: _OpenTraceback, text: str) -> None:
+        frame = _FRAME_LINE.match(text)
+        if frame is not None and len(own.frames) < _MAX_FRAMES:
             own.frames.append(_frame_of_match(frame))
         elif own.frames and own.crashed is not None:
             frames = tuple(reversed(own.frames))
-            self.errors = (*self.errors, replace(own.crashed, frames=frames))[:_MOST_ERRORS]
+            self.errors = (*self.errors, replace(own.crashed, frames=frames))[:_MAX_ERRORS]
             own.crashed, own.frames = None, []
         else:
             own.between += 1
-            own.crashed = own.crashed if own.between < _MOST_BETWEEN else None
+            own.crashed = own.crashed if own.between < _MAX_OTHER_LINES else None
 
     def _read_text_of_process(self, writer: str, text: str, number: int | None) -> None:
         own = self._open[writer]
-        frame = _FRAME.match(text)
+        frame = _FRAME_LINE.match(text)
         if frame is not None:
-            if len(own.frames) < _MOST_FRAMES:
+            if len(own.frames) < _MAX_FRAMES:
                 own.frames.append(_frame_of_match(frame))
             own.left, own.between = False, 0
             own.last = RaisedError(text.strip(), "", number, tuple(own.frames))
             return
-        raised = _RAISED.match(text)
-        if raised is None or not (own.frames or _VALIDATION.search(text)):
-            own.source = text.strip() if _SOURCE.search(text) else own.source
-            own.left = own.left or not (text[:1].isspace() or _PIECE.match(text))
+        raised = _RAISED_ERROR_LINE.match(text)
+        if raised is None or not (own.frames or _VALIDATION_MESSAGE.search(text)):
+            own.source = text.strip() if _ASSERT_LINE.search(text) else own.source
+            own.left = own.left or not (text[:1].isspace() or _BROKEN_LINE_PIECE.match(text))
             own.between += 1
-            own.reading = own.between < _MOST_BETWEEN
+            own.reading = own.between < _MAX_OTHER_LINES
             return
         kind = raised["kind"].rpartition(".")[2]
         told = f"{text}: {own.source}" if text == "AssertionError" and own.source else text
         error = RaisedError(told, kind, number, tuple(own.frames), own.replaces, own.caused)
-        cleanup = any(frame.function in _CLEANUP for frame in own.frames)
-        if own.ignored or cleanup or told == _NUMPY_WARNS:
+        cleanup = any(frame.function in _CLEANUP_FUNCTIONS for frame in own.frames)
+        if own.ignored or cleanup or told == _NUMPY_WARNING:
             self.ignored |= {number}
             del self._open[writer]
             return
-        self.errors = (*self.errors, error)[:_MOST_ERRORS]
+        self.errors = (*self.errors, error)[:_MAX_ERRORS]
         for one in self._open.values():
             one.continues = 0
         own.frames, own.reading, own.replaces, own.caused = [], False, False, False
@@ -274,7 +288,9 @@ def _says_more_than(error: RaisedError, before: RaisedError) -> bool:
     """Return whether the error says more than the error before it, from which it was raised."""
     command = before.kind == "CalledProcessError"
     repeats = before.line.partition(": ")[2] in error.line
-    looked_up = before.kind in _LOOK_UPS and not repeats and len(error.line.split()) > _FEW_WORDS
+    looked_up = (
+        before.kind in _LOOKUP_ERRORS and not repeats and len(error.line.split()) > _MAX_FEW_WORDS
+    )
     return (error.replaces and before.is_attempt) or (error.caused and (command or looked_up))
 
 
@@ -287,7 +303,7 @@ def _frame_of_match(found: re.Match[str]) -> Frame:
 
 def _lines_to_come(message: str) -> int:
     """Return how many more lines belong to the message of an error."""
-    if _VALIDATION.search(message):
+    if _VALIDATION_MESSAGE.search(message):
         return 2  # the name of the field, then what is wrong with it
     return 1 if message.endswith(":") else 0
 

@@ -17,10 +17,10 @@ from workbench.model.errors import HostError
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 
-PROGRAM, ORDERS = "rank_watch.py", "watch.json"
+RANK_WATCH_PROGRAM, ORDERS_FILE = "rank_watch.py", "watch.json"
 # Seconds. A network that is gone for five minutes has ended the server as well: vLLM waits as long
 # for a step of a rank (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS).
-TIMES: Mapping[str, float] = MappingProxyType(
+WATCH_TIMES_S: Mapping[str, float] = MappingProxyType(
     {
         "beat_s": 5.0,
         "silent_s": 300.0,
@@ -31,14 +31,14 @@ TIMES: Mapping[str, float] = MappingProxyType(
         "grace_s": 5.0,
     }
 )
-_FREE_PORT = """import socket, sys
+_FREE_PORT_SCRIPT = """import socket, sys
 with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET) as one:
     one.bind((sys.argv[1], 0))
     print(one.getsockname()[1])
 """
-# $1 run directory, $2 _WATCH, then the server's command, which becomes this process. The watch is
+# $1 run directory, $2 _WATCH_SCRIPT, then the server's command, which becomes this process. The watch is
 # no child of it.
-_WATCHED = r"""
+_START_WATCHED_SCRIPT = r"""
 dir=$1 watch=$2
 shift 2
 if command -v python3 >/dev/null 2>&1; then
@@ -50,14 +50,14 @@ fi
 exec "$@"
 """
 # $1 run directory, $2 process id of the server. A watch that was killed is started again.
-_WATCH = r"""
+_WATCH_SCRIPT = r"""
 dir=$1 server=$2
 trap '' TERM INT HUP
 while python3 -I -S "$dir/rank_watch.py" "$dir" "$server"; [ "$?" -gt 128 ] && kill -0 "$server" 2>/dev/null; do
     sleep 1
 done
 """
-UNWATCHED = "cluster.unwatched"
+UNWATCHED_CODE = "cluster.unwatched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class RankWatch:
     address: str  # of the head, in the network of the nodes
     port: int
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
-    times: Mapping[str, float] = field(default_factory=lambda: TIMES)
+    times: Mapping[str, float] = field(default_factory=lambda: WATCH_TIMES_S)
 
     def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
         """Return the command that starts the watch process of a rank in the background and then the
         server `argv`."""
-        return ("sh", "-c", _WATCHED, "sh", run_dir, _WATCH, *argv)
+        return ("sh", "-c", _START_WATCHED_SCRIPT, "sh", run_dir, _WATCH_SCRIPT, *argv)
 
     def files(self, own: str) -> Mapping[str, str]:
         """Return the files that the watch process of the rank called `own` needs in its run
@@ -88,8 +88,8 @@ class RankWatch:
             "key": self.key,
             "times": dict(self.times),
         }
-        program = Path(__file__).with_name(PROGRAM).read_text("utf-8")
-        return {PROGRAM: program, ORDERS: json.dumps(orders)}
+        program = Path(__file__).with_name(RANK_WATCH_PROGRAM).read_text("utf-8")
+        return {RANK_WATCH_PROGRAM: program, ORDERS_FILE: json.dumps(orders)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ class RankStart:
 
     @property
     def own_name(self) -> str:
-        return next(named(rank) for rank in self.server.ranks if rank.run_id == self.run_id)
+        return next(name_rank(rank) for rank in self.server.ranks if rank.run_id == self.run_id)
 
 
-def named(rank: ClusterRank) -> str:
+def name_rank(rank: ClusterRank) -> str:
     return f"{rank.label} on {rank.host}"
 
 
@@ -119,13 +119,13 @@ async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankW
     if not address or len(server.ranks) < 2:
         return None
     try:
-        done = await head.run(["python3", "-I", "-S", "-c", _FREE_PORT, address])
+        done = await head.run(["python3", "-I", "-S", "-c", _FREE_PORT_SCRIPT, address])
     except HostError:
         return None
     port = done.out.strip()
     if done.returncode != 0 or not port.isdecimal() or len(port) > 5:
         return None
-    return RankWatch(tuple(map(named, server.ranks)), address, int(port))
+    return RankWatch(tuple(map(name_rank, server.ranks)), address, int(port))
 
 
 def unwatched_ranks_warning(server: ClusterRun) -> tuple[Finding, ...]:
@@ -139,4 +139,4 @@ def unwatched_ranks_warning(server: ClusterRun) -> tuple[Finding, ...]:
         "known address or python3"
     )
     fix = f"install python3 on {host}, and give its address in the cluster of hosts.toml"
-    return (Finding(Level.WARN, UNWATCHED, text, fix=fix),)
+    return (Finding(Level.WARN, UNWATCHED_CODE, text, fix=fix),)

@@ -24,10 +24,10 @@ from workbench.model.untrusted_numbers import number_for_field
 from workbench.server import log_patterns, readiness
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.launchers import launcher
-from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
+from workbench.server.launchers.launcher import Launch, LaunchedServer, launch_of, parse_launched
 from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import (
-    RANK_ENDS,
+    RANK_ENDS_FILE,
     ReadyFacts,
     RunFacts,
     RunRecord,
@@ -37,7 +37,7 @@ from workbench.server.run_directory import (
 from workbench.server.run_state import ending_finding, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
 from workbench.server.start_lines import StartLines
-from workbench.server.start_times import FIRST, PhaseClock
+from workbench.server.start_times import FIRST_PHASE, PhaseClock
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     from workbench.server.python_stacks import Stacks
 
 _SILENT_STEP_S = 3.0
-_BEGIN_S = 600.0  # from the record of a run to its start, at most: an image may be pulled
-_FIRST_LINES = 2000  # of a log, in which the engine names its version
-UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
-STUCK_S = 120.0  # a starting server without a new log line for so long may be stuck
+_MAX_BEGIN_DELAY_S = 600.0  # from the record of a run to its start, at most: an image may be pulled
+_VERSION_SEARCH_LINES = 2000  # of a log, in which the engine names its version
+MAX_FAILED_HEALTH_CHECKS = (
+    3  # failed health checks in a row before a ready server counts as unresponsive
+)
+STUCK_AFTER_S = 120.0  # a starting server without a new log line for so long may be stuck
 # vLLM writes this each minute while a worker hangs
-_WAITING = "No available shared memory broadcast block"
+_WORKER_HANGS_LINE = "No available shared memory broadcast block"
 
 
 class WatchedRun:
@@ -117,7 +119,7 @@ class WatchedRun:
         self.record = replace(self.record, created_unix_s=time.time())
         self.facts = replace(self.facts, record=self.record, started_unix_s=time.time())
         self.started_s = self.read_at_s = time.monotonic()
-        self._clock = PhaseClock([(FIRST, self.started_s)])
+        self._clock = PhaseClock([(FIRST_PHASE, self.started_s)])
 
     @property
     def log_path(self) -> str:
@@ -157,7 +159,7 @@ class WatchedRun:
         if began or not self.adopted:
             return False
         written_unix_s = self.record.created_unix_s or self.seen_unix_s
-        return facts.stop_unix_s is None and time.time() - written_unix_s < _BEGIN_S
+        return facts.stop_unix_s is None and time.time() - written_unix_s < _MAX_BEGIN_DELAY_S
 
     @property
     def log_silent_s(self) -> float:
@@ -179,7 +181,7 @@ class WatchedRun:
         """Update the run from `seen`, a full reading of its directory and its processes."""
         ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
         was_ready = ready is not None
-        launched = parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched
+        launched = parse_launched(seen.files.get(launcher.LAUNCHED_FILE)) or self.facts.launched
         if ready and launched and _was_restarted_since(ready, launched):
             ready = None
         self.read_at_s = time.monotonic()
@@ -204,7 +206,7 @@ class WatchedRun:
             stop_unix_s=_stop_time(seen.files.get("stop.json")) or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
-            rank_ends=decode_rank_ends(seen.files.get(RANK_ENDS, b"")) or self.facts.rank_ends,
+            rank_ends=decode_rank_ends(seen.files.get(RANK_ENDS_FILE, b"")) or self.facts.rank_ends,
             launched=launched,
         )
 
@@ -264,10 +266,14 @@ class WatchedRun:
         None if no line is complete. Until the server is ready, take its start-up phase, engine
         version and port from these lines."""
         # A server that another Workbench started may be READY before its version is read.
-        first = self._start.version is None and self.follower.ring.total < _FIRST_LINES
+        first = self._start.version is None and self.follower.ring.total < _VERSION_SEARCH_LINES
         batch = self.follower.feed(data, at)
         forms = self._search_log_lines(batch)
-        if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
+        if (
+            batch is None
+            or not batch.lines
+            or not all(_WORKER_HANGS_LINE in line for line in batch.lines)
+        ):
             self._last_line_s, self.spinning = time.monotonic(), None
             self.idle_watch, self.idle, self.stacks = None, None, None
         if self.facts.ready is None or first:
@@ -337,7 +343,11 @@ class WatchedRun:
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = self.log_silent_s
-        if status.state is ServerState.STARTING and self.record.has_port and silent_s > STUCK_S:
+        if (
+            status.state is ServerState.STARTING
+            and self.record.has_port
+            and silent_s > STUCK_AFTER_S
+        ):
             stuck = log_patterns.stuck_start_findings(
                 self._last_line, self.record.engine, self._start.phase, silent_s
             )
@@ -361,9 +371,9 @@ class WatchedRun:
     def _with_stacks(self, finding: Finding) -> Finding:
         if self.stacks is None:
             return finding
-        from workbench.server.python_stacks import with_stacks
+        from workbench.server.python_stacks import add_stacks
 
-        return with_stacks(finding, self.stacks)
+        return add_stacks(finding, self.stacks)
 
     def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
         """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A
@@ -378,7 +388,7 @@ class WatchedRun:
         """Return the number of seconds for which the server has not answered health checks; None if
         it answers. The number is rounded down to a multiple of 3, so that the status changes less
         often."""
-        if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
+        if self.failures < MAX_FAILED_HEALTH_CHECKS or self._silent_since_s is None:
             return None
         return max(
             1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S
@@ -420,7 +430,7 @@ class WatchedRun:
         await self.disconnect()
 
 
-def _was_restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
+def _was_restarted_since(ready: ReadyFacts, launched: LaunchedServer) -> bool:
     """Return whether the launcher has restarted the server since the server was ready."""
     if ready.pid and launched.pid:
         return launched.pid != ready.pid

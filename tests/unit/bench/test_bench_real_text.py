@@ -96,7 +96,7 @@ def test_a_body_made_before_gets_another_mark_and_nothing_else(spec: BenchSpec) 
     def check(changed: Workload) -> None:
         for index in (*range(0, 900, 30), *range(0, 900, 30)):
             for warmup in (False, True):
-                sent = json.loads(changed.body(index, warmup=warmup))
+                sent = json.loads(changed.request_body(index, warmup=warmup))
                 expected = changed.prompt_fields(index, warmup=warmup) | spec.extra_body
                 assert {name: sent.pop(name) for name in expected} == expected
                 assert sent["max_tokens"] == changed.max_tokens(index, warmup=warmup)
@@ -106,7 +106,7 @@ def test_a_body_made_before_gets_another_mark_and_nothing_else(spec: BenchSpec) 
     check(workload)
     workload.calibrate_words([(0, 300)])
     check(workload)
-    before = json.loads(workload.body(0, warmup=False))
+    before = json.loads(workload.request_body(0, warmup=False))
     assert workload.drop_rejected_fields(400, "unknown field min_tokens", before)
     check(workload)
 

@@ -88,7 +88,7 @@ def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it(
     content = "text" if texts else SPEC.content
     workload = Workload(replace(SPEC, stream=False, content=content, texts=texts))
     workload.request_body(0, warmup=False)
-    workload.body(1, warmup=False)
+    workload.request_body(1, warmup=False)
     assert workload.ask_for_usage() and not workload.ask_for_usage()
     sent = json.loads(workload.request_body(1, warmup=False))
     assert sent["stream_options"] == {"include_usage": True}

@@ -303,7 +303,7 @@ def test_a_taken_port_is_named_and_leaves_no_file(tmp_path: Path) -> None:
             number = taken.getsockname()[1]
             with pytest.raises(InputError, match=f"port {number} of 127.0.0.1 cannot be opened"):
                 await made.start(("127.0.0.1", 1), number)
-            await made.abandon()
+            await made.abandon_capture()
         assert not path.exists()
 
     run(go())

@@ -15,9 +15,9 @@ from workbench.doctor import facts_text
 from workbench.doctor.checks import all_findings
 from workbench.doctor.engine_packages import EnginePackages
 from workbench.doctor.examination import GPUS_S, READING_S, Examination
-from workbench.doctor.host_values import UNLIMITED, HostValues, IdleState, Worker
+from workbench.doctor.host_values import UNLIMITED_FILES, HostValues, IdleState, Worker
 from workbench.doctor.table import table_data
-from workbench.gpu.telemetry.source import HUNG_S
+from workbench.gpu.telemetry.source import HUNG_CALL_S
 from workbench.hosts.base import HostFacts
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import (
@@ -59,7 +59,7 @@ HEALTHY = Examination(
     HostValues(
         files_soft=1024,
         files_hard=1048576,
-        memlock_kib=UNLIMITED,
+        memlock_kib=UNLIMITED_FILES,
         memory_available_kib=100 << 20,
         shared_memory_free_kib=60 << 20,
         shared_memory_kib=64 << 20,
@@ -333,7 +333,7 @@ def test_a_driver_that_was_not_read_is_not_called_missing() -> None:
     assert not any(finding.code.startswith("driver.") for finding in all_findings(unread))
     assert dict(facts_text.fact_lines(unread))["driver"] == "not read"
     # the time for a reading ends before that for all of the GPUs, and after the agent's own
-    assert 2 * HUNG_S < READING_S <= GPUS_S - 2
+    assert 2 * HUNG_CALL_S < READING_S <= GPUS_S - 2
 
 
 def test_without_a_gpu_no_stack_is_wrong() -> None:
@@ -349,7 +349,7 @@ def test_without_a_gpu_no_stack_is_wrong() -> None:
     [
         (64, 4096, "(at most 4,096), locked memory 64 KiB"),
         (8192, None, "(at most unknown), locked memory 8 MiB"),
-        (UNLIMITED, UNLIMITED, "(at most unlimited), locked memory unlimited"),
+        (UNLIMITED_FILES, UNLIMITED_FILES, "(at most unlimited), locked memory unlimited"),
     ],
 )
 def test_a_limit_is_shown_in_a_unit_that_fits(

@@ -69,12 +69,12 @@ class Child:
             **options,
         }
         self.process = subprocess.Popen(
-            remote_programs.AGENT.argv(python, local, options),
+            remote_programs.AGENT_PROGRAM.argv(python, local, options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.send(remote_programs.AGENT.stdin_frame(local))
+        self.send(remote_programs.AGENT_PROGRAM.stdin_frame(local))
         self.rest = b""
 
     def send(self, data: bytes) -> None:

@@ -111,8 +111,8 @@ def test_the_worker_ends_when_its_reader_is_gone(
 
 def test_a_frame_that_is_cut_short_ends_it(driver: Driver) -> None:
     done = subprocess.run(
-        remote_programs.AGENT.argv(sys.executable, False, {}),
-        input=remote_programs.AGENT.stdin_frame(False)[:1000],
+        remote_programs.AGENT_PROGRAM.argv(sys.executable, False, {}),
+        input=remote_programs.AGENT_PROGRAM.stdin_frame(False)[:1000],
         capture_output=True,
         timeout=10,
         check=False,
@@ -159,7 +159,7 @@ def test_it_is_small(agent: Callable[..., Child], driver: Driver) -> None:
     status = Path(f"/proc/{child.process.pid}/status").read_text()
     peak_kib = int(status.split("VmHWM:")[1].split()[0])
     assert peak_kib < 20_000
-    assert len(remote_programs.AGENT.stdin_frame(True)) < 1000
+    assert len(remote_programs.AGENT_PROGRAM.stdin_frame(True)) < 1000
 
 
 def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Driver) -> None:
@@ -194,7 +194,7 @@ def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> No
     assert child.process.wait(5) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", remote_programs.AGENT.modules)
+@pytest.mark.parametrize("name", remote_programs.AGENT_PROGRAM.modules)
 def test_the_agent_runs_on_python_3_8(name: str) -> None:
     """As far as the grammar tells; and none of the arguments that later versions added."""
     tree = ast.parse((PACKAGE / f"{name.replace('.', '/')}.py").read_text(), feature_version=(3, 8))

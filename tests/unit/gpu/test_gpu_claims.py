@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.gpu.settings import claims
-from workbench.gpu.settings.alterations import alteration_of_claim, in_force, of_known_gpus
+from workbench.gpu.settings.alterations import (
+    alteration_of_claim,
+    alterations_of_known_gpus,
+    in_force,
+)
 from workbench.gpu.settings.claims import ASK, DONE, LEAVE, RESTORE, SettingClaim
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
 from workbench.model.setting_commands import HOST
@@ -229,8 +233,8 @@ def test_a_claim_about_a_gpu_that_the_host_lacks_is_left_out() -> None:
     others = tuple(map(alteration_of_claim, (here, gone, of_host)))
     gpus = (GpuInfo(0, UUID, "RTX PRO 6000"),)
     reading = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), gpus, ())
-    assert [one.gpu_uuid for one in of_known_gpus(others, reading)] == [UUID, HOST]
-    assert of_known_gpus(others, None) == others  # nothing is known of the GPUs
+    assert [one.gpu_uuid for one in alterations_of_known_gpus(others, reading)] == [UUID, HOST]
+    assert alterations_of_known_gpus(others, None) == others  # nothing is known of the GPUs
 
 
 @pytest.mark.parametrize(

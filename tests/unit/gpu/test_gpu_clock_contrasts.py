@@ -171,7 +171,7 @@ def test_clocks_are_kept_on_the_host_for_a_day() -> None:
     async def both() -> tuple[ContrastEvidence, ContrastEvidence, ContrastEvidence]:
         host = LocalHost()
         empty = await proof_files.read_clocks(host)
-        old = seen(None, 2500, load="older", unix_s=time.time() - proof_files.KEPT_S - 1)
+        old = seen(None, 2500, load="older", unix_s=time.time() - proof_files.KEPT_CLOCKS_S - 1)
         known = (
             ContrastEvidence()
             .with_clocks([old, seen(None, 2600), seen(None, 2790)])

@@ -359,7 +359,7 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
 def test_a_hanging_nvidia_smi_may_have_done_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "COMMAND_S", 0.3)
+    monkeypatch.setattr(running, "COMMAND_TIMEOUT_S", 0.3)
     bench.smi.mode("hang")
 
     async def work() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import told
 
-from workbench.gpu.settings.disturbance import DisturbanceWatch, lock_change_texts, with_setters
+from workbench.gpu.settings.disturbance import DisturbanceWatch, lock_change_texts, name_setters
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.setting_records import Alteration
@@ -93,11 +93,11 @@ def test_locks_are_held_against_the_journal() -> None:
 def test_the_reason_names_the_users_who_changed_settings() -> None:
     refused = ("failed requests", "settings changed during the run: GPU0 power limit 300 -> 220 W")
     ada = Alteration(0, "GPU-0", "power_limit_w", 300.0, 220.0, 0.0, by="ada")
-    assert with_setters(refused, [ada], (0,)) == (
+    assert name_setters(refused, [ada], (0,)) == (
         refused[0],
         f"{refused[1]} (GPU0 power limit set by ada)",
     )
-    assert with_setters(refused, [ada], (1,)) == with_setters(refused, [], (0,)) == refused
+    assert name_setters(refused, [ada], (1,)) == name_setters(refused, [], (0,)) == refused
 
 
 def test_a_lock_that_came_and_went_within_the_run_is_named() -> None:

@@ -91,8 +91,8 @@ class Served:
             "SUDO_UID": uid,
         }
         done = subprocess.run(
-            remote_programs.GUARD.argv(sys.executable, False, given),
-            input=remote_programs.GUARD.stdin_frame(False),
+            remote_programs.GUARD_PROGRAM.argv(sys.executable, False, given),
+            input=remote_programs.GUARD_PROGRAM.stdin_frame(False),
             env=env,
             capture_output=True,
             timeout=60,
@@ -313,11 +313,11 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
         f"--reuid={NOBODY}",
         f"--regid={NOBODY}",
         "--clear-groups",
-        *remote_programs.GUARD.argv("/usr/bin/python3", False, orders),
+        *remote_programs.GUARD_PROGRAM.argv("/usr/bin/python3", False, orders),
     ]
     done = subprocess.run(
         argv,
-        input=remote_programs.GUARD.stdin_frame(False),
+        input=remote_programs.GUARD_PROGRAM.stdin_frame(False),
         capture_output=True,
         timeout=60,
         check=True,

@@ -24,13 +24,18 @@ from hypothesis import strategies as st
 from support.hostile import hostile_numbers, hostile_texts
 
 from workbench.gpu import remote_programs
-from workbench.gpu.measurement_lock import IfHeld, _owner_from_json, holder, locked_for_measurement
+from workbench.gpu.measurement_lock import (
+    IfHeld,
+    _owner_from_json,
+    locked_for_measurement,
+    read_lock_holder,
+)
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
 # one that every user may run
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
-LOCK = replace(remote_programs.MEASUREMENT_LOCK, kept=False)
+LOCK = replace(remote_programs.MEASUREMENT_LOCK_PROGRAM, kept=False)
 FIELDS = ("what", "user", "machine", "since_unix_s", "pid")
 anything = hostile_numbers() | hostile_texts() | st.none()
 HOLDER = LOCK.argv(PYTHON, False, {"what": "experiment 7", "machine": "far-away", "wait": False})
@@ -258,10 +263,10 @@ def test_a_junk_file_of_a_neighbour_names_nobody_and_stops_nothing(place: Path, 
     said = f'{{"pid": 1, "since_unix_s": {since}, "what": "x", "machine": "m"}}'
     junk.write_text(said)
     with flocked(junk):
-        assert asyncio.run(holder(LocalHost(), str(place))) is None
+        assert asyncio.run(read_lock_holder(LocalHost(), str(place))) is None
         with held(place):
             assert asyncio.run(named(place)).partition(": ")[2].startswith("experiment 7, by ")
-            found = asyncio.run(holder(LocalHost(), str(place)))
+            found = asyncio.run(read_lock_holder(LocalHost(), str(place)))
             assert found is not None and found.what == "experiment 7" and str(found)
 
 

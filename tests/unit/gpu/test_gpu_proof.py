@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.settings.proof import (
-    ENOUGH,
-    HOLDS_SHARE,
-    LOADED_PCT,
-    SLACK_MHZ,
+    CLOCK_TOLERANCE_MHZ,
+    MIN_HOLDING_SHARE,
+    MIN_LOADED_UTILIZATION_PCT,
+    MIN_READINGS,
     Proof,
     judge_all_settings,
     judge_setting,
@@ -83,7 +83,7 @@ def test_an_idle_gpu_proves_nothing() -> None:
     assert (
         proof is not None and proof.in_force is InForce.NOT_CHECKED and "not checked" in proof.text
     )
-    few = judge_setting(lock("3000,3090"), moments(ENOUGH - 1))
+    few = judge_setting(lock("3000,3090"), moments(MIN_READINGS - 1))
     assert few is not None and few.in_force is InForce.NOT_CHECKED
 
 
@@ -233,7 +233,7 @@ seen = st.lists(
     st.tuples(
         st.integers(200, 3100),
         st.sampled_from([(), ("SW power cap",), ("GPU idle",), ("HW thermal slowdown",)]),
-        st.sampled_from([0.0, LOADED_PCT, 100.0]),
+        st.sampled_from([0.0, MIN_LOADED_UTILIZATION_PCT, 100.0]),
     ),
     max_size=40,
 )
@@ -247,13 +247,17 @@ def test_a_lock_is_judged_by_its_loaded_readings_alone(
     one."""
     made = [moments(1, util=util, sm_mhz=mhz, event_reasons=why)[0] for mhz, why, util in rows]
     proof = judge_setting(lock(f"{low},{low + width}"), made)
-    loaded = [(mhz, why) for mhz, why, util in rows if util >= LOADED_PCT]
+    loaded = [(mhz, why) for mhz, why, util in rows if util >= MIN_LOADED_UTILIZATION_PCT]
     assert proof is not None and proof.samples == len(loaded)
-    if len(loaded) < ENOUGH:
+    if len(loaded) < MIN_READINGS:
         assert proof.in_force is InForce.NOT_CHECKED and proof.observed is None
         return
-    outside = [(m, why) for m, why in loaded if not low - SLACK_MHZ <= m <= low + width + SLACK_MHZ]
-    holds = 1 - len(outside) / len(loaded) >= HOLDS_SHARE
+    outside = [
+        (m, why)
+        for m, why in loaded
+        if not low - CLOCK_TOLERANCE_MHZ <= m <= low + width + CLOCK_TOLERANCE_MHZ
+    ]
+    holds = 1 - len(outside) / len(loaded) >= MIN_HOLDING_SHARE
     assert (
         (proof.in_force is InForce.CONSISTENT) == holds
         and proof.share is not None

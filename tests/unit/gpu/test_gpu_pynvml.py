@@ -30,7 +30,7 @@ def test_every_function_that_is_called_by_name_exists_and_raises_what_the_driver
     assert len(names) > 30
     # a name that is put together is not sent
     assert not re.search(r"f[\"']nvml|[\"']nvml\w*[\"'] \+", texts)
-    part = remote_programs.AGENT.library()["pynvml"]
+    part = remote_programs.AGENT_PROGRAM.library()["pynvml"]
     assert len(part) < 40_000
     for name in names - {"nvmlDeviceGetTemperatureV"}:
         assert f"def {name}(" in part
@@ -97,7 +97,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def place() -> Path:
-    return Path(remote_programs.AGENT.places()[0])
+    return Path(remote_programs.AGENT_PROGRAM.places()[0])
 
 
 def test_the_next_agent_imports_the_part_that_is_kept(cache: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_next_agent_imports_the_part_that_is_kept(cache: Path) -> None:
     assert place() == whole.parent
     remote_programs.keep_part_of_pynvml()
     assert place().parent == cache
-    assert (place() / "pynvml.py").read_text() == remote_programs.AGENT.library()["pynvml"]
+    assert (place() / "pynvml.py").read_text() == remote_programs.AGENT_PROGRAM.library()["pynvml"]
     written = (place() / "pynvml.py").stat().st_mtime_ns
     remote_programs.keep_part_of_pynvml()
     assert (place() / "pynvml.py").stat().st_mtime_ns == written

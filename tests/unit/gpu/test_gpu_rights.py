@@ -29,11 +29,11 @@ from workbench.gpu.settings.revert import drop_doubted_claims
 from workbench.gpu.settings.rights import (
     SECURE_PATH,
     Rights,
+    add_password,
     how_sudo_allows,
     may_set,
     rights_on,
     sudo_refusal,
-    with_password,
 )
 from workbench.gpu.settings.sudoers import sudoers_text
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -477,7 +477,7 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
     bench.sudo.allow("ALL", "NOPASSWD: /usr/bin/tee", "NOPASSWD: /bin/tee")
 
     async def work() -> None:
-        known = await with_password(bench.host, await rights_on(bench.host), SECRET)
+        known = await add_password(bench.host, await rights_on(bench.host), SECRET)
         reading = await read_once(bench.host)
         commands = plan_commands(
             {"0": BOTH}, reading, known, await current_values.read_core_settings(bench.host)
@@ -519,7 +519,7 @@ def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
             SettingsError,
             match="sudo says: Sorry, user ada may not run sudo on box; nothing was changed",
         ):
-            await with_password(bench.host, known, SECRET)
+            await add_password(bench.host, known, SECRET)
 
     asyncio.run(asyncio.wait_for(work(), 60))
 
@@ -529,7 +529,7 @@ def test_a_password_that_no_line_can_hold(bench: Bench) -> None:
         known = await rights_on(bench.host)
         before = len(bench.sudo.calls)
         with pytest.raises(SettingsError, match="rejects this password"):
-            await with_password(bench.host, known, f"{SECRET}\nperformance")
+            await add_password(bench.host, known, f"{SECRET}\nperformance")
         assert len(bench.sudo.calls) == before
 
     asyncio.run(asyncio.wait_for(work(), 60))

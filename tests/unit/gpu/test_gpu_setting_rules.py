@@ -9,13 +9,13 @@ import pytest
 
 from workbench.gpu.settings import current_values
 from workbench.gpu.settings.apply import _new_journal_entry
-from workbench.gpu.settings.command_runner import Ran
+from workbench.gpu.settings.command_runner import CommandRun
 from workbench.gpu.settings.current_values import Cores, CurrentValues
 from workbench.gpu.settings.journal import Journal
 from workbench.gpu.settings.outcomes import (
+    is_surely_unchanged,
     outcome_of_change,
     outcome_of_restoring,
-    surely_unchanged,
 )
 from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder
 from workbench.hosts.base import Host
@@ -53,7 +53,7 @@ def test_a_limit_that_the_driver_rounds_is_not_capped(
 ) -> None:
     command = SettingCommand(0, GPU, "power_limit_w", (), value=LIMIT_W)
     now = values(enforced_w)
-    found = outcome_of_change(command, (600.0, "read"), Ran(None), now, now)
+    found = outcome_of_change(command, (600.0, "read"), CommandRun(None), now, now)
     assert (found.ok, found.in_force) == (True, in_force)
 
 
@@ -93,19 +93,19 @@ def test_an_impossible_answer_about_a_power_limit_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("ran", "read_back", "unchanged"),
     [
-        (Ran("refused"), 400.0, True),
-        (Ran(), 350.0, False),  # neither the old value nor the one that was asked for
-        (Ran("refused"), None, False),
-        (Ran("no answer", unsure=True), 400.0, False),
+        (CommandRun("refused"), 400.0, True),
+        (CommandRun(), 350.0, False),  # neither the old value nor the one that was asked for
+        (CommandRun("refused"), None, False),
+        (CommandRun("no answer", unsure=True), 400.0, False),
         (None, None, True),
     ],
 )
 def test_only_a_command_that_surely_changed_nothing_is_not_rolled_back(
-    ran: Ran | None, read_back: float | None, unchanged: bool
+    ran: CommandRun | None, read_back: float | None, unchanged: bool
 ) -> None:
     command = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=300.0)
     outcome = SettingOutcome(command, False, 400.0, 300.0, read_back)
-    assert surely_unchanged(outcome, ran) is unchanged
+    assert is_surely_unchanged(outcome, ran) is unchanged
 
 
 def test_a_reload_of_the_driver_concerns_the_settings_of_gpus_only() -> None:
@@ -122,7 +122,7 @@ def test_a_reload_of_the_driver_concerns_the_settings_of_gpus_only() -> None:
 def test_a_revert_whose_values_cannot_be_read_says_how_to_do_it_by_hand() -> None:
     limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=LIMIT_W)
     entry = _new_journal_entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
-    said = outcome_of_restoring(entry, limit, Ran("the link is lost", unsure=True), None)
+    said = outcome_of_restoring(entry, limit, CommandRun("the link is lost", unsure=True), None)
     assert not said.ok and said.in_force is InForce.NOT_CHECKED
     assert "By hand: " in said.message and "450" in said.message
 

@@ -419,7 +419,7 @@ def test_the_library_is_missing_and_nvidia_smi_hangs(
 ) -> None:
     """An nvidia-smi that does not answer says more than a missing library."""
     monkeypatch.setenv("WORKBENCH_NVML_LIBRARY", str(tmp_path / "nowhere.so"))
-    monkeypatch.setattr("workbench.gpu.telemetry.source.SMI_S", 0.3)
+    monkeypatch.setattr("workbench.gpu.telemetry.source.NVIDIA_SMI_TIMEOUT_S", 0.3)
     fake.query("import time; time.sleep(60)")
 
     async def work() -> None:

@@ -215,7 +215,7 @@ def test_a_killed_agent_is_started_again(driver: Driver) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_agent_is_left_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.gpu.telemetry.source.SILENT_BACKOFF_S", (0.05, 0.1))
+    monkeypatch.setattr("workbench.gpu.telemetry.source.SILENT_BACKOFF_RANGE_S", (0.05, 0.1))
 
     async def work() -> None:
         async with Watched(silent_s=0.5) as watched:

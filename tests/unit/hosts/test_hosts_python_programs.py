@@ -20,7 +20,13 @@ import workbench
 from workbench.bench.workers import LOAD_CLIENT
 from workbench.gpu import remote_programs
 from workbench.gpu.pynvml_part import used_definitions
-from workbench.gpu.remote_programs import AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK, TOPOLOGY
+from workbench.gpu.remote_programs import (
+    AGENT_PROGRAM,
+    GUARD_PROGRAM,
+    JOURNAL_PROGRAM,
+    MEASUREMENT_LOCK_PROGRAM,
+    TOPOLOGY_PROGRAM,
+)
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import (
     ASKED,
@@ -62,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read_journal(host: LocalHost, root: str = "/nowhere") -> Any:
-    done = asyncio.run(JOURNAL.run(host, {"root": root}, input=READ))
+    done = asyncio.run(JOURNAL_PROGRAM.run(host, {"root": root}, input=READ))
     assert done.returncode == 0, done.err
     return json.loads(done.out)
 
@@ -71,8 +77,8 @@ def test_a_program_is_sent_once_and_kept_for_its_user_only(folder: Path) -> None
     host = FarHost()
     first, second = read_journal(host), read_journal(host)
     assert first == second and host.frames == 1
-    kept = folder / JOURNAL.digest
-    assert [path.name for path in folder.iterdir()] == [JOURNAL.digest]
+    kept = folder / JOURNAL_PROGRAM.digest
+    assert [path.name for path in folder.iterdir()] == [JOURNAL_PROGRAM.digest]
     assert (
         stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     )
@@ -84,7 +90,7 @@ def test_two_that_bring_a_program_at_once_are_both_answered(folder: Path) -> Non
     class Later(FarHost):
         async def run(self, argv: Any, **options: Any) -> Any:
             if FRAME in (options.get("input") or b""):
-                assert (await JOURNAL.run(FarHost(), {"root": "/nowhere"}, input=READ)).out
+                assert (await JOURNAL_PROGRAM.run(FarHost(), {"root": "/nowhere"}, input=READ)).out
             return await super().run(argv, **options)
 
     host = Later()
@@ -116,7 +122,7 @@ def a_directory(kept: Path, other: Path) -> None:
 def test_a_changed_or_foreign_file_is_not_run(folder: Path, tmp_path: Path, make: Any) -> None:
     host = FarHost()
     answer = read_journal(host)
-    kept, other = folder / JOURNAL.digest, tmp_path / "other"
+    kept, other = folder / JOURNAL_PROGRAM.digest, tmp_path / "other"
     kept.rename(other)
     make(kept, other)
     assert read_journal(host) == answer and host.frames == 2  # sent again
@@ -127,16 +133,16 @@ def test_a_file_of_another_user_is_not_run(folder: Path) -> None:
         pytest.skip("only root can give a file away")
     host = FarHost()
     read_journal(host)
-    os.chown(folder / JOURNAL.digest, 12345, 12345)
+    os.chown(folder / JOURNAL_PROGRAM.digest, 12345, 12345)
     read_journal(host)
     assert host.frames == 2
 
 
 def test_a_program_that_arrives_changed_is_not_run(folder: Path) -> None:
-    frame = JOURNAL.stdin_frame(False)
+    frame = JOURNAL_PROGRAM.stdin_frame(False)
     other = FRAME + b"%08d" % (len(frame) - len(FRAME) - 9) + frame[len(FRAME) + 8 : -1]
     done = subprocess.run(
-        JOURNAL.argv(sys.executable, False, {}),
+        JOURNAL_PROGRAM.argv(sys.executable, False, {}),
         input=other,
         capture_output=True,
         timeout=20,
@@ -160,10 +166,10 @@ def test_a_full_disk_leaves_no_part_of_it(folder: Path) -> None:
     folder.mkdir(parents=True)
     # blocks of 512 bytes: 2 KB
     limited = ["sh", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "sh"]
-    argv = JOURNAL.argv(sys.executable, False, {"root": "/nowhere"})
+    argv = JOURNAL_PROGRAM.argv(sys.executable, False, {"root": "/nowhere"})
     done = subprocess.run(
         [*limited, *argv],
-        input=JOURNAL.stdin_frame(False) + READ,
+        input=JOURNAL_PROGRAM.stdin_frame(False) + READ,
         capture_output=True,
         timeout=20,
         check=False,
@@ -182,7 +188,7 @@ def test_old_versions_go_when_a_new_one_comes(folder: Path) -> None:
         os.utime(folder / name, (then, then))
     read_journal(FarHost())
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        (JOURNAL.digest, recent, foreign)
+        (JOURNAL_PROGRAM.digest, recent, foreign)
     )
 
 
@@ -205,7 +211,7 @@ def test_no_file_is_removed_from_a_directory_that_is_not_its_own(
     host = FarHost()
     read_journal(host)
     kept = folder / ("0" * 64)
-    assert kept.read_bytes() == b"weights" and not (folder / JOURNAL.digest).exists()
+    assert kept.read_bytes() == b"weights" and not (folder / JOURNAL_PROGRAM.digest).exists()
 
 
 def test_a_large_file_is_no_kept_program(folder: Path) -> None:
@@ -214,11 +220,11 @@ def test_a_large_file_is_no_kept_program(folder: Path) -> None:
     weights.write_bytes(bytes(KEPT_MAX_BYTES))
     os.utime(weights, (0, 0))
     read_journal(FarHost())
-    assert weights.exists() and (folder / JOURNAL.digest).exists()
+    assert weights.exists() and (folder / JOURNAL_PROGRAM.digest).exists()
 
 
 def test_it_asks_for_what_it_lacks(folder: Path) -> None:
-    argv = JOURNAL.argv(sys.executable, False, {})
+    argv = JOURNAL_PROGRAM.argv(sys.executable, False, {})
     done = subprocess.run(argv, input=READ, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (MISSING, ASKED + b"\n")
 
@@ -227,7 +233,7 @@ def test_what_was_written_before_it_asked_is_not_lost(folder: Path) -> None:
     """An order to the agent may come while it still waits for its sources."""
 
     async def main() -> tuple[dict[str, Any], list[bytes]]:
-        stream = await remote_programs.MEASUREMENT_LOCK.stream(
+        stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(
             FarHost(), {"what": "x", "machine": "m", "wait": False}
         )
         lines = []
@@ -249,8 +255,8 @@ def test_other_versions_of_python(folder: Path, version: str) -> None:
     found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
     if not found:
         pytest.skip(f"no Python {version} here (pyenv install {version})")
-    argv = JOURNAL.argv(str(found[0]), False, {"root": "/nowhere"})
-    given = JOURNAL.stdin_frame(False) + READ
+    argv = JOURNAL_PROGRAM.argv(str(found[0]), False, {"root": "/nowhere"})
+    given = JOURNAL_PROGRAM.stdin_frame(False) + READ
     done = subprocess.run(argv, input=given, capture_output=True, timeout=20, check=False)
     assert done.returncode == (TOO_OLD if version == "3.7" else 0), done.stderr
 
@@ -281,7 +287,7 @@ def test_only_what_is_used_of_a_library_is_sent() -> None:
 def test_the_agent_is_small_on_the_wire() -> None:
     """A host gets it once for each version: 1.6 s at 20 KB/s. MIG and the gate for numbers took 3 KB,
     the table of readings 1.6 KB, and names that say what they return the last 0.3 KB."""
-    assert len(remote_programs.AGENT.stdin_frame(False)) < 32_000
+    assert len(remote_programs.AGENT_PROGRAM.stdin_frame(False)) < 32_000
 
 
 def test_on_this_machine_no_source_is_packed() -> None:
@@ -290,12 +296,20 @@ def test_on_this_machine_no_source_is_packed() -> None:
     def library() -> dict[str, str]:
         raise AssertionError("the sources were read")
 
-    program = replace(JOURNAL, library=library)
+    program = replace(JOURNAL_PROGRAM, library=library)
     assert len(program.stdin_frame(local=True)) < 500 and program.argv("python3", True, {})
 
 
 @pytest.mark.parametrize(
-    "program", [AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK, TOPOLOGY, LOAD_CLIENT]
+    "program",
+    [
+        AGENT_PROGRAM,
+        GUARD_PROGRAM,
+        JOURNAL_PROGRAM,
+        MEASUREMENT_LOCK_PROGRAM,
+        TOPOLOGY_PROGRAM,
+        LOAD_CLIENT,
+    ],
 )
 def test_every_module_of_a_program_can_be_read_by_its_oldest_python(program: PythonProgram) -> None:
     """The log of the guard was opened in a form that Python 3.8 cannot read."""

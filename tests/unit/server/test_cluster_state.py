@@ -69,9 +69,9 @@ def test_ready_only_if_the_head_is_ready_and_every_rank_lives() -> None:
 
 def test_a_lost_link_stops_nothing() -> None:
     lost = (rank(0, ServerState.READY), rank(1, ServerState.UNKNOWN, "no connection"))
-    assert cluster_state.to_stop(lost, 1000.0) == ()
+    assert cluster_state.ranks_to_stop(lost, 1000.0) == ()
     assert (
-        cluster_state.to_stop(
+        cluster_state.ranks_to_stop(
             (rank(0, ServerState.READY), rank(1, None, unreachable="no route")), 1000.0
         )
         == ()
@@ -115,7 +115,7 @@ def test_a_stop_that_could_not_reach_a_node_says_so() -> None:
         "rank 1 on spark-02 cannot be reached and is stopped when the link is back"
     )
     back = (rank(0, ServerState.STOPPED), rank(1, ServerState.STARTING))
-    assert [r.rank.label for r in cluster_state.to_stop(back, 1000.0)] == ["rank 1"]
+    assert [r.rank.label for r in cluster_state.ranks_to_stop(back, 1000.0)] == ["rank 1"]
     assert (
         status_of(rank(0, ServerState.STOPPED), rank(1, ServerState.STOPPED)).state
         is ServerState.STOPPED
@@ -141,7 +141,7 @@ def test_every_combination_of_ranks(
         assert everyone_lives and states[0] is ServerState.READY
     if any(r.has_failed for r in ranks):
         assert status.state in ENDED and status.reason and not status.alive
-    stopping = cluster_state.to_stop(ranks, age_s)
+    stopping = cluster_state.ranks_to_stop(ranks, age_s)
     assert all(r.has_processes for r in stopping)
     if stopping:
         assert not everyone_lives or any(s is ServerState.STOPPING for s in states)

@@ -24,7 +24,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import ray_cluster
 from workbench.server.cluster_supervisor import ClusterSupervisor
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 
 def _pids(status: ServerStatus) -> list[int]:
@@ -35,7 +35,7 @@ def _pids(status: ServerStatus) -> list[int]:
 def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host))
         assert status.state is ServerState.READY, status.reason
         assert [(r.label, r.host, r.alive) for r in status.ranks] == [
@@ -82,7 +82,7 @@ def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> Non
     down = FakeHost(name=NAMES[1])
     down.link(False)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         stopped = await ready(supervisor, plan_of(host))
         await supervisor.stop(stopped.run_id)
         crashed = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
@@ -107,7 +107,7 @@ def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> Non
 def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, killed: int) -> None:
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
         pids = _pids(status)
         os.kill(pids[killed], signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, kil
 def test_a_node_that_is_restarted_ends_the_server_and_is_the_reason(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
         pids = _pids(status)
         (run,) = (tmp_path / NAMES[1]).glob("**/runs/*")
@@ -161,7 +161,7 @@ def _kill_all_that_carry(token: str) -> None:
 def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="0"))
         os.kill(_pids(status)[1], signal.SIGKILL)  # rank 0 reports the lost rank by itself, at once
         await eventually(
@@ -184,7 +184,7 @@ def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(
 ) -> None:
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
         await supervisor.close()  # the screen was closed
         pids = _pids(status)
@@ -198,7 +198,7 @@ def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(
             seen = second.status(status.run_id)
             assert seen.state is ServerState.CRASHED
             assert seen.reason == "rank 1 on spark-02: the server's process was killed by SIGKILL"
-            third_events: list[Event] = []
+            third_events: list[ServerEvent] = []
             # shows at once how it ended, and nothing else before
             third = ClusterSupervisor(host, third_events.append)
             await third.runs()
@@ -216,7 +216,7 @@ def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(
 def test_a_start_that_fails_on_one_node_starts_nothing(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         plan = plan_of(host)
         (head, first), (worker, second) = commands_of(plan)
         missing = replace(second, argv=("/nowhere/vllm", *second.argv[1:]))
@@ -239,7 +239,7 @@ def test_a_start_that_fails_on_one_node_starts_nothing(tmp_path: Path) -> None:
 def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
     host = cluster(tmp_path, reserve_gib=100_000.0)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await start(supervisor, plan_of(host))
         ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.FAILED, 20)
         assert (
@@ -268,7 +268,7 @@ def test_ray_is_started_counted_and_stopped_with_the_server(
     monkeypatch.setattr(ray, "PORT", free_port())
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         plan = _with_ray(plan_of(host), host)
         status = await ready(supervisor, plan)
         assert status.state is ServerState.READY, status.reason
@@ -293,7 +293,7 @@ def test_a_ray_that_was_running_is_used_and_left_running(
     monkeypatch.setattr(ray, "PORT", free_port())
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         plan = _with_ray(plan_of(host), host)
         theirs = [
             await node.host.stream(VLLM.command(plan, each).argv)

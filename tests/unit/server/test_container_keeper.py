@@ -20,7 +20,7 @@ from support.procs import alive, eventually, with_argument
 from support.userland import UserlandHost
 
 from workbench.server.launchers import container_images, container_scripts
-from workbench.server.launchers.launcher import Launched, parse_launched
+from workbench.server.launchers.launcher import LaunchedServer, parse_launched
 
 RUN = "20261122-200000-vllm-abcd"
 ID = "cd" * 32
@@ -65,7 +65,7 @@ class Kept:
         words = (RUN, f"workbench-{RUN}", "podman", "keep", str(self.run_dir), "")
         path = f"{program.parent}:{host.path}"
         with (self.run_dir / "log").open("ab") as output:
-            argv = ["sh", "-c", container_scripts.KEEPER, "sh", *words]
+            argv = ["sh", "-c", container_scripts.KEEPER_SCRIPT, "sh", *words]
             env = {"PATH": path, "HOME": str(directory)}
             self.keeper = subprocess.Popen(
                 argv, env=env, stdout=output, stderr=output, start_new_session=True
@@ -99,7 +99,7 @@ class Kept:
                     found.append(pid)
         return found
 
-    def launched(self) -> Launched:
+    def launched(self) -> LaunchedServer:
         found = parse_launched((self.run_dir / "launched").read_bytes())
         assert found is not None
         return found
@@ -247,7 +247,7 @@ def test_a_monitor_that_podman_has_forgotten_is_ended_and_no_other(
     reaper = threading.Thread(target=own.wait)  # a zombie has no words, but its end must be seen
     reaper.start()
     try:
-        argv = ["sh", "-c", container_scripts.STOP, "sh", RUN, "podman", "1", str(run_dir)]
+        argv = ["sh", "-c", container_scripts.STOP_SCRIPT, "sh", RUN, "podman", "1", str(run_dir)]
         env = {"PATH": f"{programs}:{userland.path}", "HOME": str(tmp_path)}
         done = subprocess.run(argv, env=env, capture_output=True, timeout=30)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -302,7 +302,7 @@ def asked(
     check = [
         "sh",
         "-c",
-        container_scripts.CHECK,
+        container_scripts.CHECK_SCRIPT,
         "sh",
         "podman",
         "repo:1",
@@ -329,7 +329,7 @@ def asked(
         "0",
     )
     subprocess.run(
-        ["sh", "-c", container_scripts.KEEPER, "sh", *words, "0"],
+        ["sh", "-c", container_scripts.KEEPER_SCRIPT, "sh", *words, "0"],
         env=env,
         capture_output=True,
         timeout=30,
@@ -399,4 +399,4 @@ def test_a_missing_image_is_pulled(tmp_path: Path, userland: UserlandHost) -> No
 )
 def test_the_words_for_a_missing_image(answer: str) -> None:
     """Those of docker 20 to 29 and podman 1 to 5."""
-    assert re.search(container_images.NO_IMAGE, answer, re.IGNORECASE)
+    assert re.search(container_images.NO_IMAGE_PATTERN, answer, re.IGNORECASE)

@@ -30,7 +30,7 @@ from workbench.model.run_options import with_assignments
 from workbench.server import log_patterns
 from workbench.server.launchers import containers
 from workbench.server.launchers.containers import Containers, launcher
-from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
+from workbench.server.launchers.launcher import Launch, LaunchedServer, launch_of, parse_launched
 
 RUN = "20261122-200000-vllm-abcd"
 TEXT = st.text(
@@ -342,7 +342,7 @@ def test_bad_options_are_refused() -> None:
 # ---- what a launcher is asked
 
 
-def asked(answer: str, launched: Launched) -> tuple[bool, str | None, int | None]:
+def asked(answer: str, launched: LaunchedServer) -> tuple[bool, str | None, int | None]:
     host = FakeHost(lambda call: answer)
     fate = asyncio.run(launcher("podman").ask(host, launch(HUB), launched))
     return fate.lives, fate.ended, fate.exit_code
@@ -350,16 +350,16 @@ def asked(answer: str, launched: Launched) -> tuple[bool, str | None, int | None
 
 def test_a_container_that_is_there_can_be_kept_again() -> None:
     """Also one that has ended: its log and its exit code are still to be taken."""
-    assert asked(f"own workbench-{RUN}\n", Launched()) == (True, None, None)
-    assert asked("other running 0\n", Launched("theirs")) == (True, None, None)
-    assert asked("other exited 3\n", Launched("theirs")) == (
+    assert asked(f"own workbench-{RUN}\n", LaunchedServer()) == (True, None, None)
+    assert asked("other running 0\n", LaunchedServer("theirs")) == (True, None, None)
+    assert asked("other exited 3\n", LaunchedServer("theirs")) == (
         False,
         "the container exited with code 3",
         3,
     )
-    lives, ended, _ = asked("", Launched(f"workbench-{RUN}"))
+    lives, ended, _ = asked("", LaunchedServer(f"workbench-{RUN}"))
     assert (lives, ended) == (False, "its keeper was lost before the server started")
-    lives, ended, _ = asked("", Launched(f"workbench-{RUN}", began_unix_s=1.0))
+    lives, ended, _ = asked("", LaunchedServer(f"workbench-{RUN}", began_unix_s=1.0))
     assert (lives, ended) == (False, f"the container workbench-{RUN} is gone")
 
 
@@ -497,13 +497,13 @@ def test_the_progress_of_a_pull(
 ) -> None:
     from shutil import which
 
-    from workbench.server.launchers.container_images import PROGRESS
+    from workbench.server.launchers.container_images import PROGRESS_SCRIPT
 
     if which(awk.split()[0]) is None:
         pytest.skip(f"{awk} is not installed")
     (tmp_path / "layers").write_text(sizes)
     (tmp_path / "pull").write_text(output)
-    command = [*awk.split(), "-v", f"kib={kib}", PROGRESS, "layers", "pull"]
+    command = [*awk.split(), "-v", f"kib={kib}", PROGRESS_SCRIPT, "layers", "pull"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (expected, "")
 
@@ -569,7 +569,7 @@ def test_a_program_that_hangs_is_one_sentence(
     (tmp_path / "podman").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("workbench.server.launchers.containers._CHECK_S", 0.5)
+    monkeypatch.setattr("workbench.server.launchers.containers._CHECK_TIMEOUT_S", 0.5)
     plan = LaunchPlan("vllm", "org/model")
     with pytest.raises(HostError) as caught:
         asyncio.run(launcher("podman").check(LocalHost(), launch(plan, "podman", ["image=a/b:1"])))
@@ -593,7 +593,7 @@ def test_a_podman_that_hangs_is_one_sentence_without_a_script(
         monkeypatch.setattr(containers, name, 0.5)
     monkeypatch.setattr(Containers, "stop_s", 0.5)
     own, started = launcher("podman"), launch(HUB, options=["grace=0"])
-    host, launched = LocalHost(), Launched()
+    host, launched = LocalHost(), LaunchedServer()
     work = {
         "check": lambda: own.check(host, started),
         "find": lambda: own.find(host, "theirs", {}),

@@ -16,7 +16,7 @@ from workbench import engines
 from workbench.model.findings import Finding
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.exit_analysis import EndedPart, first_ended_process
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
@@ -122,7 +122,7 @@ def killed(tmp_path: Path, make: Make, kernel: str | None) -> tuple[str, Finding
     found: list[tuple[str, Finding, ServerState]] = []
     host = kernel_log(tmp_path / "kernel-bin", kernel)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("part"))
         pid = await core_of(supervisor, status)
         if kernel is not None:
@@ -201,7 +201,7 @@ def test_a_real_lack_of_memory_in_a_control_group_is_counted(tmp_path: Path, mak
     before = CGROUP / own_group().lstrip("/") / "cgroup.procs"
     host = kernel_log(tmp_path / "kernel-bin", None)  # the count needs no right to read that log
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("part"))
         pid = await core_of(supervisor, status)
         # the server stays in the group; the kernel may not choose the tests for their size

@@ -11,7 +11,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerStatus
 from workbench.server.explained_log import ExplainedLog
 from workbench.server.log_lines import LineAssembler, LogRing
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 CORE = "(EngineCore pid=7) ERROR 11-21 00:30:10 [core.py:402] "
 STARTS = (
@@ -241,7 +241,7 @@ def test_the_screen_reads_an_ended_run_as_explain_log_does(make: Make) -> None:
     early = "ERROR 11-21 00:30:10 [x.py:1] RuntimeError: Address already in use"
     ends: list[ServerStatus] = []
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         async with httpx.AsyncClient() as http:
             text = f"{early}\nINFO:     Application startup complete."

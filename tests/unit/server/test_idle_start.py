@@ -15,12 +15,18 @@ from support.serving import supervised
 from workbench.hosts.local import LocalHost
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import idle_start
-from workbench.server.idle_start import IDLE_S, Activity, IdleWatch, Reading, idle_finding
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.idle_start import (
+    HANGING_AFTER_S,
+    ActivityReading,
+    IdleWatch,
+    ProcessActivity,
+    idle_finding,
+)
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 MIB = 1 << 20
-API = Activity(7, "vllm", "S", 12.0, 900 * MIB, 400, "futex_wait_queue")
-CORE = Activity(9, "VLLM::EngineCore", "S", 80.0, 9000 * MIB, 5000, "do_epoll_wait")
+API = ProcessActivity(7, "vllm", "S", 12.0, 900 * MIB, 400, "futex_wait_queue")
+CORE = ProcessActivity(9, "VLLM::EngineCore", "S", 80.0, 9000 * MIB, 5000, "do_epoll_wait")
 
 
 def longest_idle_s(work: list[tuple[float, int, int]], step_s: float = 15.0) -> float:
@@ -28,7 +34,7 @@ def longest_idle_s(work: list[tuple[float, int, int]], step_s: float = 15.0) -> 
     seconds of CPU, bytes, pages."""
     watch, core, at_s = IdleWatch(), CORE, 0.0
     longest_s = 0.0
-    watch.add_reading(Reading(at_s, (API, core)))
+    watch.add_reading(ActivityReading(at_s, (API, core)))
     for cpu_s, moved, faults in work:
         at_s += step_s
         core = replace(
@@ -37,7 +43,7 @@ def longest_idle_s(work: list[tuple[float, int, int]], step_s: float = 15.0) -> 
             io_bytes=core.io_bytes + moved,
             faults=core.faults + faults,
         )
-        watch.add_reading(Reading(at_s, (API, core)))
+        watch.add_reading(ActivityReading(at_s, (API, core)))
         longest_s = max(longest_s, watch.idle_s)
     return longest_s
 
@@ -65,16 +71,16 @@ def slow_start(seed: int) -> list[tuple[float, int, int]]:
 
 
 def test_none_of_200_slow_starts_is_called_a_hang() -> None:
-    assert [s for s in range(200) if longest_idle_s(slow_start(s)) >= IDLE_S] == []
+    assert [s for s in range(200) if longest_idle_s(slow_start(s)) >= HANGING_AFTER_S] == []
 
 
 def test_new_ended_and_unreadable_processes_are_no_proof() -> None:
     watch = IdleWatch()
-    watch.add_reading(Reading(0.0, (API, CORE)))
-    watch.add_reading(Reading(500.0, (API,)))
+    watch.add_reading(ActivityReading(0.0, (API, CORE)))
+    watch.add_reading(ActivityReading(500.0, (API,)))
     assert watch.idle_s == 0.0
     watch.add_reading(None)
-    watch.add_reading(Reading(900.0, (API,)))
+    watch.add_reading(ActivityReading(900.0, (API,)))
     assert watch.idle_s == 0.0
 
 
@@ -88,8 +94,8 @@ def test_new_ended_and_unreadable_processes_are_no_proof() -> None:
 )
 def test_the_finding_says_what_is_seen_and_what_to_do(state: str, fix: str) -> None:
     watch, core = IdleWatch(), replace(CORE, state=state)
-    watch.add_reading(Reading(0.0, (API, core)))
-    watch.add_reading(Reading(180.0, (API, core)))
+    watch.add_reading(ActivityReading(0.0, (API, core)))
+    watch.add_reading(ActivityReading(180.0, (API, core)))
     found = idle_finding(watch, "starting the workers", 240.0, 94.6)
     assert found.text == (
         "hanging, not working, for 3 min in the phase “starting the workers”: no new line in the log "
@@ -113,12 +119,12 @@ def test_a_real_process_is_read() -> None:
 def test_a_real_start_that_a_signal_has_stopped_is_named_without_any_gpu(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_start, "QUIET_S", 0.1)
-    monkeypatch.setattr(idle_start, "READ_S", 0.1)
-    monkeypatch.setattr(idle_start, "IDLE_S", 0.3)
-    monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 0.2)
+    monkeypatch.setattr(idle_start, "QUIET_LOG_S", 0.1)
+    monkeypatch.setattr(idle_start, "READ_INTERVAL_S", 0.1)
+    monkeypatch.setattr(idle_start, "HANGING_AFTER_S", 0.3)
+    monkeypatch.setattr("workbench.server.watched_run.STUCK_AFTER_S", 0.2)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("never"))
         await supervisor.wait(run_id, lambda now: now.phase is not None, READY_S)
         pid = supervisor.status(run_id).pid

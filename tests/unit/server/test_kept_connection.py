@@ -163,7 +163,7 @@ def test_an_answer_that_is_none_gives_the_reason(steps: list[Step], problem: str
 
 
 def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_connection, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(kept_connection, "MAX_ANSWER_BYTES", 100_000)
     endless = [b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 50_000] * 10]
     with ScriptedServer(lambda request, n: endless) as server:
         (reply,) = replies(server.url, 1)
@@ -202,7 +202,7 @@ def test_a_body_is_sent_once_over_a_connection_of_its_own() -> None:
 def test_a_server_that_accepts_no_connection_does_not_take_the_time_of_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_connection, "CONNECT_S", 0.1)
+    monkeypatch.setattr(kept_connection, "CONNECT_TIMEOUT_S", 0.1)
 
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()

@@ -31,7 +31,7 @@ from workbench.model.server_run import ServerState
 from workbench.server.launchers import job_scripts, launcher_of
 from workbench.server.launchers.endings import finding_of_ending
 from workbench.server.launchers.jobs import JobLauncher, job_name_of
-from workbench.server.launchers.launcher import Launch, Launched, parse_launched
+from workbench.server.launchers.launcher import Launch, LaunchedServer, parse_launched
 from workbench.server.run_directory import RunFacts, RunRecord
 from workbench.server.running_server_secrets import command_in
 from workbench.server.watched_run import WatchedRun
@@ -115,7 +115,7 @@ def test_another_workbench_reads_the_words_of_a_job(argv: list[str], a: str, wor
 @given(value=words.filter(bool))
 @example(value="/a b:/c'd\n$e\n")
 def test_the_path_of_the_login_host_reaches_the_job(shell: list[str], value: str) -> None:
-    script = job_scripts._SHARED + (
+    script = job_scripts._SHARED_FUNCTIONS + (
         '\ntext=$(exported V; echo .); V=; eval "${text%.}"; printf "%s." "$V"'
     )
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_the_path_of_the_login_host_reaches_the_job(shell: list[str], value: str
 )
 def test_durations_of_schedulers_are_read(text: str, expected: str) -> None:
     done = subprocess.run(
-        ["dash", "-c", job_scripts._SHARED + '\nseconds "$1"', "sh", text],
+        ["dash", "-c", job_scripts._SHARED_FUNCTIONS + '\nseconds "$1"', "sh", text],
         capture_output=True,
         text=True,
     )
@@ -149,7 +149,7 @@ def test_durations_of_schedulers_are_read(text: str, expected: str) -> None:
 
 def test_the_node_says_that_it_does_not_see_the_run_directory(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["dash", "-c", job_scripts.JOB, "sh", str(tmp_path / "gone")],
+        ["dash", "-c", job_scripts.JOB_SCRIPT, "sh", str(tmp_path / "gone")],
         capture_output=True,
         text=True,
     )
@@ -217,9 +217,9 @@ def keep(tmp_path: Path) -> Iterator[Kept]:
         process.wait()
 
 
-def launched(tmp_path: Path) -> Launched:
+def launched(tmp_path: Path) -> LaunchedServer:
     path = tmp_path / "run" / "launched"
-    return (parse_launched(path.read_bytes()) if path.exists() else None) or Launched()
+    return (parse_launched(path.read_bytes()) if path.exists() else None) or LaunchedServer()
 
 
 def log(tmp_path: Path) -> str:
@@ -336,7 +336,7 @@ def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(
 def test_a_job_that_is_not_requeued_is_an_error(pbs: Pbs, tmp_path: Path) -> None:
     job = launch(tmp_path / "run")
     with pytest.raises(ServerError, match=r"did not put the job 9\.pbs01 back") as raised:
-        asyncio.run(launcher().restart(LocalHost(), job, Launched("9.pbs01")))
+        asyncio.run(launcher().restart(LocalHost(), job, LaunchedServer("9.pbs01")))
     assert raised.value.command == "qrerun 9.pbs01" and "Unknown Job Id" in str(raised.value)
 
 
@@ -413,7 +413,7 @@ def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(
     keeper.kill()
     keeper.wait()
     # found by its name
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), Launched()))
+    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), LaunchedServer()))
     assert fate.lives and fate.handle == "1.pbs01"
     again = keep(follow=fate.handle)
     (tmp_path / "go").touch()
@@ -428,7 +428,7 @@ def test_a_job_whose_keeper_was_lost_is_explained_after_its_end(
     awaited(lambda: bool(pbs.jobs()), "the job")
     keeper.kill()
     awaited(lambda: not pbs.living(), "the end of the job")
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), Launched()))
+    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), LaunchedServer()))
     assert (fate.lives, fate.ended, fate.exit_code) == (False, "job 1.pbs01 ended: exit code 9", 9)
 
 
@@ -440,18 +440,19 @@ def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_pat
     (mine,) = pbs.directory.glob("job-*.json")
     job = json.loads(mine.read_text())
     mine.write_text(json.dumps({**job, "owner": "mallory"}))
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched()))
+    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), LaunchedServer()))
     assert (fate.lives, fate.handle) == (False, None)
     mine.write_text(json.dumps(job))
     assert (
-        asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched())).handle == job["id"]
+        asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), LaunchedServer())).handle
+        == job["id"]
     )
 
 
 def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Path) -> None:
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched()))
+    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), LaunchedServer()))
     assert (fate.lives, fate.handle) == (False, None) and "not submitted" in (fate.ended or "")
-    asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), Launched()))
+    asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), LaunchedServer()))
 
 
 def test_a_job_that_does_not_end_is_an_error(
@@ -467,7 +468,7 @@ def test_a_job_that_does_not_end_is_an_error(
         match=r"PBS did not end the job: job 1.pbs01 is still "
         r"queued.*Unauthorized",
     ):
-        asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), Launched()))
+        asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), LaunchedServer()))
     pbs_programs.install(tmp_path / "again")
     (pbs.bin / "qdel").write_text(
         (tmp_path / "again/bin/qdel")
@@ -536,7 +537,7 @@ def looked(
     for name, text in programs.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
-    script = job_scripts._SHARED + launcher(scheduler).scheduler.functions
+    script = job_scripts._SHARED_FUNCTIONS + launcher(scheduler).scheduler.functions
     show = '\njob=7; look; printf "%s/%s/%s" "$phase" "$state" "$code"'
     env = {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
     done = subprocess.run(["dash", "-c", script + show], env=env, capture_output=True, text=True)
@@ -605,7 +606,7 @@ def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() 
     record = RunRecord("RUN", "login", plan, Command(("vllm",)), 1.0, 60.0)
     run = WatchedRun(FakeHost(lambda call: ""), "/run", record, None, adopted=True)
     ended = "job 7 ended: OUT_OF_MEMORY (it used more memory than it had asked for)"
-    run.facts = RunFacts(record, alive=False, launched=Launched(handle="7", ended=ended))
+    run.facts = RunFacts(record, alive=False, launched=LaunchedServer(handle="7", ended=ended))
     run.explained = ("RuntimeError: engine core died", ())
     run.refresh()
     assert run.status.reason == ended

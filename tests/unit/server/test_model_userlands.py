@@ -10,7 +10,7 @@ from support.model_cache import COMMIT, in_directory, in_hub, model_files
 from support.userland import UserlandHost
 
 from workbench.server import model_inventory, model_shipment, model_transfer
-from workbench.server.model_inventory import Places
+from workbench.server.model_inventory import SearchPlaces
 from workbench.session.hosts.check import _LOOK_SCRIPT
 
 FILES = model_files()
@@ -20,17 +20,17 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
     hub = tmp_path / "a hub"
     in_hub(hub)
     in_directory(tmp_path / "models" / "x $(y) ünï")
-    places = Places({"HF_HUB_CACHE": str(hub)}, (str(tmp_path / "models"),))
+    places = SearchPlaces({"HF_HUB_CACHE": str(hub)}, (str(tmp_path / "models"),))
 
     async def scenario() -> None:
         assert len(await model_inventory.find_copies(userland, places)) == 2
         for name in ("org/tiny", "x $(y) ünï"):
             (copy,) = await model_inventory.find_copies(userland, places, name)
             assert copy.is_complete and copy.small_digest and copy.expected_bytes == 600_000
-            whole = await model_inventory.with_whole_sizes(userland, copy)
+            whole = await model_inventory.add_whole_sizes(userland, copy)
             assert [f.whole_bytes for f in whole.files if f.whole_bytes] == [300_078, 300_078]
             for _ in range(2):  # computed, then from the file of hashes
-                hashed = await model_inventory.with_hashes(userland, whole)
+                hashed = await model_inventory.add_hashes(userland, whole)
                 expected = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
                 assert {
                     file.name: file.sha256 for file in hashed.files
@@ -42,7 +42,7 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
 def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Path) -> None:
     in_hub(tmp_path / "hub")
     target = tmp_path / "other hub"
-    places = Places({"HF_HUB_CACHE": str(tmp_path / "hub")})
+    places = SearchPlaces({"HF_HUB_CACHE": str(tmp_path / "hub")})
 
     async def scenario() -> None:
         (copy,) = await model_inventory.find_copies(userland, places, "org/tiny")
@@ -57,7 +57,7 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
         await model_transfer.send_through_here(
             userland, userland, shipment, rest, lambda done, text: seen.append(done)
         )
-        await model_shipment.put_in_place(userland, shipment, rest.names, replace=False)
+        await model_shipment.put_files_in_place(userland, shipment, rest.names, replace=False)
         assert seen[-1] == sum(map(len, FILES.values())) and not Path(shipment.staging).exists()
         rest = await model_shipment.remaining_files(userland, userland, shipment, replace=False)
         assert rest.names == () and len(rest.present) == len(FILES)

@@ -19,7 +19,7 @@ from workbench.hosts.ssh import SshHost
 from workbench.model.server_run import ServerState
 from workbench.server import old_runs
 from workbench.server.old_runs import EndedRun
-from workbench.server.supervisor import NEWEST_RUNS, Event, Supervisor
+from workbench.server.supervisor import NEWEST_RUNS, ServerEvent, Supervisor
 
 Scenario = Callable[[Supervisor, Path], Awaitable[None]]
 
@@ -153,7 +153,7 @@ def test_pruning_over_ssh(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_living_server_stays_whatever_its_mark_says(clean_environment: None, make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         root = Path(await supervisor.runs_dir())
         (root / status.run_id / "ended").write_text("stopped 1\n")

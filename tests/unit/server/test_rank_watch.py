@@ -25,7 +25,7 @@ from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.server_run import ServerState
 from workbench.server import rank_watch, watched_rank
 from workbench.server.cluster_supervisor import ClusterSupervisor
-from workbench.server.supervisor import Event
+from workbench.server.supervisor import ServerEvent
 from workbench.server.watched_rank import RankWatch, unwatched_ranks_warning, watch_of
 
 TIMES = {
@@ -223,11 +223,11 @@ def test_strangers_that_hold_every_link_make_room_and_harm_nothing(tmp_path: Pat
         try:
             for _ in range(70):
                 await connect()
-            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS)
+            await eventually(lambda: len(head._links) == rank_watch._MAX_LINKS)
             opened[-1].write(b"[" * 50_000 + b"\n")
-            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS - 1)
+            await eventually(lambda: len(head._links) == rank_watch._MAX_LINKS - 1)
             await connect()
-            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS)
+            await eventually(lambda: len(head._links) == rank_watch._MAX_LINKS)
             linked = asyncio.ensure_future(other._keep_connected())
             await eventually(lambda: RANKS[1] in head._silent_s and RANKS[0] in other._silent_s)
             assert not linked.done() and head._over is other._over is None
@@ -273,13 +273,15 @@ def test_a_rank_that_cannot_reach_the_first_one_says_so_and_runs(tmp_path: Path)
 def test_a_closed_screen_leaves_no_rank_without_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_rank, "TIMES", {**watched_rank.TIMES, "first_s": 0.5})
+    monkeypatch.setattr(
+        watched_rank, "WATCH_TIMES_S", {**watched_rank.WATCH_TIMES_S, "first_s": 0.5}
+    )
     host = cluster(tmp_path)
 
-    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: ClusterSupervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
         assert status.state is ServerState.READY, status.reason
-        assert watched_rank.UNWATCHED not in {finding.code for finding in status.findings}
+        assert watched_rank.UNWATCHED_CODE not in {finding.code for finding in status.findings}
         pids = [rank.pid for rank in status.ranks if rank.pid]
         await supervisor.close()  # the screen is closed
         os.kill(pids[1], signal.SIGKILL)

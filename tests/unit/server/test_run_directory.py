@@ -20,7 +20,7 @@ from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
 from workbench.model.server_run import ServerState
 from workbench.server import running_server_secrets, watched_run
 from workbench.server.run_directory import (
-    RUN_ID,
+    RUN_ID_PATTERN,
     ReadyFacts,
     RunFacts,
     RunRecord,
@@ -115,7 +115,7 @@ def test_ready_facts_are_read_back_the_same() -> None:
 def test_run_ids_are_utc_and_have_their_shape() -> None:
     run_id = new_run_id("vllm", 1795230902.0)
     assert run_id.startswith("20261121-031502-vllm-")
-    assert RUN_ID.fullmatch(run_id)
+    assert RUN_ID_PATTERN.fullmatch(run_id)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_start_that_prints_nothing_more_names_the_known_cause(
     )
     run.read(b"INFO vLLM is using nccl==2.28.9\n", 0)
     assert not run.status.findings
-    monkeypatch.setattr(watched_run, "STUCK_S", 0.0)
+    monkeypatch.setattr(watched_run, "STUCK_AFTER_S", 0.0)
     assert run.refresh() and [finding.code for finding in run.status.findings] == [
         "log.nccl-start",
         "start.stuck",

@@ -25,17 +25,17 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState
 from workbench.server.run_directory import ReadyFacts, RunRecord
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 from workbench.server.watched_run import WatchedRun
 
 # ---- adoption
 
 
 def test_another_supervisor_adopts_with_state_and_log(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         first = await ready(supervisor, make("flood=50"))
         await supervisor.close()
-        seen: list[Event] = []
+        seen: list[ServerEvent] = []
         other = Supervisor(LocalHost(), seen.append)
         try:
             (adopted,) = await other.runs()
@@ -67,7 +67,7 @@ def test_another_supervisor_adopts_with_state_and_log(make: Make) -> None:
 def test_a_run_that_was_listed_before_its_start_was_recorded_is_listed_ready_later(
     make: Make,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run = await ready(supervisor, make())
         await supervisor.close()
         recorded = ("pid", "starttime", "sid", "sid_starttime", "ready.json")
@@ -94,7 +94,7 @@ def test_a_run_that_was_listed_before_its_start_was_recorded_is_listed_ready_lat
 def test_the_reason_of_a_failure_is_found_again_by_the_next_one(
     make: Make,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("exit=2")), READY_S)
         other = Supervisor(LocalHost())
         (again,) = await other.runs()
@@ -112,7 +112,7 @@ def test_the_log_of_a_run_that_others_outlive_is_read_at_once(make: Make) -> Non
     """The server has ended, and one of its processes lives still: nobody has read the log yet, and
     `load_log` does."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("worker"))
         await supervisor.close()
         # as the watch of a rank writes it
@@ -147,7 +147,7 @@ def test_the_log_of_a_server_that_writes_all_the_time_is_read_once(make: Make) -
                     file.write(f"line {len(reads)}\n")
             return await super().read_file(path, offset=offset, limit=limit)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         await supervisor.close()
         other = Supervisor(BusyHost())
@@ -182,7 +182,7 @@ def test_the_last_words_of_a_process_that_outlived_its_server_are_in_the_log(mak
                     await eventually(lambda pid=process.pid: not alive(pid))  # type: ignore[misc]
             return data
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("worker"))
         os.kill(status.pid or 0, signal.SIGKILL)
         await supervisor.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, READY_S)
@@ -200,7 +200,7 @@ def test_the_last_words_of_a_process_that_outlived_its_server_are_in_the_log(mak
 def test_a_broken_record_is_listed_and_its_process_can_be_stopped(
     make: Make,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         Path(status.run_dir or "", "plan.json").write_text("{ half a reco")
         other = Supervisor(LocalHost())
@@ -308,7 +308,7 @@ class FlakyHost(LocalHost):
 def test_a_lost_link_is_unknown_and_is_picked_up_again(make: Make) -> None:
     host = FlakyHost()
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         host.cut = True
         unknown = await supervisor.wait(
@@ -331,7 +331,7 @@ def test_a_lost_link_is_unknown_and_is_picked_up_again(make: Make) -> None:
 def test_a_flood_is_skipped_and_its_ends_are_kept(make: Make) -> None:
     lines = 45_000  # 3 MB at once
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make(f"flood={lines}"))
         ring = supervisor.log(status.run_id)
         last = "INFO:     Application startup complete."
@@ -350,7 +350,7 @@ def test_a_flood_is_skipped_and_its_ends_are_kept(make: Make) -> None:
 
 
 def test_following_a_log_gives_every_line_until_the_end(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("flood=10"))
         got: list[str] = []
 
@@ -369,7 +369,7 @@ def test_following_a_log_gives_every_line_until_the_end(make: Make) -> None:
 
 
 def test_a_key_in_the_environment_is_used_and_not_stored(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         made = make("key=schluessel-1", VLLM_API_KEY="schluessel-1")
         status = await ready(supervisor, made)
         record = Path(status.run_dir or "", "plan.json").read_text()
@@ -380,7 +380,7 @@ def test_a_key_in_the_environment_is_used_and_not_stored(make: Make) -> None:
 
 @pytest.mark.slow
 def test_an_unknown_key_is_reported(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("key=unknown-to-us"), ready_timeout_s=5)
         status = await supervisor.wait_ready(run_id, READY_S)
         assert status.reason is not None and "requires an API key" in status.reason
@@ -396,7 +396,7 @@ def test_tabbyapi_moves_to_another_port_by_itself(tmp_path: Path) -> None:
     flags = (FlagSetting("port", free_port()),)
     plan = LaunchPlan("tabbyapi", "some-model", flags=flags, env=env, executable=(str(launcher),))
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.start(plan, tabby.command(plan), tabby)
         status = await supervisor.wait_ready(status.run_id, READY_S)
         assert (status.state, status.port) == (ServerState.READY, moved), status.reason

@@ -266,8 +266,10 @@ def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
 
 def test_waiting_ends_when_no_count_is_below_the_benchmarks() -> None:
     e = EngineDuring(requests_finished=20, prompt_tokens=1000, generation_tokens=600)
-    assert engine_counters.counts_caught_up(e, 20, 1000, 600)
+    assert engine_counters.have_counts_caught_up(e, 20, 1000, 600)
     # others asked too: more waiting would not make them agree
-    assert engine_counters.counts_caught_up(e, 19, None, 600)
-    assert not engine_counters.counts_caught_up(e, 20, 1000, 601)
-    assert engine_counters.counts_caught_up(engine_counters.no_counters("no page"), 20, 1000, 600)
+    assert engine_counters.have_counts_caught_up(e, 19, None, 600)
+    assert not engine_counters.have_counts_caught_up(e, 20, 1000, 601)
+    assert engine_counters.have_counts_caught_up(
+        engine_counters.no_counters("no page"), 20, 1000, 600
+    )

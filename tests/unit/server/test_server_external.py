@@ -183,6 +183,6 @@ def test_a_unit_inside_a_container_is_a_unit(monkeypatch: pytest.MonkeyPatch) ->
     box = f"/machine.slice/libpod-{'ab' * 32}.scope"
     monkeypatch.setattr(process_scan, "_main_pid", lambda scope, unit: 7)
     unit = f"0::{box}/system.slice/vllm.service\n"
-    assert process_scan._unit(7, unit) == ("system", "vllm.service")
-    assert process_scan._unit(8, unit) == ("podman", "abababababab")
-    assert process_scan._unit(7, "0::/user.slice/session.scope\n") == ("system", None)
+    assert process_scan._unit_of_process(7, unit) == ("system", "vllm.service")
+    assert process_scan._unit_of_process(8, unit) == ("podman", "abababababab")
+    assert process_scan._unit_of_process(7, "0::/user.slice/session.scope\n") == ("system", None)

@@ -22,10 +22,15 @@ from workbench.model.errors import PlanError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import OPTIONS
 from workbench.model.server_run import ServerState, ServerStatus, launcher_text
-from workbench.server.launchers import MODULES, launcher_of
-from workbench.server.launchers.launcher import Launched, Launcher, encode_launched, parse_launched
+from workbench.server.launchers import MODULE_OF_LAUNCHER, launcher_of
+from workbench.server.launchers.launcher import (
+    LaunchedServer,
+    Launcher,
+    encode_launched,
+    parse_launched,
+)
 from workbench.server.preflight import uses_host_files
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = pytest.mark.usefixtures("standin")
 
@@ -61,7 +66,7 @@ async def until(supervisor: Supervisor, run_id: str, wanted: ServerState) -> Ser
 
 
 def test_every_launcher_has_options_and_a_module() -> None:
-    assert set(OPTIONS) == {"process", WORD, *MODULES}
+    assert set(OPTIONS) == {"process", WORD, *MODULE_OF_LAUNCHER}
 
 
 def test_every_launcher_can_do_all_that_the_protocol_names() -> None:
@@ -69,7 +74,7 @@ def test_every_launcher_can_do_all_that_the_protocol_names() -> None:
     see launchers, because their modules are imported by name."""
     members = {*vars(Launcher), *Launcher.__annotations__}
     public = {name for name in members if not name.startswith("_")}
-    missing = {word: public.difference(dir(launcher_of(word))) for word in MODULES}
+    missing = {word: public.difference(dir(launcher_of(word))) for word in MODULE_OF_LAUNCHER}
     assert not any(missing.values()), missing
 
 
@@ -82,7 +87,7 @@ def test_a_server_in_an_image_or_on_a_node_does_not_use_the_files_of_the_host() 
 def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(
     make: Make, standin: Standin
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         queued = standin.directory / "queued"
         queued.touch()
         status = await start(supervisor, make(), ready_timeout_s=3.0)
@@ -111,7 +116,7 @@ def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(
 
 
 def test_a_queued_server_is_stopped(make: Make, standin: Standin) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         (standin.directory / "queued").touch()
         status = await start(supervisor, make())
         assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
@@ -126,7 +131,7 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(
     standin.unit = tmp_path / "standin.service"
     standin.unit.touch()
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         first = await ready(supervisor, make())
         assert supervisor.installed(first.run_id) == "standin.service"
         with pytest.raises(ServerError, match="is alive"):
@@ -150,7 +155,7 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(
 def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(
     make: Make, number: int, standin: Standin
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
         os.kill(keeper, number)
@@ -179,7 +184,7 @@ def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(
 def test_another_workbench_keeps_a_server_whose_keeper_was_lost(
     make: Make, standin: Standin
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
         await supervisor.close()
@@ -206,7 +211,7 @@ def test_another_workbench_keeps_a_server_whose_keeper_was_lost(
 def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(
     make: Make, standin: Standin
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
         await supervisor.close()
@@ -231,7 +236,7 @@ def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(
 
 
 def test_a_stop_without_a_keeper_stops_the_server(make: Make, standin: Standin) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         keeper = keeper_of(supervisor, status.run_id)
         await supervisor.close()
@@ -247,7 +252,7 @@ def test_a_stop_without_a_keeper_stops_the_server(make: Make, standin: Standin) 
 def test_a_server_that_was_restarted_from_outside_is_ready_after_another_token(
     make: Make, standin: Standin
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         made = make()
         status = await ready(supervisor, made)
         ready_file = Path(status.run_dir or "", "ready.json")
@@ -271,7 +276,7 @@ def test_a_server_that_was_restarted_from_outside_is_ready_after_another_token(
 
 
 def test_a_stop_of_an_adopted_server_leaves_it(make: Make, standin: Standin) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         plan, command = make()
         log = (standin.directory / "theirs.log").open("wb")
         server = subprocess.Popen(command.argv, stdout=log, env={**os.environ, **command.env})
@@ -303,7 +308,7 @@ def test_a_stop_of_an_adopted_server_leaves_it(make: Make, standin: Standin) -> 
 
 
 def test_a_launcher_refuses_a_start(make: Make, standin: Standin) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         standin.against = [
             Finding(Level.ERROR, "standin.closed", "the queue is closed", fix="use another queue")
         ]
@@ -316,7 +321,7 @@ def test_a_launcher_refuses_a_start(make: Make, standin: Standin) -> None:
 
 
 def test_a_server_without_a_launcher_cannot_be_restarted_in_place(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         plan, command = make()
         status = await supervisor.start(plan, command, VLLM)
         with pytest.raises(ServerError, match="cannot be restarted in place"):
@@ -326,16 +331,16 @@ def test_a_server_without_a_launcher_cannot_be_restarted_in_place(make: Make) ->
 
 
 def test_the_file_launched_survives_damage() -> None:
-    whole = Launched(
+    whole = LaunchedServer(
         "h", "s", "10.0.0.2", 7, 2, 100.0, "i@sha256:1", ("0", "1"), 50.0, "COMPLETED", 3
     )
     assert parse_launched(encode_launched(whole)) == whole
     assert parse_launched(b"") is None
     damaged = b"pid x\nrestarts -1\nends_unix_s soon\nexit_code \xff\nstate a\x1b[31mb\nhandle\n"
-    assert parse_launched(damaged) == Launched(state="ab")
+    assert parse_launched(damaged) == LaunchedServer(state="ab")
 
 
 @pytest.mark.parametrize("digits", ["9" * 400, "9" * 5000, "1e400", "-5", "²", "٣"])
 @pytest.mark.parametrize("key", ["pid", "restarts", "ends_unix_s", "began_unix_s", "exit_code"])
 def test_a_number_that_is_no_time_and_no_process_is_left_out(key: str, digits: str) -> None:
-    assert parse_launched(f"handle x\n{key} {digits}\n".encode()) == Launched("x")
+    assert parse_launched(f"handle x\n{key} {digits}\n".encode()) == LaunchedServer("x")

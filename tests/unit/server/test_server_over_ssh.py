@@ -15,7 +15,7 @@ from support.sshd import Sshd, sshd
 from workbench.hosts import detached_process as detached
 from workbench.hosts.ssh import SshHost
 from workbench.model.server_run import ServerState
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def reach(server: Sshd) -> SshHost:
 def test_start_ready_adopt_and_stop_on_the_other_side(server: Sshd, make: Make) -> None:
     host = reach(server)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("flood=30"))
         assert (status.host, status.run_dir is not None) == ("box", True)
         assert (status.run_dir or "").startswith(f"{server.state_home}/workbench/runs/")
@@ -54,7 +54,7 @@ def test_start_ready_adopt_and_stop_on_the_other_side(server: Sshd, make: Make) 
 def test_the_server_lives_on_while_the_link_is_cut(server: Sshd, make: Make) -> None:
     host = reach(server)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         server.cut()
         unknown = await supervisor.wait(
@@ -91,7 +91,7 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
 
     monkeypatch.setattr(detached, "start_detached", cut_start)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         starting = asyncio.create_task(supervisor.start(*make(), VLLM))
         await eventually(
             lambda: (server.cutter.accepted and not host.connected) or starting.done(), READY_S
@@ -116,7 +116,7 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
 def test_a_link_cut_in_the_middle_of_a_stop_stops_all_the_same(server: Sshd, make: Make) -> None:
     host = reach(server)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("ignore-term worker"))
         stopping = asyncio.create_task(supervisor.stop(status.run_id, grace_s=2))
         await supervisor.wait(status.run_id, lambda s: s.state is ServerState.STOPPING, READY_S)

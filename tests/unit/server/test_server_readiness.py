@@ -96,7 +96,7 @@ def test_ready_is_health_and_model_and_answers(server: Server) -> None:
     first = ["/health", "/v1/models", "/v1/chat/completions"]
     assert [path for path, _, _ in server.asked][:3] == first
     body = server.asked[2][1]
-    assert (body["model"], body["max_tokens"]) == ("tiny", text_probe.TOKENS)
+    assert (body["model"], body["max_tokens"]) == ("tiny", text_probe.SHORT_ANSWER_TOKENS)
 
 
 def test_a_server_becomes_ready_without_httpx(server: Server) -> None:

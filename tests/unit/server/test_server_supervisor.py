@@ -26,14 +26,14 @@ from workbench.model.findings import Level
 from workbench.model.server_run import LogBatch, ServerState
 from workbench.server import old_runs
 from workbench.server import supervisor as module
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 from workbench.server.watched_run import WatchedRun
 
 # ---- before a start
 
 
 def test_a_port_in_use_names_the_process_that_uses_it(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
             other.listen()
@@ -51,7 +51,7 @@ def test_a_port_in_use_names_the_process_that_uses_it(make: Make) -> None:
 def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
     make: Make,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         port = free_port()
         run_id = await start(supervisor, make("never", port))
         with pytest.raises(
@@ -67,7 +67,7 @@ def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
 
 
 def test_a_run_without_recorded_end_blocks_no_port(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         port = free_port()
         run_id = await start(supervisor, make("never", port))
         assert supervisor.status(run_id).alive
@@ -97,7 +97,7 @@ def test_missing_files_are_reported_before_anything_runs(make: Make, tmp_path: P
         ({"workdir": f"{tmp_path}/no-dir"}, "working directory .*no-dir does not exist"),
     ]
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         from dataclasses import replace
 
         for change, message in cases:
@@ -119,7 +119,7 @@ def test_files_of_the_command_are_in_its_run_directory_and_nowhere_else(
 ) -> None:
     from dataclasses import replace
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         plan, command = make("never")
         with_file = replace(
             command, argv=(*command.argv, "--config", "{run_dir}/c.yml"), files={"c.yml": "a: 1\n"}
@@ -139,7 +139,7 @@ def test_files_of_the_command_are_in_its_run_directory_and_nowhere_else(
 
 
 def test_dies_at_once(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("exit=3")), READY_S)
         assert (status.state, status.exit_code, status.exit_signal) == (ServerState.FAILED, 3, None)
         assert status.reason is not None and "the fake engine was told to fail" in status.reason
@@ -160,7 +160,7 @@ def test_dies_at_once(make: Make) -> None:
 def test_dies_after_it_was_ready(
     make: Make, path: str, code: int, by_signal: str | None, reason: str
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         await tell(status := await ready(supervisor, make()), path)
         crashed = await supervisor.wait(
             status.run_id, lambda s: s.state is not ServerState.READY, 20
@@ -184,7 +184,7 @@ def test_a_failure_shows_what_caused_it_and_no_hints(make: Make) -> None:
     hint = "WARNING Found ulimit of 1024 and failed to automatically increase"
     cause = "ERROR CUDA out of memory. Tried to allocate 2.00 GiB"
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         async with httpx.AsyncClient() as http:
             await http.post(f"{status.url}/log", content=f"{hint}\n{cause}")
@@ -200,7 +200,7 @@ def test_a_failure_shows_what_caused_it_and_no_hints(make: Make) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_never_ready_fails_and_its_process_is_left_running(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(
             await start(supervisor, make("never bar"), ready_timeout_s=3), READY_S
         )
@@ -219,7 +219,7 @@ def test_a_server_that_is_never_ready_fails_and_its_process_is_left_running(make
 
 @pytest.mark.slow
 def test_late_but_ready_after_all(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("delay=2.5"), ready_timeout_s=1)
         assert (await supervisor.wait_ready(run_id, READY_S)).state is ServerState.FAILED
         late = await supervisor.wait(run_id, lambda s: s.state is ServerState.READY, READY_S)
@@ -230,7 +230,7 @@ def test_late_but_ready_after_all(make: Make) -> None:
 
 @pytest.mark.slow
 def test_answering_health_is_not_ready_without_a_token(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await supervisor.wait_ready(
             await start(supervisor, make("no-token"), ready_timeout_s=2), READY_S
         )
@@ -246,7 +246,7 @@ def test_answering_health_is_not_ready_without_a_token(make: Make) -> None:
 def test_phases_come_from_the_log_and_a_progress_bar_without_an_end(
     make: Make,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("never bar"))
         status = await supervisor.wait(run_id, lambda s: s.phase == "loading weights 40 %", READY_S)
         assert status.state is ServerState.STARTING
@@ -259,10 +259,10 @@ def test_phases_come_from_the_log_and_a_progress_bar_without_an_end(
 def test_a_server_that_stops_answering_is_unresponsive(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ASK_READY_S", 0.1)
-    monkeypatch.setattr(module, "_HEALTH_S", 0.3)
+    monkeypatch.setattr(module, "_READY_ASK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(module, "_HEALTH_TIMEOUT_S", 0.3)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         await tell(status := await ready(supervisor, make()), "/hang")
         hanging = await supervisor.wait(
             status.run_id, lambda s: s.state is not ServerState.READY, 20
@@ -292,12 +292,12 @@ def test_a_ready_server_is_read_again_only_after_a_change(
         compared.append(await has_changed(self, run))
         return compared[-1]
 
-    monkeypatch.setattr(module, "_FULL_READ_ELSE_S", 0.0)
-    monkeypatch.setattr(module, "_READY_S", 0.05)
+    monkeypatch.setattr(module, "_OTHER_FULL_READ_INTERVAL_S", 0.0)
+    monkeypatch.setattr(module, "_READY_INTERVAL_S", 0.05)
     monkeypatch.setattr(module.detached_process, "read_status", counted)
     monkeypatch.setattr(Supervisor, "_has_changed", compare)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
 
         def quiet() -> bool:
@@ -330,9 +330,9 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`servers` once trusted ready.json half a minute after a SIGSTOP."""
-    monkeypatch.setattr(module, "_ASK_NOW_S", 0.2)
+    monkeypatch.setattr(module, "_IMMEDIATE_ASK_TIMEOUT_S", 0.2)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         assert status.pid is not None
         os.kill(status.pid, signal.SIGSTOP)
@@ -356,12 +356,12 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(
 def test_a_full_disk_is_named_where_a_log_may_be_cut_off(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         first = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
         assert first.state is ServerState.FAILED and "disk.full" not in [
             f.code for f in first.findings
         ]
-        monkeypatch.setattr(old_runs, "FULL_KIB", 2**50)
+        monkeypatch.setattr(old_runs, "FULL_DISK_KIB", 2**50)
         failed = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
         (full,) = [f for f in failed.findings if f.code == "disk.full"]
         assert failed.run_dir is not None and failed.run_dir in full.text and full.fix
@@ -374,7 +374,7 @@ def test_a_full_disk_is_named_where_a_log_may_be_cut_off(
 
 @pytest.mark.slow
 def test_a_server_that_ignores_term_is_killed(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("ignore-term worker"))
         assert status.run_dir is not None
         assert len(processes_of(status.run_dir)) >= 2
@@ -390,7 +390,7 @@ def test_a_server_that_ignores_term_is_killed(make: Make) -> None:
 def test_workers_that_outlive_their_server_are_named_and_stopped(
     make: Make,
 ) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("worker"))
         assert status.pid is not None and status.run_dir is not None
         os.kill(status.pid, signal.SIGKILL)
@@ -406,7 +406,7 @@ def test_workers_that_outlive_their_server_are_named_and_stopped(
 
 
 def test_only_our_own_processes_are_ended(make: Make, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         mine, other = await ready(supervisor, make()), await ready(supervisor, make())
         await supervisor.stop(mine.run_id)
         assert (await supervisor.wait_ready(other.run_id)).state is ServerState.READY
@@ -422,7 +422,7 @@ def test_shared_memory_that_a_killed_server_left_is_removed(
     name = f"workbench-test-{os.getpid()}-{free_port()}"
     left = Path("/dev/shm", prefix + name)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make(f"{kind}={name}"))
         recorded = Path(status.run_dir or "", "shm")
         await eventually(
@@ -444,7 +444,7 @@ def test_shared_memory_that_a_killed_server_left_is_removed(
 def test_a_stop_that_cannot_be_written_down_is_still_made(make: Make) -> None:
     """A full disk of the state directory once kept the server alive, and its GPU memory occupied."""
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make("worker"))
         assert status.run_dir is not None
         Path(status.run_dir, "stop.json").mkdir()  # no file can be put there: as on a full disk
@@ -456,7 +456,7 @@ def test_a_stop_that_cannot_be_written_down_is_still_made(make: Make) -> None:
 
 @pytest.mark.slow
 def test_stopping_while_it_starts_and_twice_at_once(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("never worker"))
         other = Supervisor(LocalHost())
         try:
@@ -487,7 +487,7 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
     ):
         monkeypatch.setattr(module, name, value)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())
         assert status.findings == ()
         line = "spark-01:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>"
@@ -512,9 +512,9 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
 def test_a_start_that_hangs_is_named_with_its_phase(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 0.2)
+    monkeypatch.setattr("workbench.server.watched_run.STUCK_AFTER_S", 0.2)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("never"))
         phase = "in the phase “loading weights”"
         # On a busy machine, the start is stuck for 0.2 s before the engine writes its first line.

@@ -16,7 +16,7 @@ from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import with_assignments
-from workbench.server.launchers.launcher import Launch, Launched
+from workbench.server.launchers.launcher import Launch, LaunchedServer
 from workbench.server.launchers.systemd import Systemd
 
 OTHERS = ("sh", "id", "sed", "tail", "head", "dirname")
@@ -181,7 +181,7 @@ def test_what_sudo_may_do_is_known_by_every_command_of_a_run() -> None:
     host = FakeHost(lambda call: "LoadState=loaded")
     host.may_sudo = False
     one = replace(launch("scope=system"), may_sudo=False)
-    asyncio.run(Systemd("systemd").ask(host, one, Launched()))
+    asyncio.run(Systemd("systemd").ask(host, one, LaunchedServer()))
     keepers = (
         Systemd("systemd").keeper(one),
         Systemd("systemd").adopting_keeper(one, "vllm.service"),

@@ -50,7 +50,7 @@ PROBLEMS = {
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for the longer answers on a slow machine too."""
-    monkeypatch.setattr(text_probe, "LONGER_S", 3600.0)
+    monkeypatch.setattr(text_probe, "LONGER_ANSWERS_S", 3600.0)
 
 
 def _ask(url: str, first_timeout_s: float = 10.0) -> Answer:
@@ -76,10 +76,10 @@ def test_another_model_is_a_doubt_and_no_problem() -> None:
 def test_one_odd_answer_may_be_chance_and_is_asked_again() -> None:
     with TextEngine("good") as engine:
         _ask(engine.url)
-        assert engine.requests == 1 + text_probe.TOGETHER + text_probe.LONGER
+        assert engine.requests == 1 + text_probe.PROMPTS_TOGETHER + text_probe.LONGER_ANSWERS
     with TextEngine("bang") as engine:
         _ask(engine.url)
-        assert engine.requests == 2 + text_probe.TOGETHER
+        assert engine.requests == 2 + text_probe.PROMPTS_TOGETHER
 
 
 def test_a_server_that_is_busy_with_other_requests_is_not_called_bad() -> None:
@@ -92,7 +92,7 @@ def test_a_server_that_is_busy_with_other_requests_is_not_called_bad() -> None:
 def test_a_slow_server_costs_a_limited_time_and_is_not_called_bad(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text_probe, "REST_S", 0.2)
+    monkeypatch.setattr(text_probe, "OTHER_PROMPTS_TIMEOUT_S", 0.2)
     with TextEngine("good") as engine:
         engine.slow = 20  # an answer takes 1 s
         text = _ask(engine.url).text
@@ -115,8 +115,8 @@ def test_sound_text_is_no_problem(kind: str) -> None:
     assert answer.text.endpoint == endpoint
     assert excerpt in answer.text.excerpt
     long_already = kind in ("thinking", "vectors")
-    longer = 0 if long_already else text_probe.LONGER
-    assert answer.text.answers == 1 + text_probe.TOGETHER + longer
+    longer = 0 if long_already else text_probe.LONGER_ANSWERS
+    assert answer.text.answers == 1 + text_probe.PROMPTS_TOGETHER + longer
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
@@ -189,8 +189,14 @@ def test_more_answers_decide_about_a_model_that_follows_nothing(
     """READY took such a server with a note, and a benchmark refused it: it sees longer answers."""
     found, asked = asyncio.run(_probe(say))
     assert found.text is not None and found.text.code == "text.degenerate", found.text
-    assert asked == 1 + text_probe.TOGETHER + text_probe.LONGER + text_probe.MORE
-    monkeypatch.setattr(text_probe, "MORE", 0)
+    assert (
+        asked
+        == 1
+        + text_probe.PROMPTS_TOGETHER
+        + text_probe.LONGER_ANSWERS
+        + text_probe.MORE_LONGER_ANSWERS
+    )
+    monkeypatch.setattr(text_probe, "MORE_LONGER_ANSWERS", 0)
     before, _ = asyncio.run(_probe(say))
     assert before.text is not None and not before.text.problem
 
@@ -235,6 +241,6 @@ def test_a_context_that_is_too_short_for_the_prompts_is_no_fault(engine: str) ->
     assert found.text is not None and not found.text.problem
     assert "context is too short for the prompts (400: " in found.text.unjudged
     assert TOO_LONG[engine] in found.text.unjudged
-    only_short = asyncio.run(_probe_with_context(engine, text_probe.TOKENS))
+    only_short = asyncio.run(_probe_with_context(engine, text_probe.SHORT_ANSWER_TOKENS))
     assert only_short.text is not None and not only_short.text.problem, only_short.text
-    assert only_short.text.answers == 1 + text_probe.TOGETHER
+    assert only_short.text.answers == 1 + text_probe.PROMPTS_TOGETHER

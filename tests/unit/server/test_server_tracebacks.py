@@ -514,8 +514,8 @@ def test_a_server_that_was_stopped_from_outside_has_no_error() -> None:
 def test_of_very_many_lines_that_differ_those_with_a_sign_and_the_last_are_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workbench.server.explained_log._SEARCHED_CHARS", 100)
-    monkeypatch.setattr("workbench.server.explained_log._LAST_LINES", 3)
+    monkeypatch.setattr("workbench.server.explained_log._MAX_SEARCHED_CHARACTERS", 100)
+    monkeypatch.setattr("workbench.server.explained_log._SEARCHED_LAST_LINES", 3)
     words = ["gi", "hi", "ki", "li", "mi", "ni"]
     many = [f"{one} {other} {third}" for one in words for other in words for third in words]
     log = ExplainedLog("vllm")

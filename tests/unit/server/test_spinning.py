@@ -17,7 +17,7 @@ from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import spinning
 from workbench.server.spinning import SpinWatch, spinning_finding
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.supervisor import ServerEvent, Supervisor
 from workbench.session.session import Session
 
 GIB = 2**30
@@ -140,10 +140,10 @@ def test_the_finding_says_what_is_seen_and_what_to_do() -> None:
 def test_a_real_start_that_was_stopped_by_a_signal_is_named(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spinning, "SPINS_S", 0.3)
-    monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 0.2)
+    monkeypatch.setattr(spinning, "SPINNING_AFTER_S", 0.3)
+    monkeypatch.setattr("workbench.server.watched_run.STUCK_AFTER_S", 0.2)
 
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         run_id = await start(supervisor, make("never"))
         await supervisor.wait(run_id, lambda now: now.phase is not None, READY_S)
         pid = supervisor.status(run_id).pid

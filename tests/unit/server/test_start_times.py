@@ -7,8 +7,8 @@ from support.fake_runs import Make, ready
 from support.serving import supervised
 
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.start_times import FIRST, PhaseClock, phase_name, ready_text
-from workbench.server.supervisor import Event, Supervisor
+from workbench.server.start_times import FIRST_PHASE, PhaseClock, phase_name, ready_text
+from workbench.server.supervisor import ServerEvent, Supervisor
 
 
 def run(
@@ -42,7 +42,7 @@ def test_a_phase_has_one_name_whatever_its_numbers(phase: str, name: str) -> Non
 
 
 def test_the_clock_gives_each_phase_its_seconds() -> None:
-    clock = PhaseClock([(FIRST, 100.0)])
+    clock = PhaseClock([(FIRST_PHASE, 100.0)])
     for at_s, phase in (
         (100.5, None),
         (104.0, "loading weights 0 %"),
@@ -52,7 +52,7 @@ def test_the_clock_gives_each_phase_its_seconds() -> None:
     ):
         clock.note_phase(phase, at_s)
     assert clock.phase_durations(150.0) == (
-        (FIRST, 4.0),
+        (FIRST_PHASE, 4.0),
         ("loading weights", 20.0),
         ("compiling", 26.0),
     )
@@ -76,9 +76,9 @@ def test_a_start_that_took_longer_names_the_phase() -> None:
 
 @pytest.mark.slow
 def test_a_real_start_keeps_its_phases_for_every_later_workbench(make: Make) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+    async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         now = await ready(supervisor, make())
-        assert now.phases[0][0] == FIRST and len(now.phases) >= 2
+        assert now.phases[0][0] == FIRST_PHASE and len(now.phases) >= 2
         assert sum(s for _, s in now.phases) == pytest.approx(now.ready_after_s, abs=0.5)
         later = Supervisor(supervisor.host)
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.hosts.local import LocalHost
-from workbench.server.state_disk import about, state_findings
+from workbench.server.state_disk import findings_about_disk, state_findings
 
 
 @pytest.fixture
@@ -46,5 +46,9 @@ def test_a_small_a_full_and_a_read_only_disk_are_named(disk: Path) -> None:
 
 
 def test_a_large_or_unknown_disk_gives_no_finding() -> None:
-    assert about("/state", "yes", 2 << 20) == about("/state", "yes", None) == []
-    assert about("/state", "", None) == []
+    assert (
+        findings_about_disk("/state", "yes", 2 << 20)
+        == findings_about_disk("/state", "yes", None)
+        == []
+    )
+    assert findings_about_disk("/state", "", None) == []

@@ -142,7 +142,7 @@ def test_what_is_no_answer_is_a_problem(
 
 
 def test_a_server_that_says_nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_client, "CONNECT_S", 0.05)
+    monkeypatch.setattr(answer_client, "CONNECT_TIMEOUT_S", 0.05)
     (reply,), _ = asked(lambda request, n: [OK[:-3], SILENCE], limit_s=0.05)
     assert "did not answer within" in reply.problem
 

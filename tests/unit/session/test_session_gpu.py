@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.procs import alive
 
-from workbench.gpu.remote_programs import AGENT, JOURNAL
+from workbench.gpu.remote_programs import AGENT_PROGRAM, JOURNAL_PROGRAM
 from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.settings.proof import Proof
 from workbench.hosts import detached_process
@@ -28,7 +28,7 @@ from workbench.tui.formats import change_under_way
 from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
-TITLES = (AGENT.title, JOURNAL.title)
+TITLES = (AGENT_PROGRAM.title, JOURNAL_PROGRAM.title)
 POWER = GpuSettings(power_limit_w=400.0)
 
 

@@ -117,7 +117,7 @@ def test_the_holder_of_the_measurement_lock_is_read_without_programs(
         host = LocalHost()
         async with measurement_lock.locked_for_measurement(host, "a load", tell=print):
             count_programs(monkeypatch, started)
-            holder = await measurement_lock.holder(host, str(tmp_path))
+            holder = await measurement_lock.read_lock_holder(host, str(tmp_path))
             assert holder is not None
             assert holder.what == "a load"
         assert not started

@@ -71,7 +71,7 @@ def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
         assert session.state.quality is not None and not session.state.quality.running
         session.plans.set_flag("kv-cache-dtype", "auto")
         assert found.took_s is not None
-        assert session.bench.answers_cost().endswith(
+        assert session.bench.cost_of_comparing_answers().endswith(
             f"the last one of this model here took {found.took_s:.0f} s"
         ), "it gave no time, although it had measured one"
 

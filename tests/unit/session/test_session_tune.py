@@ -697,4 +697,4 @@ def test_a_tune_stores_how_long_it_has_worked_and_plans_with_it_when_it_is_resum
     parts = raced.session.core, raced.session.results, store
     raced.progress = SweepProgress(*parts, longer, asyncio.Event())
     done = sum(point.state == PointState.DONE for point in longer.points)
-    assert raced.tune()._start_s == pytest.approx(4000.0 / done)
+    assert raced.tune()._start_duration_s == pytest.approx(4000.0 / done)

@@ -17,10 +17,15 @@ from dataclasses import field, replace
 from typing import Any
 
 from workbench.gpu.guard.files import GUARD_VERSION
-from workbench.gpu.remote_programs import GUARD
+from workbench.gpu.remote_programs import GUARD_PROGRAM
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
-from workbench.gpu.settings.rights import ENGLISH, SUDO_ASKED, Rights, how_sudo_allows
+from workbench.gpu.settings.rights import (
+    ENGLISH_LOCALE,
+    SUDO_WITH_PASSWORD,
+    Rights,
+    how_sudo_allows,
+)
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.shell_scripts import SUDO, shell_argv
@@ -144,7 +149,9 @@ async def start_guard(
             "sudo": list(rights.prefix),
             "options": options,
         }
-        how, why = _as_root(rights, journal, GUARD.argv(rights.python3 or "", False, orders))
+        how, why = _as_root(
+            rights, journal, GUARD_PROGRAM.argv(rights.python3 or "", False, orders)
+        )
         if why is not None:
             return GuardView(False, problem=why)
         # root imports no file of the user's
@@ -154,12 +161,15 @@ async def start_guard(
             python = sys.executable
         elif how:
             python = rights.python3
-        argv = GUARD.argv(python or "", local, orders)
-        password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
+        argv = GUARD_PROGRAM.argv(python or "", local, orders)
+        password = f"{rights.password}\n".encode() if how == SUDO_WITH_PASSWORD else b""
         # the guard of a Workbench that is root serves root
-        env = ENGLISH if how else {"SUDO_UID": "0"}
+        env = ENGLISH_LOCALE if how else {"SUDO_UID": "0"}
         done = await host.run(
-            (*how, *argv), input=password + GUARD.stdin_frame(local), timeout_s=START_S, env=env
+            (*how, *argv),
+            input=password + GUARD_PROGRAM.stdin_frame(local),
+            timeout_s=START_S,
+            env=env,
         )
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
@@ -212,7 +222,7 @@ def _as_root(
     if how == "free" or (how and rights.unasked):
         return SUDO, None
     if how and rights.password is not None:
-        return SUDO_ASKED, None
+        return SUDO_WITH_PASSWORD, None
     return (), (
         "the guard cannot revert anything: sudo must allow python3 as root, or the "
         "commands that revert"

@@ -107,7 +107,7 @@ def alteration_of_claim(claim: SettingClaim) -> Alteration:
     )
 
 
-def of_known_gpus(
+def alterations_of_known_gpus(
     others: Iterable[Alteration], telemetry: Telemetry | None
 ) -> tuple[Alteration, ...]:
     """Return those of `others`, settings that other Workbenches claim to have changed, that are about
@@ -179,7 +179,7 @@ def in_force(
     return tuple(found)
 
 
-def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
+def drift_of_lock(one: Alteration, others: Sequence[Alteration]) -> str | None:
     """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
     None."""
     return (

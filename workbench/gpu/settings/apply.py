@@ -25,10 +25,10 @@ from workbench.gpu.settings import claims, command_runner
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings import outcomes as judged
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.command_runner import Ran
+from workbench.gpu.settings.command_runner import CommandRun
 from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
-from workbench.gpu.settings.outcomes import joined
+from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.plan import commands_for
 from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_last
 from workbench.gpu.settings.rights import Rights
@@ -56,7 +56,7 @@ from workbench.model.settings import (
     where_setting_applies,
 )
 
-RETRY_S = (0.1, 0.4)
+RETRY_DELAYS_S = (0.1, 0.4)
 StartGuard: TypeAlias = Callable[[Journal], Awaitable[GuardView | None]]
 Watch: TypeAlias = Callable[[JournalEntry, JournalEntry | None], Mapping[str, Any]]
 # a value and its source: JournalEntry.before_known
@@ -148,10 +148,10 @@ async def _carry_out_commands(
             unseen = _unpublished_note(held.journal)
             for index, one in enumerate(outcomes):
                 revert_warning = _revert_warning(one.command, before[one.command], rights, now)
-                message = joined(one.message, revert_warning, unseen if index == 0 else "")
+                message = join_sentences(one.message, revert_warning, unseen if index == 0 else "")
                 outcomes[index] = replace(one, message=message)
                 if value_equals(one.command.setting, one.before, one.command.value):
-                    message = joined(message, "it had this value already")
+                    message = join_sentences(message, "it had this value already")
                     outcomes[index] = replace(one, message=message)
             done = tuple(await _settle_entries(held, was, outcomes))
             # A guard that has nothing to watch ends at once.
@@ -182,7 +182,7 @@ async def _planned_outcomes(
         lost = "" if one.gpu_uuid in stays_loaded else judged.volatility_warning(one, now)
         found.append(
             judged.planned_outcome(
-                one, known, dry_run, joined(_revert_warning(one, known, rights, now), lost)
+                one, known, dry_run, join_sentences(_revert_warning(one, known, rights, now), lost)
             )
         )
     return found
@@ -248,7 +248,7 @@ async def _write_and_publish_entries(
                 host=host.name,
                 next_step="`workbench gpu status` shows their changes; try again later",
             )
-        await asyncio.sleep(random.uniform(*RETRY_S))
+        await asyncio.sleep(random.uniform(*RETRY_DELAYS_S))
 
 
 def _check_that_all_is_seen(
@@ -418,7 +418,7 @@ def annotate_commands(
             or ""
         )
         foreign = claims.is_of_others(key, one.value, live, ours, state.others)
-        noted_commands.append(replace(one, note=joined(one.note, note), foreign=foreign))
+        noted_commands.append(replace(one, note=join_sentences(one.note, note), foreign=foreign))
     return noted_commands
 
 
@@ -520,7 +520,7 @@ async def _roll_back_commands(
     held: LockedJournal,
     was: Journal,
     outcomes: Sequence[SettingOutcome],
-    ran: Mapping[SettingCommand, Ran],
+    ran: Mapping[SettingCommand, CommandRun],
     rights: Rights,
     now: CurrentValues,
 ) -> tuple[list[SettingOutcome], list[SettingOutcome]]:
@@ -534,7 +534,7 @@ async def _roll_back_commands(
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
         assert entry is not None
-        if judged.surely_unchanged(outcome, ran.get(one)) or value_equals(
+        if judged.is_surely_unchanged(outcome, ran.get(one)) or value_equals(
             one.setting, outcome.before, one.value
         ):
             state = state.back_to(entry.key, was.get(*entry.key))
@@ -558,5 +558,7 @@ def _mark_rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcom
     if not outcome.ok or ok is None:
         return outcome
     text = "it was rolled back" if ok else "its rollback failed as well"
-    message = joined(f"done, but a later command of the plan failed: {text}", outcome.message)
+    message = join_sentences(
+        f"done, but a later command of the plan failed: {text}", outcome.message
+    )
     return replace(outcome, ok=False, in_force=InForce.NOT_CHECKED, message=message)

@@ -17,17 +17,17 @@ from workbench.model.setting_records import Alteration
 from workbench.model.settings import LOCKS, MEMORY_CLOCKS, ClockRange, ClockSetting
 
 # utilization from which a reading counts: an idle GPU lowers its clocks whatever the lock
-LOADED_PCT = 50.0
-SLACK_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less
-ENOUGH = 5  # readings under load
-BINDS_SHARE = 0.5  # share of the readings that name a limiter
+MIN_LOADED_UTILIZATION_PCT = 50.0
+CLOCK_TOLERANCE_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less
+MIN_READINGS = 5  # readings under load
+BINDING_LIMITER_SHARE = 0.5  # share of the readings that name a limiter
 # if at most this share of the readings names a limiter, nothing held the clock down
-FREE_SHARE = 0.1
+UNLIMITED_SHARE = 0.1
 POWER, UNNAMED = "power", "a limiter that the driver does not name"
 # distance of two different clocks; a power limit moves a clock by less under one load
-CONTRAST_MHZ = 60
-MOST_KEPT = 64
-CAPS = {
+MIN_CONTRAST_MHZ = 60
+MAX_KEPT_CLOCKS = 64
+LIMITER_OF_REASON = {
     "SW power cap": POWER,
     "HW power brake slowdown": POWER,
     "SW thermal slowdown": "temperature",
@@ -80,18 +80,21 @@ class ContrastEvidence:
     def with_clocks(self, found: Iterable[Clock]) -> ContrastEvidence:
         new = {clock.key: clock for clock in (*self.clocks, *found)}
         return replace(
-            self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MOST_KEPT:]
+            self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MAX_KEPT_CLOCKS:]
         )
 
     def with_shown(self, found: Iterable[Alteration]) -> ContrastEvidence:
         return replace(
-            self, shown=tuple(dict.fromkeys([*self.shown, *map(_stable_key, found)]))[-MOST_KEPT:]
+            self,
+            shown=tuple(dict.fromkeys([*self.shown, *map(_stable_key, found)]))[-MAX_KEPT_CLOCKS:],
         )
 
     def with_refuted(self, found: Iterable[Alteration]) -> ContrastEvidence:
         return replace(
             self,
-            refuted=tuple(dict.fromkeys([*self.refuted, *map(_stable_key, found)]))[-MOST_KEPT:],
+            refuted=tuple(dict.fromkeys([*self.refuted, *map(_stable_key, found)]))[
+                -MAX_KEPT_CLOCKS:
+            ],
         )
 
     def has_shown(self, one: Alteration) -> bool:
@@ -110,12 +113,12 @@ def _stable_key(one: Alteration) -> tuple[Any, ...]:
 
 def readings_under_load(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
     """Return the readings of one GPU that were made under load, with a utilization of at least
-    LOADED_PCT percent."""
+    MIN_LOADED_UTILIZATION_PCT percent."""
     return [
         r
         for m in moments
         for r in m.gpus
-        if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT
+        if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= MIN_LOADED_UTILIZATION_PCT
     ]
 
 
@@ -129,7 +132,9 @@ def clock_limited_by(reading: BenchmarkReading, setting: ClockSetting) -> int | 
 def causes_of_lower_clock(reading: BenchmarkReading) -> set[str]:
     """Return the causes that lower the clock according to the driver, such as {"power",
     "temperature"}."""
-    return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
+    return {
+        LIMITER_OF_REASON[name] for name in reading.event_reasons or () if name in LIMITER_OF_REASON
+    }
 
 
 def measured_clocks(
@@ -148,7 +153,7 @@ def measured_clocks(
         for setting, other in (LOCKS, LOCKS[::-1]):
             clocks = [clock_limited_by(reading, setting) for reading in readings]
             mhz = [clock for clock in clocks if clock is not None]
-            if len(mhz) < ENOUGH:
+            if len(mhz) < MIN_READINGS:
                 continue
             around = (
                 f"{limits}|{locks.get((info.uuid, other.key))}|{telemetry.driver.driver_version}"
@@ -171,14 +176,14 @@ def measured_clocks(
 
 def _most_frequent_limiter(readings: Sequence[BenchmarkReading]) -> str | None:
     named = [causes_of_lower_clock(r) for r in readings]
-    if sum(map(bool, named)) > FREE_SHARE * len(readings):
+    if sum(map(bool, named)) > UNLIMITED_SHARE * len(readings):
         return next((word for words in named for word in sorted(words) if word != POWER), POWER)
     return UNNAMED if any(r.event_reasons is None for r in readings) else None
 
 
 def is_within_lock(mhz: float, lock: ClockRange) -> bool:
-    """Return whether a clock is inside a lock's range, with a tolerance of SLACK_MHZ."""
-    return lock.min_mhz - SLACK_MHZ <= mhz <= lock.max_mhz + SLACK_MHZ
+    """Return whether a clock is inside a lock's range, with a tolerance of CLOCK_TOLERANCE_MHZ."""
+    return lock.min_mhz - CLOCK_TOLERANCE_MHZ <= mhz <= lock.max_mhz + CLOCK_TOLERANCE_MHZ
 
 
 def contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
@@ -203,7 +208,7 @@ def clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     free = (
         o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o)
     )
-    return next((other for other in free if clock.mhz - other.mhz >= CONTRAST_MHZ), None)
+    return next((other for other in free if clock.mhz - other.mhz >= MIN_CONTRAST_MHZ), None)
 
 
 def clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
@@ -211,11 +216,11 @@ def clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | Non
     MHz as `clock`, although it was measured with another lock and is above that lock's range. None
     if there is no such clock."""
     for other in known:
-        above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
+        above = other.lock is not None and other.mhz > other.lock.max_mhz + CLOCK_TOLERANCE_MHZ
         if (
             clock.differs_only_in_lock(other)
             and above
-            and abs(clock.mhz - other.mhz) < CONTRAST_MHZ
+            and abs(clock.mhz - other.mhz) < MIN_CONTRAST_MHZ
         ):
             return other
     return None
@@ -226,7 +231,7 @@ def refutes_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
     as high as under another lock that forbids it."""
     if clock.lock is None:
         return False
-    above = clock.mhz > clock.lock.max_mhz + SLACK_MHZ
+    above = clock.mhz > clock.lock.max_mhz + CLOCK_TOLERANCE_MHZ
     return above or clock_that_ignores_lock(clock, known) is not None
 
 
@@ -234,7 +239,7 @@ def _clocks_differ(clock: Clock, other: Clock) -> bool:
     asked, theirs = clock.lock, other.lock
     if (
         asked is None
-        or abs(clock.mhz - other.mhz) < CONTRAST_MHZ
+        or abs(clock.mhz - other.mhz) < MIN_CONTRAST_MHZ
         or not is_within_lock(clock.mhz, asked)
     ):
         return False

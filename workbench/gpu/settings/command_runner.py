@@ -14,18 +14,20 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import SettingCommand
 
-GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
-NO_PERMISSION = re.compile("insufficient permissions|does not have permission", re.IGNORECASE)
-NOT_ROOT_ENOUGH = (
-    "NO_PERMISSION: the driver does not accept this root, as in an unprivileged container or one "
+GPU_IS_LOST_STATUS = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
+NO_PERMISSION_ANSWER = re.compile(
+    "insufficient permissions|does not have permission", re.IGNORECASE
+)
+REFUSED_ROOT_TEXT = (
+    "NO_PERMISSION_ANSWER: the driver does not accept this root, as in an unprivileged container or one "
     "without "
     "CAP_SYS_ADMIN: change settings on the machine that runs it"
 )
-COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: seconds
+COMMAND_TIMEOUT_S = 60.0  # with persistence off each call initialises the GPU first: seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandRun:
     """The result of a command. `failure` is the reason why it failed, None if it succeeded.
     `unsure` means that the command failed but may have changed the setting. `hung` means that the
     command did not end in time."""
@@ -41,39 +43,44 @@ def program_of_command(one: SettingCommand) -> str:
     return PurePosixPath(words[1] if words[0] == "sudo" else words[0]).name
 
 
-async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -> Ran:
+async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -> CommandRun:
     """Run one command and return its result. A failure is part of the result and is not raised."""
     name = program_of_command(one)
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
-        return Ran("no CPU core has this setting now")
+        return CommandRun("no CPU core has this setting now")
     try:
-        done = await run_allowed(host, one.argv, rights, stdin=one.stdin, timeout_s=COMMAND_S)
+        done = await run_allowed(
+            host, one.argv, rights, stdin=one.stdin, timeout_s=COMMAND_TIMEOUT_S
+        )
     except CommandTimeout:
-        return Ran(f"{name} did not end within {COMMAND_S:.0f} s", unsure=True, hung=True)
+        return CommandRun(
+            f"{name} did not end within {COMMAND_TIMEOUT_S:.0f} s", unsure=True, hung=True
+        )
     except CommandNotFound as error:
-        return Ran(error.message)
+        return CommandRun(error.message)
     except HostError as error:
-        return Ran(error.message, unsure=True)
+        return CommandRun(error.message, unsure=True)
     # tee repeats its input, so only its error output counts, and it may have written to some of the
     # cores. A lost GPU may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
     why = setting_commands.why_command_failed(done.returncode, said, name)
-    if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
-        why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
-    return Ran(
-        why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST)
+    if why and name == "nvidia-smi" and NO_PERMISSION_ANSWER.search(why):
+        why = f"{why.rstrip('.')}; {REFUSED_ROOT_TEXT}"
+    return CommandRun(
+        why,
+        unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST_STATUS),
     )
 
 
 async def run_all(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, stop: asyncio.Event
-) -> dict[SettingCommand, Ran]:
+) -> dict[SettingCommand, CommandRun]:
     """Run the commands up to the first failure, and return the result of each command that was run.
     Once `stop` is set, the next command counts as failed."""
-    ran: dict[SettingCommand, Ran] = {}
+    ran: dict[SettingCommand, CommandRun] = {}
     for one in commands:
         if stop.is_set():
-            ran[one] = Ran("the change was interrupted before this command")
+            ran[one] = CommandRun("the change was interrupted before this command")
             break
         ran[one] = await run_setting_command(host, one, rights)
         if ran[one].failure:
@@ -83,18 +90,18 @@ async def run_all(
 
 async def try_all_commands(
     host: Host, commands: Sequence[SettingCommand], rights: Rights
-) -> dict[SettingCommand, Ran]:
+) -> dict[SettingCommand, CommandRun]:
     """Run every command, even after a failure, and return the result of each. A command is skipped
     if the user may not run it, or if its program hung before. The `failure` of its result then says
     so."""
-    ran: dict[SettingCommand, Ran] = {}
+    ran: dict[SettingCommand, CommandRun] = {}
     hung: set[str] = set()
     for one in commands:
         name = program_of_command(one)
         if one.right:
-            ran[one] = Ran(one.right)
+            ran[one] = CommandRun(one.right)
         elif name in hung:
-            ran[one] = Ran(f"not tried: {name} does not answer")
+            ran[one] = CommandRun(f"not tried: {name} does not answer")
         else:
             ran[one] = await run_setting_command(host, one, rights)
             hung |= {name} if ran[one].hung else set()

@@ -27,7 +27,7 @@ from workbench.model.untrusted_numbers import parse_whole_number
 # WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for
 # each core with a governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?"
 # for one that cannot be read.
-READ = r"""
+READ_CORES_SCRIPT = r"""
 root=${WORKBENCH_SIM_SYSFS:-/sys}
 echo "$root"
 for core in "$root"/devices/system/cpu/cpu[0-9]*; do
@@ -45,7 +45,10 @@ for core in "$root"/devices/system/cpu/cpu[0-9]*; do
 done
 exit 0
 """
-_KERNEL_PART = {GOVERNOR.key: "cpufreq", C_STATES.key: "cpuidle"}  # that offers the setting
+_KERNEL_PART_OF_SETTING = {
+    GOVERNOR.key: "cpufreq",
+    C_STATES.key: "cpuidle",
+}  # that offers the setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Cores:
 
     def why_no_core_has(self, key: str) -> str:
         """Return a text that says why no CPU core of the host has the setting `key`."""
-        return f"no {_KERNEL_PART[key]} {self.why}"
+        return f"no {_KERNEL_PART_OF_SETTING[key]} {self.why}"
 
     def check_value(self, key: str, wanted: str) -> None:
         """Raise InputError if the setting `key` of the CPU cores cannot get the value `wanted`,
@@ -95,7 +98,7 @@ class Cores:
 
 async def read_core_settings(host: Host) -> Cores:
     """Read the settings of the CPU cores of a host. Raises HostError if the host is out of reach."""
-    done = await host.run(shell_argv(READ), timeout_s=20)
+    done = await host.run(shell_argv(READ_CORES_SCRIPT), timeout_s=20)
     sysfs, *lines = done.out.splitlines() or [setting_commands.SYSFS]
     governors: dict[int, str] = {}
     disabled: dict[int, dict[int, str]] = {}
@@ -143,7 +146,7 @@ def _why_settings_are_missing(facts: HostFacts, unreadable: bool) -> str:
     return Cores().why
 
 
-NOT_READ = Cores(why="was read")
+CORES_NOT_READ = Cores(why="was read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class CurrentValues:
     """The values of a host's settings at one moment."""
 
     telemetry: Telemetry
-    cores: Cores = NOT_READ
+    cores: Cores = CORES_NOT_READ
 
     @property
     def energy_j(self) -> dict[str, float]:
@@ -176,10 +179,12 @@ class CurrentValues:
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
     """Read the current values of the settings with these keys. Raises HostError if the host is out
     of reach."""
-    return await with_cores(host, await read_once(host), settings)
+    return await add_core_settings(host, await read_once(host), settings)
 
 
-async def with_cores(host: Host, telemetry: Telemetry, settings: Collection[str]) -> CurrentValues:
+async def add_core_settings(
+    host: Host, telemetry: Telemetry, settings: Collection[str]
+) -> CurrentValues:
     """Return the current values from a reading of the host's GPUs, with those of its CPU cores if
     some of the `settings` are settings of cores."""
     if {*OF_CORES} & {*settings}:

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings import journal as journals
-from workbench.gpu.settings.command_runner import COMMAND_S
+from workbench.gpu.settings.command_runner import COMMAND_TIMEOUT_S
 from workbench.gpu.settings.current_values import CurrentValues, read_values
 from workbench.gpu.settings.journal import Journal, JournalEntry, Record
 from workbench.gpu.settings.owners import DEAD, THIS, process_state_of
 from workbench.hosts.base import Host
 from workbench.model.setting_commands import APPLIED, PENDING, is_lock, value_equals
 
-SETTLED_S = COMMAND_S  # a command that was sent before the cut can run for so long
+SETTLED_AFTER_S = COMMAND_TIMEOUT_S  # a command that was sent before the cut can run for so long
 
 
-class Settled(NamedTuple):
+class SettledChanges(NamedTuple):
     """What became of a change that was cut off. `applied` is False if the setting has its earlier
     value."""
 
@@ -44,7 +44,7 @@ def state_text(entry: JournalEntry) -> str:
     return "the link was lost" if ours else "the Workbench that began the change ended"
 
 
-def cut_off(records: Sequence[Record]) -> list[Record]:
+def cut_off_changes(records: Sequence[Record]) -> list[Record]:
     """Return those records whose change was cut off: it is announced, and nobody carries it out."""
     return [
         record
@@ -56,22 +56,22 @@ def cut_off(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[Settled, ...]:
+async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[SettledChanges, ...]:
     """Read what became of the changes that were cut off, and write it to the journal. Return the
-    changes that are settled. A change of the last SETTLED_S seconds is left for a later call,
+    changes that are settled. A change of the last SETTLED_AFTER_S seconds is left for a later call,
     unless its commands were `never_sent`. The caller knows that this process makes no change now.
     """
     async with journals.locked_journal(host) as held:
-        records = cut_off(held.journal.records())
+        records = cut_off_changes(held.journal.records())
         if not records:
             return ()
         now = await read_values(host, {record.entry.setting for record in records})
-        settled: list[Settled] = []
+        settled: list[SettledChanges] = []
         state = held.journal
         for record in records:
             sure = never_sent and record.owner == THIS
             age_s = now.telemetry.unix_s - claims.set_at(record.entry.facts)
-            if sure or age_s >= SETTLED_S:
+            if sure or age_s >= SETTLED_AFTER_S:
                 state = _settle_entry(state, record.entry, now, settled)
         if state is not held.journal:
             await held.save(state)
@@ -79,18 +79,18 @@ async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[S
 
 
 def _settle_entry(
-    state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[Settled]
+    state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[SettledChanges]
 ) -> Journal:
     """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The
     journal is returned as it is if the host's value shows no outcome."""
     live = now.value(*entry.key)
     earlier = entry.earlier or {}
     if value_equals(entry.setting, live, earlier.get("now", entry.before)):
-        outcome = Settled(entry, applied=False)
+        outcome = SettledChanges(entry, applied=False)
         kept = entry_before_change(entry)
         state = state.back_to(entry.key, kept)
     elif value_equals(entry.setting, live, entry.now):
-        outcome = Settled(entry, applied=True)
+        outcome = SettledChanges(entry, applied=True)
         state = state.back_to(entry.key, replace(entry, state=APPLIED, earlier=None))
     else:
         return state

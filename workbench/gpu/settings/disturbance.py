@@ -19,8 +19,8 @@ from workbench.model.settings import (
     where_setting_applies,
 )
 
-MOST_NAMED = 4
-SETTINGS_CHANGED = "settings changed during the run"
+MAX_NAMED = 4
+SETTINGS_CHANGED_TEXT = "settings changed during the run"
 
 
 class DisturbanceWatch:
@@ -98,7 +98,7 @@ class DisturbanceWatch:
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
         return (
-            *([f"{SETTINGS_CHANGED}: {', '.join(settings)}"] if settings else []),
+            *([f"{SETTINGS_CHANGED_TEXT}: {', '.join(settings)}"] if settings else []),
             *(
                 [f"other programs started on the GPU during the run: {_list_some_names(came)}"]
                 if came
@@ -112,7 +112,7 @@ class DisturbanceWatch:
         )
 
 
-def with_setters(
+def name_setters(
     reasons: Sequence[str], claimed: Sequence[Alteration], gpus: Collection[int]
 ) -> tuple[str, ...]:
     """Return the `reasons` why a result is invalid. The one that settings changed names the users
@@ -125,7 +125,7 @@ def with_setters(
     if not setters:
         return tuple(reasons)
     by = f" ({', '.join(setters)})"
-    return tuple(f"{why}{by}" if why.startswith(SETTINGS_CHANGED) else why for why in reasons)
+    return tuple(f"{why}{by}" if why.startswith(SETTINGS_CHANGED_TEXT) else why for why in reasons)
 
 
 def lock_change_texts(
@@ -158,7 +158,7 @@ def lock_change_texts(
             if one.gpu_index in gpus and was.get(one[:2]) == now.get(one[:2])
         }
     )
-    return (f"{SETTINGS_CHANGED}: {', '.join(changed)}",) if changed else ()
+    return (f"{SETTINGS_CHANGED_TEXT}: {', '.join(changed)}",) if changed else ()
 
 
 def _value_sequence_text(values: Sequence[str]) -> str:
@@ -167,5 +167,5 @@ def _value_sequence_text(values: Sequence[str]) -> str:
 
 
 def _list_some_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

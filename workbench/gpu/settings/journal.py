@@ -24,7 +24,7 @@ from typing import Any
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.journal_client import Answer, ask_journal_program
+from workbench.gpu.settings.journal_client import JournalAnswer, ask_journal_program
 from workbench.gpu.settings.owners import (
     lock_is_dead,
     owner_facts,
@@ -382,7 +382,7 @@ async def read_journal(host: Host, *, with_log: bool = True) -> Journal:
     return _journal_from(answer, path, host.name)
 
 
-def _journal_from(answer: Answer, path: str, host: str) -> Journal:
+def _journal_from(answer: JournalAnswer, path: str, host: str) -> Journal:
     """Return the journal from the answer of the program on the host to "read"."""
     if "error" in answer:
         raise _unusable_journal_error("read", path, host, answer)
@@ -418,7 +418,7 @@ class LostLock(HostError):
     """Raised if another Workbench has locked the journal that this one had locked."""
 
 
-def _lost_lock_error(host: Host, answer: Answer) -> LostLock:
+def _lost_lock_error(host: Host, answer: JournalAnswer) -> LostLock:
     by = clean_text(str(answer["lost"] or ""))
     who_has_it = f"another Workbench ({owner_text(by)}) has locked it" if by else "it is gone"
     return LostLock(
@@ -428,7 +428,7 @@ def _lost_lock_error(host: Host, answer: Answer) -> LostLock:
     )
 
 
-def _write_error(host: Host, path: str, answer: Answer) -> FileError:
+def _write_error(host: Host, path: str, answer: JournalAnswer) -> FileError:
     full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
     return FileError(
         f"cannot write {path}: {clean_text(str(answer['error']))}",
@@ -455,7 +455,9 @@ def _recover_from_register(known: Journal, why: str, damaged: str = "") -> Journ
     return found.note(f"recovered from the host's register: {why}")
 
 
-def _unusable_journal_error(what: str, path: str, host: str, answer: Answer) -> SettingsError:
+def _unusable_journal_error(
+    what: str, path: str, host: str, answer: JournalAnswer
+) -> SettingsError:
     """Return the error for a journal that cannot be `what` ("read", "locked")."""
     why = clean_text(str(answer["error"]))
     full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
@@ -576,7 +578,7 @@ async def is_being_changed(host: Host) -> bool:
     return bool(found.get("by")) and not found.get("void")
 
 
-async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> Answer:
+async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> JournalAnswer:
     """Ask once for the lock, and return the answer."""
     root = root_of(path)
     try:
@@ -595,7 +597,7 @@ async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) 
         ) from None
 
 
-async def _acquire_lock(host: Host, path: str) -> Answer:
+async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
     """Lock the journal, and return what the host says about it then."""
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()

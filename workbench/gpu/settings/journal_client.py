@@ -22,16 +22,16 @@ from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError
 from workbench.model.untrusted_numbers import parse_whole_number, strict_json
 
-ANSWER_S = 30.0
-_NO_PYTHON = frozenset({TOO_OLD, 126, 127})
-_NO_LOG = ' "log": []\n}'  # the end of a journal whose log was not sent
+ANSWER_TIMEOUT_S = 30.0
+_NO_PYTHON_STATUSES = frozenset({TOO_OLD, 126, 127})
+_EMPTY_LOG_END = ' "log": []\n}'  # the end of a journal whose log was not sent
 _NO_PYTHON3 = "this host has no python3"
 _BROKEN_PYTHON3 = "the python3 of this host does not start"
 
-Answer = Mapping[str, Any]
+JournalAnswer = Mapping[str, Any]
 
 
-async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> Answer:
+async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> JournalAnswer:
     """Return the answer to a request about the journal in the directory `root`, from a program that
     ends then. This process itself reads a journal of this machine, which takes no program. Raises
     HostError if there is no answer."""
@@ -39,12 +39,12 @@ async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> An
         return await _read_on_this_machine(host, root, more)
     request = json.dumps({"do": do, **more}).encode() + b"\n"
     try:
-        done = await remote_programs.JOURNAL.run(
-            host, {"root": root}, input=request, timeout_s=ANSWER_S
+        done = await remote_programs.JOURNAL_PROGRAM.run(
+            host, {"root": root}, input=request, timeout_s=ANSWER_TIMEOUT_S
         )
     except CommandNotFound:
         return await ShellJournal(host, root).ask(do, more)
-    if done.returncode in _NO_PYTHON:
+    if done.returncode in _NO_PYTHON_STATUSES:
         return await ShellJournal(host, root).ask(do, more)
     try:
         answer = strict_json(done.out.splitlines()[-1])
@@ -63,17 +63,17 @@ async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> An
     )
 
 
-async def _read_on_this_machine(host: Host, root: str, more: Answer) -> Answer:
-    def read() -> Answer:
+async def _read_on_this_machine(host: Host, root: str, more: JournalAnswer) -> JournalAnswer:
+    def read() -> JournalAnswer:
         with closing(JournalProgram(root)) as program:
             return program.answer({"do": "read", **more})
 
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await asyncio.to_thread(read)
     except TimeoutError:
         raise HostError(
-            f"the journal of GPU settings in {root} could not be read within {ANSWER_S:.0f} s",
+            f"the journal of GPU settings in {root} could not be read within {ANSWER_TIMEOUT_S:.0f} s",
             host=host.name,
             next_step="look whether the disk of that directory answers",
         ) from None
@@ -92,7 +92,7 @@ class ShellJournal:
         self.host, self.path = host, f"{root}/journal.json"
         self.no_register = json.dumps({"problem": why})
 
-    async def ask(self, do: str, more: Answer) -> Answer:
+    async def ask(self, do: str, more: JournalAnswer) -> JournalAnswer:
         """Return the answer to a request."""
         if do == "read":
             return await self._read(with_log=more["log"])
@@ -105,7 +105,7 @@ class ShellJournal:
         await self._run("unlock", more["owner"])
         return {}
 
-    async def _save(self, more: Answer) -> Answer:
+    async def _save(self, more: JournalAnswer) -> JournalAnswer:
         journal, owner = more["journal"], more["owner"]
         holder = _parse_lock_holder(await self._run("holder"))["by"]
         if holder != owner:
@@ -120,13 +120,13 @@ class ShellJournal:
     async def _run(self, do: str, *words: str) -> Completed:
         return await self.host.run(shell_argv(_journal_script(), do, self.path, *words))
 
-    async def _read(self, *, with_log: bool) -> Answer:
+    async def _read(self, *, with_log: bool) -> JournalAnswer:
         done = await self._run("read", str(MOST_BYTES + 1), "log" if with_log else "")
         if done.returncode not in (0, 3, 4):
             return {"error": done.err.strip()}
         boot_id, driver_start, text = [*done.out.split("\n", 2), "", ""][:3]
         if not with_log and not text.rstrip().endswith("}"):
-            text += _NO_LOG
+            text += _EMPTY_LOG_END
         damage = NO_FILE if done.returncode == 4 else None
         if len(text) > MOST_BYTES:
             damage = TOO_LARGE
@@ -138,7 +138,7 @@ class ShellJournal:
             "register": self.no_register,
         }
 
-    async def _lock(self, owner: str, dead: list[str]) -> Answer:
+    async def _lock(self, owner: str, dead: list[str]) -> JournalAnswer:
         done = await self._run("lock", owner)
         if done.returncode != 0:
             return {"error": done.err.strip()}

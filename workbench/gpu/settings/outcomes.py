@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.gpu.settings import claims
-from workbench.gpu.settings.command_runner import Ran
+from workbench.gpu.settings.command_runner import CommandRun
 from workbench.gpu.settings.current_values import CurrentValues
 from workbench.gpu.settings.journal import JournalEntry
 from workbench.model import setting_commands
@@ -23,16 +23,16 @@ from workbench.model.settings import (
 )
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: a load shows whether it is in force"
-VOLATILE = (  # NVIDIA's page on data persistence names power limits; locks are not documented
+VOLATILE_SETTING_TEXT = (  # NVIDIA's page on data persistence names power limits; locks are not documented
     "persistence mode is off: a power limit is lost, and a lock may be, when the last program that "
     "uses the GPU ends; "
     "persistence on keeps it"
 )
-OF_THE_HYPERVISOR = (
+HYPERVISOR_SETTING_TEXT = (
     "this is a virtual GPU (vGPU): its power limit and clocks belong to the hypervisor, so set them "
     "there"
 )
-FOREIGN = (
+FOREIGN_LOCK_TEXT = (
     "the previous lock is unknown, since another program's lock cannot be read back: a "
     "revert sets the default"
 )
@@ -41,7 +41,7 @@ FOREIGN = (
 def outcome_of_change(
     one: SettingCommand,
     before: tuple[SettingValue | None, str],
-    ran: Ran | None,
+    ran: CommandRun | None,
     after: CurrentValues | None,
     now: CurrentValues,
 ) -> SettingOutcome:
@@ -52,7 +52,9 @@ def outcome_of_change(
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
 
     def outcome(ok: bool, in_force: InForce, *parts: str) -> SettingOutcome:
-        return SettingOutcome(one, ok, known, one.value, found, in_force, joined(*parts), how)
+        return SettingOutcome(
+            one, ok, known, one.value, found, in_force, join_sentences(*parts), how
+        )
 
     if ran is None:
         return outcome(False, InForce.NOT_CHECKED, "not run, because the command before it failed")
@@ -65,7 +67,12 @@ def outcome_of_change(
     if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
         return outcome(
-            True, InForce.NOT_CHECKED, one.note, message, FOREIGN if how == UNKNOWN else "", lost
+            True,
+            InForce.NOT_CHECKED,
+            one.note,
+            message,
+            FOREIGN_LOCK_TEXT if how == UNKNOWN else "",
+            lost,
         )
     if found is None:
         return outcome(
@@ -107,7 +114,7 @@ def _lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> s
 def outcome_of_restoring(
     entry: JournalEntry,
     one: SettingCommand,
-    ran: Ran,
+    ran: CommandRun,
     after: CurrentValues | None,
     was: SettingValue | None = None,
 ) -> SettingOutcome:
@@ -120,7 +127,7 @@ def outcome_of_restoring(
     if not ok:
         sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
         hand = setting_commands.manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
-        message = joined(message, f"it stays in the journal. By hand: {hand}")
+        message = join_sentences(message, f"it stays in the journal. By hand: {hand}")
     if is_lock(one.setting):
         in_force = InForce.NOT_CHECKED
     elif ok:
@@ -137,9 +144,13 @@ def outcome_of_leaving(
     """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave
     it, with the reason."""
     asks = way.do == claims.ASK
-    message = joined(way.why, "left alone until you decide which value stays") if asks else way.why
+    message = (
+        join_sentences(way.why, "left alone until you decide which value stays")
+        if asks
+        else way.why
+    )
     if way.by:
-        message = joined(
+        message = join_sentences(
             message, f"the entry stays in the journal until that claim of {way.by} ends"
         )
     known = entry.before_known
@@ -165,7 +176,9 @@ def planned_outcome(
     refused = one.right or (
         "" if dry_run else "not run: another command of this plan is not allowed"
     )
-    message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "", warning)
+    message = join_sentences(
+        refused, one.note, FOREIGN_LOCK_TEXT if before[1] == UNKNOWN else "", warning
+    )
     return SettingOutcome(
         one,
         dry_run and one.right is None,
@@ -178,7 +191,7 @@ def planned_outcome(
     )
 
 
-def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
+def is_surely_unchanged(outcome: SettingOutcome, ran: CommandRun | None) -> bool:
     """Return whether a failed command has certainly changed nothing."""
     if outcome.ok or (ran is not None and ran.unsure):
         return False
@@ -198,10 +211,10 @@ def hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:
     """Return a text that says who can set the value of `one` if its GPU is a vGPU, otherwise ""."""
     info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
     virtual = info is not None and info.virtualization == "vgpu"
-    return OF_THE_HYPERVISOR if virtual and one.setting != PERSISTENCE.key else ""
+    return HYPERVISOR_SETTING_TEXT if virtual and one.setting != PERSISTENCE.key else ""
 
 
-def joined(*parts: str) -> str:
+def join_sentences(*parts: str) -> str:
     """Return the parts that are not empty, joined by "; "."""
     return "; ".join(part for part in parts if part)
 
@@ -214,17 +227,20 @@ def volatility_warning(one: SettingCommand, now: CurrentValues) -> str:
     sample = now.sample(one.gpu_uuid)
     if sample is None or sample.persistence is not False:
         return ""
-    return VOLATILE
+    return VOLATILE_SETTING_TEXT
 
 
 def keep_one_persistence_warning(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
     """Return the outcomes with the warning about persistence mode only once for each GPU."""
     found, warned = [], set()
     for one in outcomes:
-        if VOLATILE in one.message and one.command.gpu_uuid in warned:
+        if VOLATILE_SETTING_TEXT in one.message and one.command.gpu_uuid in warned:
             one = replace(
-                one, message=joined(*(part.strip("; ") for part in one.message.split(VOLATILE)))
+                one,
+                message=join_sentences(
+                    *(part.strip("; ") for part in one.message.split(VOLATILE_SETTING_TEXT))
+                ),
             )
-        warned |= {one.command.gpu_uuid} if VOLATILE in one.message else set()
+        warned |= {one.command.gpu_uuid} if VOLATILE_SETTING_TEXT in one.message else set()
         found.append(one)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.gpu.settings import setting_traps
-from workbench.gpu.settings.current_values import NOT_READ, Cores
+from workbench.gpu.settings.current_values import CORES_NOT_READ, Cores
 from workbench.gpu.settings.rights import Rights
 from workbench.model import setting_commands
 from workbench.model.errors import InputError, SettingsError
@@ -25,7 +25,7 @@ from workbench.model.settings import (
 )
 
 # the widest distance between two neighbouring SM clocks; memory clocks lie hundreds apart
-STEP_MHZ = 15
+MAX_CLOCK_STEP_MHZ = 15
 
 
 def plan_commands(
@@ -45,7 +45,7 @@ def plan_commands(
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
         for key in (s.key for s in SETTINGS if s.of_host and s.key in settings):
-            on = cores or NOT_READ
+            on = cores or CORES_NOT_READ
             on.check_value(key, settings[key])
             commands += commands_for(HOST_INDEX, HOST, key, settings[key], rights, on)
         on_gpus = [(s, settings[s.key]) for s in SETTINGS if s.key in settings and not s.of_host]
@@ -100,7 +100,7 @@ def commands_for(
     """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the
     host's CPU cores. Several commands are needed if different cores get different values. `note` is
     a text for the user that each command gets."""
-    on = cores or NOT_READ
+    on = cores or CORES_NOT_READ
     commands = []
     here = on.idle_states_by_core(setting) if uuid == HOST else {}
     for step in setting_commands.setting_steps(uuid, setting, value, cores=here, sysfs=on.sysfs):
@@ -202,7 +202,7 @@ def check_clocks(
         if nearest == mhz:
             continue
         lower_bound = mhz < min(supported) and mhz < clocks.max_mhz
-        if abs(nearest - mhz) > STEP_MHZ and not lower_bound:
+        if abs(nearest - mhz) > MAX_CLOCK_STEP_MHZ and not lower_bound:
             raise InputError(
                 f"{name} has no {which} clock of {mhz} MHz; {_nearest_supported_text(mhz, supported)}"
             )

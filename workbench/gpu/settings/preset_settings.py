@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # GPU index or "all", settings, reason
 PresetSettings: TypeAlias = Sequence[tuple[str, GpuSettings, str]]
-NO_LOCK = "no lock by Workbench"
+NO_LOCK_TEXT = "no lock by Workbench"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:
@@ -79,9 +79,9 @@ def _present_value(
     if not is_lock(setting.key):
         return setting.read(telemetry, uuid)
     return next(
-        (a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK
+        (a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK_TEXT
     )
 
 
 def _change_text(setting: Setting, wanted: SettingValue, now: SettingValue | str) -> str:
-    return f"{setting.format(wanted)} (now {now if now == NO_LOCK else setting.format(now)})"
+    return f"{setting.format(wanted)} (now {now if now == NO_LOCK_TEXT else setting.format(now)})"

@@ -12,14 +12,14 @@ from typing import Any
 
 from workbench.engines import memory_locks
 from workbench.engines.gpu_table import find_gpu_type
-from workbench.gpu.settings.alterations import lock_drift, locks_on
+from workbench.gpu.settings.alterations import drift_of_lock, locks_on
 from workbench.gpu.settings.clock_contrasts import (
-    BINDS_SHARE,
-    CONTRAST_MHZ,
-    ENOUGH,
-    LOADED_PCT,
+    BINDING_LIMITER_SHARE,
+    CLOCK_TOLERANCE_MHZ,
+    MIN_CONTRAST_MHZ,
+    MIN_LOADED_UTILIZATION_PCT,
+    MIN_READINGS,
     POWER,
-    SLACK_MHZ,
     Clock,
     ContrastEvidence,
     causes_of_lower_clock,
@@ -49,14 +49,16 @@ from workbench.model.settings import (
     setting_of,
 )
 
-HOLDS_SHARE = 0.9  # share of the readings under load within the lock
-OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment
-STUCK_MHZ = 900  # below this a loaded GB10 shows the fault of "gb10.hidden-cap"
-OF_THE_CARD = ("persistence.off",)  # traps of all settings of a card: reported once, not with each
-UNSHOWN = (InForce.NO_EFFECT, InForce.CONSISTENT)
-PROVES_NOTHING = "is consistent, which proves nothing"
+MIN_HOLDING_SHARE = 0.9  # share of the readings under load within the lock
+MAX_POWER_OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment
+STUCK_CLOCK_MHZ = 900  # below this a loaded GB10 shows the fault of "gb10.hidden-cap"
+TRAPS_OF_WHOLE_CARD = (
+    "persistence.off",
+)  # traps of all settings of a card: reported once, not with each
+UNSHOWN_VERDICTS = (InForce.NO_EFFECT, InForce.CONSISTENT)
+PROVES_NOTHING_TEXT = "is consistent, which proves nothing"
 CONSISTENT = str(InForce.CONSISTENT)
-UNNAMED = "what the driver does not name"
+UNNAMED_LIMITER = "what the driver does not name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def judge_all_settings(
     for one in alterations:
         info = telemetry.info(one.gpu_index) if telemetry else None
         found = _proof_of_replaced_setting(one, known.others) or judge_setting(one, moments)
-        found = found or (_as_read(one, telemetry) if telemetry else None)
+        found = found or (_proof_as_read(one, telemetry) if telemetry else None)
         clock = next(
             (c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None
         )
@@ -121,12 +123,12 @@ def judge_all_settings(
         elif found is not None and found.in_force is InForce.NO_EFFECT and clock is not None:
             found = _judge_unreached_clock(found, clock, known)
         if found is not None:
-            proofs.append(_with_traps(found, info, telemetry))
+            proofs.append(_add_traps(found, info, telemetry))
     return tuple(proofs)
 
 
 def _proof_of_replaced_setting(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
-    said = lock_drift(one, others)
+    said = drift_of_lock(one, others)
     if said is None:
         return None
     what = _lock_word(one.setting)
@@ -155,7 +157,7 @@ def judge_setting(alteration: Alteration, moments: Sequence[Moment]) -> Proof | 
         most = (
             (
                 f"the GPU was at most {max(busy):.0f} % busy, and readings count from "
-                f"{LOADED_PCT:.0f} %"
+                f"{MIN_LOADED_UTILIZATION_PCT:.0f} %"
             )
             if busy
             else ""
@@ -177,21 +179,19 @@ def _confirm_by_contrast(
             if other
             else ", as a contrast showed before"
         )
-        text = proof.text.replace(PROVES_NOTHING, "is in force", 1) + how
+        text = proof.text.replace(PROVES_NOTHING_TEXT, "is in force", 1) + how
         return replace(
             proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text
         )
     deaf = clock_that_ignores_lock(clock, known.clocks) if clock else None
     if deaf is not None:
         text = (
-            f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was "
+            f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect: the clock was "
             f"{_other_clock_text(deaf)} too"
         )
         return _mark_without_effect(proof, text)
     if known.has_refuted(one):
-        text = (
-            f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect, as a contrast showed before"
-        )
+        text = f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect, as a contrast showed before"
         return _mark_without_effect(proof, text)
     return replace(proof, text=f"{proof.text}; {_why_not_shown(clock, known)}")
 
@@ -208,7 +208,9 @@ def _why_not_shown(clock: Clock | None, known: ContrastEvidence) -> str:
     if clock is None or other is None:
         return "the card's clock without the lock is unknown"
     why = (
-        limiter_of_difference(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
+        limiter_of_difference(clock, other)
+        if abs(clock.mhz - other.mhz) >= MIN_CONTRAST_MHZ
+        else None
     )
     return f"the clock was {_other_clock_text(other)}" + (
         f", and {why} may explain that" if why else " too"
@@ -223,12 +225,12 @@ def _judge_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) 
         return proof
     what = _lock_word(proof.setting)
     text = (
-        f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed "
+        f"{what} {proof.requested} is not reached: capped by {UNNAMED_LIMITER}, observed "
         f"{proof.observed:.0f} MHz;"
         f" under the same load the clock was {_other_clock_text(other)}"
     )
-    short = f"▲ {what} capped by {UNNAMED}"
-    return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED)
+    short = f"▲ {what} capped by {UNNAMED_LIMITER}"
+    return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED_LIMITER)
 
 
 def _other_clock_text(other: Clock) -> str:
@@ -249,7 +251,7 @@ def _judge_clocks(
     wanted = setting.input_text(lock)
     clocks = [(clock_limited_by(reading, setting), reading) for reading in readings]
     pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
-    if len(pairs) < ENOUGH:
+    if len(pairs) < MIN_READINGS:
         return _unproven_proof(one, what, len(pairs), f"{wanted} MHz")
     outside = [(mhz, r) for mhz, r in pairs if not is_within_lock(mhz, lock)]
     below = [(mhz, r) for mhz, r in outside if mhz < low]
@@ -273,17 +275,17 @@ def _judge_clocks(
             limiter,
         )
 
-    if 1 - share >= HOLDS_SHARE:
+    if 1 - share >= MIN_HOLDING_SHARE:
         seen_in = f"{seen} MHz in {_percent_text(1 - share)} of {len(pairs)} readings under load"
-        text = f"{what} {wanted} MHz {PROVES_NOTHING}: {seen_in}"
+        text = f"{what} {wanted} MHz {PROVES_NOTHING_TEXT}: {seen_in}"
         return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
     limiter, bound = _most_frequent_limiter(
         [r for _, r in below], {POWER} if setting is MEMORY_CLOCKS else set()
     )
-    if not (limiter and bound >= BINDS_SHARE * len(outside)):
+    if not (limiter and bound >= BINDING_LIMITER_SHARE * len(outside)):
         # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor
         # "no effect".
-        limiter = UNNAMED if share < HOLDS_SHARE and not above else None
+        limiter = UNNAMED_LIMITER if share < MIN_HOLDING_SHARE and not above else None
     if limiter:
         text = (
             f"{what} {wanted} MHz is not reached: capped by {limiter} for {_percent_text(share)} of the "
@@ -322,9 +324,9 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
             wanted,
             others[-1],
         )
-    if len(watts) < ENOUGH:
+    if len(watts) < MIN_READINGS:
         return _unproven_proof(one, "power limit", len(watts), wanted)
-    over = sum(w > limit_w * OVER_LIMIT for w in watts) / len(watts)
+    over = sum(w > limit_w * MAX_POWER_OVER_LIMIT for w in watts) / len(watts)
     seen = median(watts)
 
     def proof(
@@ -343,7 +345,7 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
             limiter,
         )
 
-    if over >= BINDS_SHARE:
+    if over >= BINDING_LIMITER_SHARE:
         text = (
             f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it "
             f"{_percent_text(over)} of the time"
@@ -355,12 +357,14 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
         if bound
         else "it did not bind"
     )
-    passed = f"; passed in {_percent_text(over)} of the readings" if over > 1 - HOLDS_SHARE else ""
+    passed = (
+        f"; passed in {_percent_text(over)} of the readings" if over > 1 - MIN_HOLDING_SHARE else ""
+    )
     text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}{passed}"
     return proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
 
 
-def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
+def _proof_as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
     """Return the verdict whether a setting has an effect, from the host's present value. None for a
     clock lock or a power limit, which only a load can prove."""
     setting = setting_of(one.setting)
@@ -383,7 +387,7 @@ def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
 
 
 def _unproven_proof(one: Alteration, what: str, count: int, wanted: str) -> Proof:
-    text = f"{what}: not checked, {count} readings under load ({ENOUGH} are needed)"
+    text = f"{what}: not checked, {count} readings under load ({MIN_READINGS} are needed)"
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
@@ -407,11 +411,13 @@ def _percent_text(share: float) -> str:
 # -- traps -----------------------------------------------------------------------------------------
 
 
-def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
+def _add_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
     found = tuple(_traps_for_proof(proof, info, telemetry))
     if not found:
         return proof
-    text = "; ".join([proof.text, *(one.text for one in found if one.id not in OF_THE_CARD)])
+    text = "; ".join(
+        [proof.text, *(one.text for one in found if one.id not in TRAPS_OF_WHOLE_CARD)]
+    )
     return replace(proof, text=text, traps=found)
 
 
@@ -426,9 +432,11 @@ def _traps_for_proof(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | 
     if proof.setting == MEMORY_CLOCKS.key:
         found += _memory_lock_traps(proof, known.memory_under_compute_mhz if known else None, chip)
     elif (
-        proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN and proof.observed is not None
+        proof.setting == GPU_CLOCKS.key
+        and proof.in_force in UNSHOWN_VERDICTS
+        and proof.observed is not None
     ):
-        if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
+        if chip.endswith("GB10") and proof.observed < STUCK_CLOCK_MHZ:
             found.append(fill_in_trap("gb10.hidden-cap"))
         elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest_locked_mhz(proof):
             found.append(fill_in_trap("clock.max-is-not-sustained"))
@@ -438,7 +446,7 @@ def _traps_for_proof(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | 
         proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None
     ):
         found.append(fill_in_trap("power.not-binding"))
-    if proof.limiter == UNNAMED:
+    if proof.limiter == UNNAMED_LIMITER:
         found.append(fill_in_trap("lock.unknown-limiter"))
     if (
         proof.setting != PERSISTENCE.key
@@ -453,7 +461,7 @@ def _memory_lock_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[
     if (
         normal_mhz
         and proof.in_force is InForce.NO_EFFECT
-        and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ
+        and abs((proof.observed or 0) - normal_mhz) <= CLOCK_TOLERANCE_MHZ
     ):
         found.append(fill_in_trap("memory.normal-clock", mhz=normal_mhz))
     elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest_locked_mhz(proof):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
-from workbench.gpu.settings.clock_contrasts import MOST_KEPT, Clock, ContrastEvidence
+from workbench.gpu.settings.clock_contrasts import MAX_KEPT_CLOCKS, Clock, ContrastEvidence
 from workbench.hosts.base import FileError, Host
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange, setting_of, value_to_store
@@ -21,8 +21,10 @@ from workbench.model.untrusted_numbers import number_for_field, strict_json
 CLOCKS_FILE = "gpu/clocks.json"
 # {GPU UUID: {"of": the altered settings then, "short": [words]}}
 FINDINGS_FILE = "gpu/findings.json"
-KEPT_S = 86_400.0  # after a day the room, and with it a clock under a power limit, may have changed
-MOST_CELLS = 80  # of one finding, which has a few words
+KEPT_CLOCKS_S = (
+    86_400.0  # after a day the room, and with it a clock under a power limit, may have changed
+)
+MAX_FINDING_CELLS = 80  # of one finding, which has a few words
 
 Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "▲ lock 3000 has no effect")
 
@@ -38,15 +40,17 @@ async def read_clocks(host: Host) -> ContrastEvidence:
         rows, shown, refuted = kept["clocks"], kept["shown"], kept.get("refuted", [])
         now = time.time()
         clocks = tuple(
-            c for c in map(_clock_from_row, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S
+            c
+            for c in map(_clock_from_row, rows)
+            if c is not None and 0 <= now - c.unix_s < KEPT_CLOCKS_S
         )
-        return ContrastEvidence(clocks[-MOST_KEPT:], _clock_keys(shown), _clock_keys(refuted))
+        return ContrastEvidence(clocks[-MAX_KEPT_CLOCKS:], _clock_keys(shown), _clock_keys(refuted))
     except (FileError, ValueError, KeyError, TypeError, RecursionError):
         return ContrastEvidence()
 
 
 def _clock_keys(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(tuple(key) for key in kept if isinstance(key, list))[-MOST_KEPT:]
+    return tuple(tuple(key) for key in kept if isinstance(key, list))[-MAX_KEPT_CLOCKS:]
 
 
 def _clock_from_row(row: object) -> Clock | None:
@@ -112,4 +116,4 @@ def _altered_settings(uuid: str, alterations: Sequence[Alteration]) -> list[list
 
 
 def _is_text(text: object) -> bool:
-    return isinstance(text, str) and text.isprintable() and len(text) <= MOST_CELLS
+    return isinstance(text, str) and text.isprintable() and len(text) <= MAX_FINDING_CELLS

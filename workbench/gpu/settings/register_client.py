@@ -17,7 +17,7 @@ from workbench.model.settings import parse_stored_value
 from workbench.model.untrusted_numbers import number_for_field, strict_json
 from workbench.model.untrusted_text import clean_text
 
-UNREAD = "changes by other users cannot be read"
+UNREAD_REGISTER_TEXT = "changes by other users cannot be read"
 
 
 class LockChange(NamedTuple):
@@ -54,7 +54,7 @@ def parse_register(text: object) -> Register:
     except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict) and "problem" in answer:
-        return Register(problem=f"{UNREAD}: {clean_text(str(answer['problem']))}")
+        return Register(problem=f"{UNREAD_REGISTER_TEXT}: {clean_text(str(answer['problem']))}")
     try:
         found = [one for one in answer["found"] if _claim_is_valid(one)]
         mine, directory = (
@@ -62,7 +62,7 @@ def parse_register(text: object) -> Register:
             clean_text(str(answer["directory"])),
         )
     except (KeyError, TypeError):
-        return Register(problem=f"{UNREAD}: its program gave no valid answer")
+        return Register(problem=f"{UNREAD_REGISTER_TEXT}: its program gave no valid answer")
     others, own = claims.from_register(found, *mine)
     changes = frozenset(_lock_changes(found))
     unpublished = answer.get("unpublished")

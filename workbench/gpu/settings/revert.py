@@ -18,7 +18,7 @@ from workbench.gpu.settings import claims, command_runner, outcomes
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
-from workbench.gpu.settings.outcomes import joined
+from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.owners import ALIVE
 from workbench.gpu.settings.plan import commands_for, select_gpus
 from workbench.gpu.settings.rights import Rights, may_set, rights_on
@@ -30,12 +30,12 @@ from workbench.model.setting_records import SettingCommand, SettingOutcome, Sett
 from workbench.model.settings import HOST, UNKNOWN
 
 # "keep", "ours" or "original": the choice about a value that another program has set
-Foreign: TypeAlias = str
-SET_AGAIN = "Workbench's value is set again; the setting stays in the journal"
-_NOT_BY_SUDO = "sudo does not let {} set it"
-_CANNOT_WRITE = "{} cannot write the state of the simulated GPUs"
-RETRY_S = 0.1
-QUIET_S = 3.0
+ForeignChoice: TypeAlias = str
+SET_AGAIN_TEXT = "Workbench's value is set again; the setting stays in the journal"
+_REFUSED_BY_SUDO_TEXT = "sudo does not let {} set it"
+_CANNOT_WRITE_TEXT = "{} cannot write the state of the simulated GPUs"
+RETRY_INTERVAL_S = 0.1
+RIVALS_TIMEOUT_S = 3.0
 
 
 async def revert_settings(
@@ -44,7 +44,7 @@ async def revert_settings(
     *,
     dry_run: bool = False,
     rights: Rights | None = None,
-    foreign: Foreign | None = None,
+    foreign: ForeignChoice | None = None,
     settings: Collection[str] | None = None,
 ) -> SettingsReport:
     """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. With
@@ -89,7 +89,7 @@ async def revert_settings(
             )
             done_well = all(o.ok for o in found)
             if set_again and done_well:
-                found = [replace(o, message=SET_AGAIN) for o in found]
+                found = [replace(o, message=SET_AGAIN_TEXT) for o in found]
             what = "revert" if restores else f"revert: {way.do}"
             what = "set again" if set_again else what
             state = log_outcomes(state, what, found)
@@ -104,10 +104,12 @@ async def revert_settings(
                 else:
                     state = state.drop(entry.key)
             if entry.key in doubts:
-                found = [replace(o, message=joined(o.message, doubts[entry.key])) for o in found]
+                found = [
+                    replace(o, message=join_sentences(o.message, doubts[entry.key])) for o in found
+                ]
             if entry.key in of_others:
                 whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
-                found = [replace(o, message=joined(o.message, whose)) for o in found]
+                found = [replace(o, message=join_sentences(o.message, whose)) for o in found]
             report += found
         done_last = tuple(await save_last(held, state, report))
         return SettingsReport(done_last, path, recovery=held.recovery)
@@ -124,7 +126,7 @@ async def drop_doubted_claims(
     kept = claims.credible_claims(state.others, keys, lambda c: may[c])
     doubted = [c for c in state.others if c not in kept]
     simulated = (await host.facts()).simulated is not None
-    refusal = _CANNOT_WRITE if simulated else _NOT_BY_SUDO
+    refusal = _CANNOT_WRITE_TEXT if simulated else _REFUSED_BY_SUDO_TEXT
     doubts = {
         c.key: f"{c.by} claims {value_text(c.setting, c.now)}, but {refusal.format(c.by)}"
         for c in doubted
@@ -134,16 +136,19 @@ async def drop_doubted_claims(
 
 async def _wait_for_rivals(held: LockedJournal) -> None:
     """Wait until no other Workbench is changing a setting that is in this journal too, but at most
-    QUIET_S seconds."""
+    RIVALS_TIMEOUT_S seconds."""
     keys = {e.key for e in held.journal.entries}
-    until = time.monotonic() + QUIET_S
+    until = time.monotonic() + RIVALS_TIMEOUT_S
     while held.rival(keys) is not None and time.monotonic() < until:
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(RETRY_INTERVAL_S)
         await held.read()
 
 
 def _revert_decisions(
-    entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
+    entries: Sequence[JournalEntry],
+    state: Journal,
+    now: CurrentValues,
+    foreign: ForeignChoice | None,
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
     """Return (entry, decision how to revert it) for each of `entries`, in the order in which they
     must be reverted. `foreign` is the user's choice for values that another program has set, None
@@ -177,7 +182,7 @@ async def _planned_outcomes(
     host: Host,
     gpu: int | str | None,
     rights: Rights | None,
-    foreign: Foreign | None,
+    foreign: ForeignChoice | None,
     settings: Collection[str] | None,
 ) -> list[SettingOutcome]:
     state = await journals.read_journal(host)
@@ -197,8 +202,8 @@ async def _planned_outcomes(
                 outcomes.outcome_of_leaving(_untouched_command(entry, way, now), entry, way)
             )
             continue
-        warning = outcomes.FOREIGN if entry.before == UNKNOWN else ""
-        warning = joined(warning, doubts.get(entry.key, ""))
+        warning = outcomes.FOREIGN_LOCK_TEXT if entry.before == UNKNOWN else ""
+        warning = join_sentences(warning, doubts.get(entry.key, ""))
         for one in _revert_commands(replace(entry, before=way.value), rights, now):
             live = now.value(*entry.key)
             known = (entry.now, "journal") if live is None else (live, "read")
@@ -299,5 +304,5 @@ async def save_last(
         note = (
             f"the journal could not be updated ({error.message}); it still has the previous values"
         )
-        return [replace(o, message=joined(o.message, note)) for o in done]
+        return [replace(o, message=join_sentences(o.message, note)) for o in done]
     return list(done)

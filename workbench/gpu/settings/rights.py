@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.root_owned import only_root_can_change, user_can_write
-from workbench.gpu.settings.sudoers import PATH as SUDOERS
+from workbench.gpu.settings.sudoers import SUDOERS_PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.shell_scripts import SUDO, shell_argv
 from workbench.model import setting_commands
@@ -22,20 +22,20 @@ from workbench.model.untrusted_numbers import parse_hexadecimal
 CAP_SYS_ADMIN = 1 << 21
 # Reads the password from stdin, says nothing, and takes no credentials of before: the line is read,
 # whatever was.
-SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
-ENGLISH = {"LC_ALL": "C"}  # sudo's messages are parsed
-WANTS_PASSWORD = "a password is required"
+SUDO_WITH_PASSWORD = ("sudo", "-k", "-S", "-p", "")
+ENGLISH_LOCALE = {"LC_ALL": "C"}  # sudo's messages are parsed
+PASSWORD_REQUIRED_TEXT = "a password is required"
 
 SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What root may run, only where nobody else can change it; the first of the user's PATH that is so,
 # or of SECURE_PATH's.
-PROGRAMS = ("nvidia-smi", "tee", "python3")
+ROOT_PROGRAMS = ("nvidia-smi", "tee", "python3")
 
 # $1: SECURE_PATH, then programs. For each file of that name a line with its path, and lines with
 # uid, gid and mode in hex of all that decides what the path means: the file, each directory above
 # it, each link and where that leads; "sudo" and whether it would ask, or "no"; what sudo lists.
 # Listing runs nothing.
-LOOK = r"""
+FIND_PROGRAMS_SCRIPT = r"""
 way() {
     printf 'on %s %s\n' "$(stat -c '%u %g %f' "$1")" "$1"
     [ "$1" != / ] || return
@@ -61,28 +61,30 @@ command -v sudo >/dev/null 2>&1 || { echo "sudo no"; exit 0; }
 rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo "sudo unasked" || echo "sudo asks"
 printf '%s\n' "$rules"
 """
-# $1: uid. A line as LOOK's about the directory of the simulated GPUs, and the ids of the user's
+# $1: uid. A line as FIND_PROGRAMS_SCRIPT's about the directory of the simulated GPUs, and the ids of the user's
 # groups, of which an account without a name has none.
-_SIMULATION = """
+_SIMULATION_RIGHTS_SCRIPT = """
 stat -c 'on %u %g %f %n' "$WORKBENCH_SIM_STATE"
 id -G "$1"
 """
-ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
-_RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
-_NOT_IN = "is not in the sudoers file"
+SUDOERS_ADVICE = (
+    f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
+)
+_SUDO_RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
+_NOT_IN_SUDOERS = "is not in the sudoers file"
 _WRONG_PASSWORD = re.compile(
-    rf"{WANTS_PASSWORD}|incorrect password|no password was provided|try "
+    rf"{PASSWORD_REQUIRED_TEXT}|incorrect password|no password was provided|try "
     r"again\.$"
 )
-_STEPS = {  # next steps that a rule cannot replace, by a word of sudo's reason
+_NEXT_STEPS = {  # next steps that a rule cannot replace, by a word of sudo's reason
     "expired": "log in there and change the password, or ask who administers it",
     "tty": "ask who administers it for `Defaults !requiretty`",
 }
 # between commas, but not those of an expression
-_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")
-_ON = re.compile(r"on (\d{1,10}) (\d{1,10}) ([0-9a-f]{1,8}) /")
-_ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
-_TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
+_RULE_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")
+_OWNERSHIP_LINE = re.compile(r"on (\d{1,10}) (\d{1,10}) ([0-9a-f]{1,8}) /")
+_ACCOUNT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
+_RULE_TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Rights:
     refusal: str | None = None
     user: str = "you"
     by_sudoers: bool = False  # sudo decides, by `rules`
-    advice: str = ADVICE  # the step that would allow a command
+    advice: str = SUDOERS_ADVICE  # the step that would allow a command
     tee: str = "tee"
     python3: str | None = "python3"  # None: there is none that root may run
     rules: str = ""  # what `sudo -l` lists
@@ -140,11 +142,11 @@ async def rights_on(host: Host) -> Rights:
     if facts.uid == 0:
         return Rights(smi, refusal=await _refusal_of_root(host, facts), user=user)
     if facts.initial_user_namespace is False:
-        return Rights(smi, refusal=_IN_A_CONTAINER.format("root"), user=user)
+        return Rights(smi, refusal=_ROOT_IN_CONTAINER_TEXT.format("root"), user=user)
     return await _rights_by_sudo(host, smi, user)
 
 
-async def with_password(host: Host, rights: Rights, password: str) -> Rights:
+async def add_password(host: Host, rights: Rights, password: str) -> Rights:
     """Check with sudo that `password` is right, and return `rights` with this password. Raises
     SettingsError, with nothing changed, if sudo rejects it."""
     if not rights.by_sudoers:
@@ -158,7 +160,10 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
         raise wrong
     try:
         done = await host.run(
-            (*SUDO_ASKED, "-l"), input=f"{password}\n".encode(), env=ENGLISH, timeout_s=30
+            (*SUDO_WITH_PASSWORD, "-l"),
+            input=f"{password}\n".encode(),
+            env=ENGLISH_LOCALE,
+            timeout_s=30,
         )
     except HostError as error:
         raise SettingsError(
@@ -184,15 +189,15 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
         return True
     if facts.simulated is not None:
         return await _can_write_simulation(host, claim.uid)
-    if not _ACCOUNT.fullmatch(claim.by):
+    if not _ACCOUNT_NAME.fullmatch(claim.by):
         return False  # sudo does nothing for an account that has no name
-    asking = SUDO_ASKED if rights.password is not None else SUDO
+    asking = SUDO_WITH_PASSWORD if rights.password is not None else SUDO
     given = f"{rights.password}\n".encode() if rights.password is not None else None
     value = setting_commands.value_to_restore(claim.now)
     for step in setting_commands.setting_steps(*claim.key, value, nvidia_smi=rights.nvidia_smi):
         try:
             argv = (*asking, "-l", "-U", claim.by, *step.argv)
-            done = await host.run(argv, input=given, env=ENGLISH, timeout_s=15)
+            done = await host.run(argv, input=given, env=ENGLISH_LOCALE, timeout_s=15)
         except HostError:
             return True
         if done.returncode == 1 and not f"{done.out}{done.err}".strip():
@@ -203,8 +208,8 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
 async def _can_write_simulation(host: Host, uid: int) -> bool:
     """Return whether a user can write the state of the simulated GPUs, by the owner, group and mode
     of its directory. True if they cannot be read."""
-    done = await host.run(shell_argv(_SIMULATION, str(uid)))
-    directory = _ON.match(done.out)
+    done = await host.run(shell_argv(_SIMULATION_RIGHTS_SCRIPT, str(uid)))
+    directory = _OWNERSHIP_LINE.match(done.out)
     if directory is None:
         return True
     owner, group, mode = int(directory[1]), int(directory[2]), int(directory[3], 16)
@@ -219,14 +224,14 @@ def sudo_refusal(said: str) -> str | None:
     told = [
         line.removeprefix("sudo: ")
         for line in lines
-        if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
+        if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN_SUDOERS in line
     ]
     own = [line for line in told if not _WRONG_PASSWORD.search(line)]
     return f"sudo says: {own[0].rstrip('.')}" if own else None
 
 
 def _next_step(reason: str) -> str:
-    return next((step for what, step in _STEPS.items() if what in reason), ADVICE)
+    return next((step for what, step in _NEXT_STEPS.items() if what in reason), SUDOERS_ADVICE)
 
 
 async def run_allowed(
@@ -242,17 +247,17 @@ async def run_allowed(
     data = None if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
         return await host.run(argv, input=data, timeout_s=timeout_s)
-    done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH)
-    if rights.password is None or done.returncode == 0 or WANTS_PASSWORD not in done.err:
+    done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH_LOCALE)
+    if rights.password is None or done.returncode == 0 or PASSWORD_REQUIRED_TEXT not in done.err:
         return done
     # Only after sudo has asked for it: under a rule without a password the command itself would
     # read it.
     first = f"{rights.password}\n".encode()
     return await host.run(
-        (*SUDO_ASKED, *argv[len(SUDO) :]),
+        (*SUDO_WITH_PASSWORD, *argv[len(SUDO) :]),
         input=first + (data or b""),
         timeout_s=timeout_s,
-        env=ENGLISH,
+        env=ENGLISH_LOCALE,
     )
 
 
@@ -261,14 +266,14 @@ def how_sudo_allows(rules: str, command: Sequence[str]) -> str:
     "asks" (with one), or "" (not at all). The last rule that matches decides, as in sudoers(5)."""
     found = ""
     for line in rules.splitlines():
-        rule = _RULE.match(line)
+        rule = _SUDO_RULE.match(line)
         runas = re.split(r"[,:\s]+", rule[1]) if rule else []
         if rule is None or not {"root", "ALL"} & set(runas):
             continue
         asks = True
-        for part in _PARTS.findall(rule[2]):
+        for part in _RULE_PARTS.findall(rule[2]):
             part = part.strip()
-            while tag := _TAG.match(part):
+            while tag := _RULE_TAG.match(part):
                 asks = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], asks)
                 part = part[tag.end() :]
             if _pattern_allows(part.lstrip("!").strip(), command):
@@ -296,7 +301,7 @@ def _path_under_usr(path: str) -> str:
     return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
 
 
-_IN_A_CONTAINER = (
+_ROOT_IN_CONTAINER_TEXT = (
     "{} in this unprivileged container is not root for the driver, which answers NO_PERMISSION: "
     "change GPU settings on the machine that runs the container"
 )
@@ -304,7 +309,7 @@ _IN_A_CONTAINER = (
 
 async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
     if facts.initial_user_namespace is False:
-        return _IN_A_CONTAINER.format("root")
+        return _ROOT_IN_CONTAINER_TEXT.format("root")
     done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
     words = done.out.split()
     capabilities = parse_hexadecimal(words[1]) if len(words) == 2 else None
@@ -318,7 +323,11 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
 
 async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
     try:
-        done = await host.run(shell_argv(LOOK, SECURE_PATH, *PROGRAMS), env=ENGLISH, timeout_s=15)
+        done = await host.run(
+            shell_argv(FIND_PROGRAMS_SCRIPT, SECURE_PATH, *ROOT_PROGRAMS),
+            env=ENGLISH_LOCALE,
+            timeout_s=15,
+        )
     except HostError as error:
         why = (
             f"needs root on {host.name} ({user} is not, and sudo cannot be asked: {error.message})"
@@ -335,7 +344,7 @@ async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
             refusal=f"{why}; install the driver's own nvidia-smi where only root can write",
             user=user,
         )
-    helps = how == "asks" and ("may run the following" in rules or WANTS_PASSWORD in rules)
+    helps = how == "asks" and ("may run the following" in rules or PASSWORD_REQUIRED_TEXT in rules)
     found = Rights(
         safe["nvidia-smi"],
         SUDO,
@@ -350,7 +359,7 @@ async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
     )
     if how == "unasked" or "NOPASSWD" in rules:
         return found
-    why, step = "sudo asks for a password", ADVICE
+    why, step = "sudo asks for a password", SUDOERS_ADVICE
     if how == "no":
         why, step = "there is no sudo", "set it there as root"
     elif not found.sudo_password:
@@ -362,7 +371,7 @@ async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
 
 
 def _parse_looked_up_programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the output of the shell script LOOK, which checks files on the host. Return (paths of
+    """Parse the output of the shell script FIND_PROGRAMS_SCRIPT, which checks files on the host. Return (paths of
     the programs that root may run safely, by name; for each other program, the file or directory on
     its path that a user other than root can change)."""
     safe: dict[str, str] = {}
@@ -377,7 +386,7 @@ def _parse_looked_up_programs(looked: str) -> tuple[dict[str, str], dict[str, st
                 unsafe.setdefault(name, wrong)
             (name, _, path), wrong = rest.partition(" "), ""
         elif not wrong:
-            known = _ON.match(line)
+            known = _OWNERSHIP_LINE.match(line)
             wrong = (
                 ""
                 if known and only_root_can_change(int(known[1]), int(known[2]), int(known[3], 16))

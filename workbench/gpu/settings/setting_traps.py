@@ -15,7 +15,9 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import GPU_CLOCKS, MEMORY_CLOCKS, ClockRange
 
-NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 2865 of 3090 MHz)
+NEAR_HIGHEST_CLOCK_SHARE = (
+    0.95  # of the highest clock: cards under load run below it (2790 to 2865 of 3090 MHz)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
     if (
         setting == GPU_CLOCKS.key
         and info.sm_max_mhz
-        and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz
+        and clocks.min_mhz >= NEAR_HIGHEST_CLOCK_SHARE * info.sm_max_mhz
     ):
         found.append(fill_in_trap("clock.max-is-not-sustained"))
     if setting == MEMORY_CLOCKS.key and known is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from workbench.model.setting_commands import SETTINGS
 
-PATH = "/etc/sudoers.d/workbench"
+SUDOERS_PATH = "/etc/sudoers.d/workbench"
 
 
 def sudoers_text(
@@ -26,7 +26,7 @@ def sudoers_text(
         f"{nvidia_smi} -i {escape_word(uuid)} {change}" for uuid in uuids for change in changes
     ]
     commands += [f"{tee} {' '.join(map(escape_word, some))}" for some in files if some]
-    head = f"# {PATH}: {user} may change and revert GPU settings. Install it with: visudo -f {PATH}"
+    head = f"# {SUDOERS_PATH}: {user} may change and revert GPU settings. Install it with: visudo -f {SUDOERS_PATH}"
     listed = ", \\\n    ".join(commands)
     return f"{head}\n{escape_word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"
 

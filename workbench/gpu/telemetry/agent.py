@@ -1,7 +1,7 @@
 """The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
 The agent runs on the host that owns the GPUs. Workbench sends its source there, with the modules
-that remote_programs.AGENT names and pynvml; the host needs nothing but Python 3.8. One thread reads
+that AGENT_PROGRAM names and pynvml; the host needs nothing but Python 3.8. One thread reads
 NVML. Another thread reads stdin and reports a driver call that does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.bench import GpuDuring, PcieDuring
 
-REACH_S = 3.0  # how far beyond the first or last reading its power is taken to have held
+MAX_EXTRAPOLATION_S = (
+    3.0  # how far beyond the first or last reading its power is taken to have held
+)
 
-_NO_READING = "no reading in that time"
+_NO_READING_REASON = "no reading in that time"
 
 Point = tuple[float, float]
 
@@ -38,7 +40,7 @@ def summarize_gpu_readings(
     absent: dict[str, str] = {}
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
     readings = [r for m in inside for r in m.gpus if r.gpu_index in gpu_indices]
-    reach_s = max(REACH_S, 2 * interval_s)
+    reach_s = max(MAX_EXTRAPOLATION_S, 2 * interval_s)
     found = [_energy_of(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
     each = [one.best for one in found]
     energy = _sum_if_all_known(each)
@@ -78,7 +80,7 @@ def _counts_traffic(readings: Sequence[BenchmarkReading]) -> bool:
 
 
 def _why_no_traffic(readings: Sequence[BenchmarkReading]) -> str:
-    return next((r.pcie_absent for r in readings if r.pcie_absent), _NO_READING)
+    return next((r.pcie_absent for r in readings if r.pcie_absent), _NO_READING_REASON)
 
 
 def _summarize_pcie_traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
@@ -121,7 +123,7 @@ def _event_fractions(
     """Return {clock event reason: fraction of the readings that have it}."""
     active = _known_values(readings, "event_reasons")
     if not active:
-        absent["event_reasons"] = _NO_READING
+        absent["event_reasons"] = _NO_READING_REASON
     counts = Counter(name for names in active for name in set(names))
     return {name: counts[name] / len(active) for name in sorted(counts)}
 
@@ -135,7 +137,7 @@ def _known_values(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
 def _mean(readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]) -> float | None:
     values = _known_values(readings, name)
     if not values:
-        absent[name] = _NO_READING
+        absent[name] = _NO_READING_REASON
         return None
     return fmean(values)
 

@@ -35,7 +35,7 @@ from workbench.model.untrusted_numbers import (
 )
 
 MIB = 1 << 20
-MOST_BYTES = int(RANGES["bytes"][1])
+MAX_PLAUSIBLE_BYTES = int(RANGES["bytes"][1])
 # Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names:
 # newer first.
 SAMPLE_COLUMNS: Mapping[str, tuple[str, float | None]] = {
@@ -60,18 +60,18 @@ INFO_COLUMNS: Mapping[str, tuple[str, float | None]] = {
     "memory.reserved": ("memory_reserved_bytes", MIB),
     "ecc.mode.current": ("ecc", None),
 }
-KEYS = ("index", "count", "uuid", "driver_version")
+KEY_COLUMNS = ("index", "count", "uuid", "driver_version")
 COLUMNS = (
-    *KEYS,
+    *KEY_COLUMNS,
     *INFO_COLUMNS,
     *(c for c in SAMPLE_COLUMNS if c != "clocks_throttle_reasons.active"),
 )
-OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-SWITCHES = {"ecc", *(one.field for one in gpu_readings.ALL if one.switch)}
-WHOLE = {
+OLD_COLUMN_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
+SWITCH_FIELDS = {"ecc", *(one.field for one in gpu_readings.ALL if one.switch)}
+WHOLE_NUMBER_FIELDS = {
     each.name for kind in (GpuSample, GpuInfo) for each in fields(kind) if each.type == "int | None"
 }
-NOT_GIVEN = dict.fromkeys(
+REASONS_NOT_GIVEN = dict.fromkeys(
     (
         *("pcie_rx_mb_s", "pcie_tx_mb_s", "pcie_replays_per_min"),
         *("xid", "energy_j", "pcie_replay_count"),
@@ -79,7 +79,7 @@ NOT_GIVEN = dict.fromkeys(
     ),
     "nvidia-smi does not give it",
 )
-TOKENS = {
+REASON_OF_TOKEN = {
     "n/a": "not supported",
     "not supported": "not supported",
     "requested functionality has been deprecated": "deprecated",
@@ -114,8 +114,8 @@ def absent_reason(text: str) -> str | None:
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         inner = bare[1:-1].strip().lower()
-        return TOKENS.get(inner, inner or "empty")
-    return TOKENS.get(bare.lower())
+        return REASON_OF_TOKEN.get(inner, inner or "empty")
+    return REASON_OF_TOKEN.get(bare.lower())
 
 
 def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[str]:
@@ -129,7 +129,7 @@ def drop_invalid_columns(columns: Sequence[str], text: str) -> tuple[str, ...] |
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
-    old = OLD_NAMES.get(found[1])
+    old = OLD_COLUMN_NAMES.get(found[1])
     return tuple(old if c == found[1] and old else c for c in columns if c != found[1] or old)
 
 
@@ -184,7 +184,7 @@ def fields_of(
 
 
 def _parse_value(name: str, text: str, factor: float | None) -> Any:
-    if name in SWITCHES:
+    if name in SWITCH_FIELDS:
         return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
     if name == "pstate":
         return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
@@ -199,7 +199,7 @@ def _parse_value(name: str, text: str, factor: float | None) -> Any:
     if not re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
         return None
     number = float(text) * factor
-    return int(number) if name in WHOLE else number
+    return int(number) if name in WHOLE_NUMBER_FIELDS else number
 
 
 def parse_gpu_row(
@@ -239,7 +239,7 @@ def parse_gpu_row(
         uuid=uuid,
         state=GpuState.LOST if lost else GpuState.LIVE,
         message="GPU is lost" if lost else None,
-        absent={**NOT_GIVEN, **absent},
+        absent={**REASONS_NOT_GIVEN, **absent},
         **values,
     )
     return GpuInfo(
@@ -271,7 +271,7 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
         pid, mib = parse_whole_number(cells[1]), parse_whole_number(cells[2])
         if pid is None or number_for_field("pid", pid) is None:
             continue
-        memory = None if mib is None else integer_or_none(mib * MIB, 0, MOST_BYTES)
+        memory = None if mib is None else integer_or_none(mib * MIB, 0, MAX_PLAUSIBLE_BYTES)
         name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
         found.setdefault(cells[0], []).append(GpuProcess(pid=pid, memory_bytes=memory, name=name))
     return {uuid: tuple(rows) for uuid, rows in found.items()}
@@ -280,7 +280,7 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
 def parse_host(text: str) -> HostSample:
     """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
     found = {
-        name: integer_or_none(int(kib) * 1024, 0, MOST_BYTES)
+        name: integer_or_none(int(kib) * 1024, 0, MAX_PLAUSIBLE_BYTES)
         for name, kib in re.findall(r"^(Mem\w+):\s+(\d{1,15}) kB", text, re.MULTILINE)
     }
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)

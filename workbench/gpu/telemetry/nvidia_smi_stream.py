@@ -22,7 +22,7 @@ from workbench.model.gpu import (
 from workbench.model.untrusted_numbers import MOST_GPUS, parse_whole_number
 from workbench.model.untrusted_text import clean_text
 
-SLOW_S = 10.0  # host memory and process list: a command each
+SLOW_INTERVAL_S = 10.0  # host memory and process list: a command each
 
 
 class NvidiaSmiFollower:
@@ -128,7 +128,7 @@ class NvidiaSmiFollower:
         )
 
     async def _read_slow_values(self) -> None:
-        self._slow_at = time.monotonic() + SLOW_S
+        self._slow_at = time.monotonic() + SLOW_INTERVAL_S
         try:
             text = (await self.host.run(["cat", "/proc/meminfo", "/proc/loadavg"], timeout_s=5)).out
             self._host_sample = nvidia_smi.parse_host(text)

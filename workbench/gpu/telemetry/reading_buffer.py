@@ -8,7 +8,7 @@ from workbench.model.gpu import GpuSample, Telemetry
 from workbench.model.pcie_link import link_mb_s
 
 # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
-MOST = 1200
+MAX_READINGS = 1200
 
 
 class BenchmarkReading(NamedTuple):
@@ -61,7 +61,7 @@ class Moments:
     the newest one. When there are more, every second stored one is dropped, and from then on only
     half as many of the new ones are stored."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_READINGS) -> None:
         self._most, self._every, self._count = most, 1, 0
         self._kept: list[Moment] = []
         self._newest: Moment | None = None

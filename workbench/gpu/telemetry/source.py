@@ -25,21 +25,21 @@ from workbench.model.untrusted_text import NAME_CHARS, clean_json
 
 # for nvidia-smi in place of NVML's library: with 8 GPUs and persistence mode off it takes up to 10 s
 # (coderkang.top), and the agent that waits meanwhile is given up after 10 s
-SMI_S = 9.0
-HUNG_S = 3.0  # a driver call that takes longer is said to hang
+NVIDIA_SMI_TIMEOUT_S = 9.0
+HUNG_CALL_S = 3.0  # a driver call that takes longer is said to hang
 # An agent whose driver call has not returned for this long is left behind, and another started: the
 # next one is listened to for longer, since each that is left in the driver costs memory on the host
 # for as long as it hangs.
-ABANDON_S = (60.0, 600.0)
-SILENT_S = 10.0  # an agent that says nothing at all, beside its interval
-BACKOFF_S = (0.5, 15.0)
-SILENT_BACKOFF_S = (30.0, 600.0)  # an agent that says nothing may be stuck in the driver too
+ABANDON_RANGE_S = (60.0, 600.0)
+SILENT_AGENT_S = 10.0  # an agent that says nothing at all, beside its interval
+BACKOFF_RANGE_S = (0.5, 15.0)
+SILENT_BACKOFF_RANGE_S = (30.0, 600.0)  # an agent that says nothing may be stuck in the driver too
 NOTHING_TO_READ_WITH = (
     "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
 )
 CHECKS_PER_LIMIT = 4  # within a time limit, so that a pause of this process is noticed
-PAUSED_S = 1.0  # a timer that is so late was held up by a pause of this process
-CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
+PAUSED_PROCESS_S = 1.0  # a timer that is so late was held up by a pause of this process
+MAX_CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
 
 
 class TelemetryAbandonedError(Exception):
@@ -94,7 +94,7 @@ class SilenceTimeout:
 
     def _check_silence(self) -> None:
         now = self._loop.time()
-        if now - self._look_at > PAUSED_S:
+        if now - self._look_at > PAUSED_PROCESS_S:
             self._until = now + self._limit_s
         if now >= self._until:
             self._timeout.reschedule(now)
@@ -112,10 +112,10 @@ class TelemetrySource:
         interval_s: float = 1.0,
         on_telemetry: Callable[[Telemetry], None] | None = None,
         *,
-        hung_s: float = HUNG_S,
+        hung_s: float = HUNG_CALL_S,
         agent_options: Mapping[str, float] | None = None,
-        abandon_s: float = ABANDON_S[0],
-        silent_s: float = SILENT_S,
+        abandon_s: float = ABANDON_RANGE_S[0],
+        silent_s: float = SILENT_AGENT_S,
         keep: bool = True,
     ) -> None:
         self.host = host
@@ -239,7 +239,7 @@ class TelemetrySource:
             task.add_done_callback(self._leaving.discard)
 
     async def _run(self) -> None:
-        short, silent = BACKOFF_S[0], SILENT_BACKOFF_S[0]
+        short, silent = BACKOFF_RANGE_S[0], SILENT_BACKOFF_RANGE_S[0]
         while True:
             began = time.monotonic()
             pause = short
@@ -251,26 +251,26 @@ class TelemetrySource:
                 self._problem = self._problem or "telemetry ended; starting it again"
             except DriverHungError as why:
                 self._problem = str(why)
-                self._abandon_s = min(self._abandon_s * 2, ABANDON_S[1])
+                self._abandon_s = min(self._abandon_s * 2, ABANDON_RANGE_S[1])
             except TelemetryAbandonedError as why:
                 self._problem = f"{why}; the next one starts in {silent:.0f} s"
-                pause, silent = silent, min(silent * 2, SILENT_BACKOFF_S[1])
+                pause, silent = silent, min(silent * 2, SILENT_BACKOFF_RANGE_S[1])
             except (HostError, OSError) as error:
                 self._problem = getattr(error, "message", None) or str(error)
             finally:
                 self._close_stream_in_background()
             if time.monotonic() - began > 10 and pause == short:
-                pause = short = BACKOFF_S[0]
-                silent = SILENT_BACKOFF_S[0]
+                pause = short = BACKOFF_RANGE_S[0]
+                silent = SILENT_BACKOFF_RANGE_S[0]
             self._changed.set()
             await asyncio.sleep(pause)
-            short = min(short * 2, BACKOFF_S[1])
+            short = min(short * 2, BACKOFF_RANGE_S[1])
 
     async def _follow_agent(self) -> None:
         self._given = await self.host.gpus_of_batch_job()
         try:
             orders = {"interval_s": self.interval_s, **self._agent_options}
-            stream = await remote_programs.AGENT.stream(self.host, orders)
+            stream = await remote_programs.AGENT_PROGRAM.stream(self.host, orders)
         except CommandNotFound:
             return await self._fall_back("no python3 on the host")
         self.launched.set()
@@ -278,7 +278,9 @@ class TelemetrySource:
         decoder = AgentMessageDecoder()
         self._offset = None
         try:
-            async with SilenceTimeout(self._silent_s + HUNG_S) as patience:  # python3 has to start
+            async with SilenceTimeout(
+                self._silent_s + HUNG_CALL_S
+            ) as patience:  # python3 has to start
                 async for line in stream.lines():
                     document = _parse_agent_line(line)
                     if document is None:
@@ -359,15 +361,13 @@ class TelemetrySource:
 
         self._fallback_tried = True
         try:
-            async with asyncio.timeout(SMI_S):
+            async with asyncio.timeout(NVIDIA_SMI_TIMEOUT_S):
                 self._fallback = await NvidiaSmiFollower(self.host, self.interval_s).probe() is None
         except HostError:
             self._fallback = False
         except TimeoutError:
             self._fallback = False
-            message = (
-                f"nvidia-smi did not answer in {SMI_S:g} s, and libnvidia-ml.so.1 was not found"
-            )
+            message = f"nvidia-smi did not answer in {NVIDIA_SMI_TIMEOUT_S:g} s, and libnvidia-ml.so.1 was not found"
             decoder.driver = replace(
                 decoder.driver, status=DriverStatus.HUNG, message=message, source="nvidia-smi"
             )
@@ -406,7 +406,7 @@ class TelemetrySource:
         offset = now - agent_s
         if self._offset is not None:
             best, when = self._offset
-            offset = min(offset, best + CLOCK_DRIFT * (now - when))
+            offset = min(offset, best + MAX_CLOCK_DRIFT * (now - when))
         self._offset = (offset, now)
         return agent_s + offset
 

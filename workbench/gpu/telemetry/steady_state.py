@@ -9,10 +9,13 @@ from statistics import fmean
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 
 WINDOW_S = 2.0  # twice the second over which drivers take their mean power
-POWER_PCT, POWER_W = 2.0, 2.0  # whichever is more: noise of the readings under a constant load
-CLOCK_PCT = 1.0  # two steps of 15 MHz at 2,700
-TEMPERATURE_C = 0.5  # per window: leakage changes power by less than 0.5 % per degree
-LOADED_PCT = 50.0  # utilization: an idle GPU is steady too, and says nothing
+MAX_POWER_CHANGE_PCT, MAX_POWER_CHANGE_W = (
+    2.0,
+    2.0,
+)  # whichever is more: noise of the readings under a constant load
+MAX_CLOCK_CHANGE_PCT = 1.0  # two steps of 15 MHz at 2,700
+MAX_TEMPERATURE_CHANGE_C = 0.5  # per window: leakage changes power by less than 0.5 % per degree
+MIN_LOADED_UTILIZATION_PCT = 50.0  # utilization: an idle GPU is steady too, and says nothing
 
 ReadValue = Callable[[BenchmarkReading], float | None]
 
@@ -29,19 +32,24 @@ def why_not_steady(
         if len(before) < 3 or len(now) < 3:
             return f"GPU{gpu}: too few readings yet"
         busy = [r.gpu_util_pct for r in before + now if r.gpu_util_pct is not None]
-        if busy and fmean(busy) < LOADED_PCT:
+        if busy and fmean(busy) < MIN_LOADED_UTILIZATION_PCT:
             return f"GPU{gpu}: not loaded yet ({fmean(busy):.0f} % utilization)"
-        for name, unit, pick, allowed in _LOOKED_AT:
+        for name, unit, pick, allowed in _STEADY_READINGS:
             a, b = _mean(before, pick), _mean(now, pick)
             if a is not None and b is not None and abs(b - a) > allowed(a):
                 return f"GPU{gpu}: {name} {a:.4g} to {b:.4g} {unit}"
     return None
 
 
-_LOOKED_AT: tuple[tuple[str, str, ReadValue, Callable[[float], float]], ...] = (
-    ("power", "W", lambda r: r.power_w, lambda watts: max(POWER_W, watts * POWER_PCT / 100)),
-    ("SM clock", "MHz", lambda r: r.sm_mhz, lambda mhz: mhz * CLOCK_PCT / 100),
-    ("temperature", "°C", lambda r: r.temperature_c, lambda _: TEMPERATURE_C),
+_STEADY_READINGS: tuple[tuple[str, str, ReadValue, Callable[[float], float]], ...] = (
+    (
+        "power",
+        "W",
+        lambda r: r.power_w,
+        lambda watts: max(MAX_POWER_CHANGE_W, watts * MAX_POWER_CHANGE_PCT / 100),
+    ),
+    ("SM clock", "MHz", lambda r: r.sm_mhz, lambda mhz: mhz * MAX_CLOCK_CHANGE_PCT / 100),
+    ("temperature", "°C", lambda r: r.temperature_c, lambda _: MAX_TEMPERATURE_CHANGE_C),
 )
 
 

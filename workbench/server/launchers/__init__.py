@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Word of `--as`: the module in this package that has `launcher(word)`. Its options:
 # model/run_options.
-MODULES: dict[str, str] = {
+MODULE_OF_LAUNCHER: dict[str, str] = {
     "systemd": "systemd",
     "docker": "containers",
     "podman": "containers",
@@ -42,6 +42,8 @@ def launcher_of(name: str) -> Launcher | None:
     starts itself. Raises InputError for an unknown name."""
     if name == PROCESS:
         return None
-    module = importlib.import_module(f"workbench.server.launchers.{MODULES[check_word(name)]}")
+    module = importlib.import_module(
+        f"workbench.server.launchers.{MODULE_OF_LAUNCHER[check_word(name)]}"
+    )
     found: Launcher = module.launcher(name)
     return found

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 # An answer of docker or podman which says that an image is not here, as an extended regular
 # expression.
-NO_IMAGE = "no such (image|object)|image not known|unable to find|failed to find image"
+NO_IMAGE_PATTERN = "no such (image|object)|image not known|unable to find|failed to find image"
 
 # Where podman keeps what it pulls until the layers are unpacked; $1 of a script is the run id.
-PULL_DIR = r"""
+PULL_DIRECTORY_SCRIPT = r"""
 wb_tmp=${TMPDIR:-/var/tmp}/workbench-pull-$1
 """
 
 # Prints how much of an image is here. $1 KiB in the directory of a pull, then the files `layers`
 # ("BYTES DIGEST" lines) and `pull` (the output of docker or podman, which without a terminal name
 # layers, but no bytes).
-PROGRESS = r"""
+PROGRESS_SCRIPT = r"""
 function unit(bytes) { return sprintf(total >= 1e9 || bytes >= 1e9 ? "%.1f" : "%.0f", bytes / scale()) }
 function scale() { return total >= 1e9 || done >= 1e9 ? 1e9 : 1e6 }
 function name() { return scale() == 1e9 ? "GB" : "MB" }
@@ -46,7 +46,7 @@ END {
 }
 """
 
-PULL = (
+PULL_SCRIPT = (
     r"""
 # podman 4 refuses the manifest of a single image, and quotes it in its error.
 manifest() {
@@ -117,11 +117,11 @@ pull() {
     return "$wb_code"
 }
 """
-    f"wb_progress='{PROGRESS}'\n"
+    f"wb_progress='{PROGRESS_SCRIPT}'\n"
 )
 
-IMAGE = (
-    f"wb_no_image='{NO_IMAGE}'\n"
+FIND_IMAGE_SCRIPT = (
+    f"wb_no_image='{NO_IMAGE_PATTERN}'\n"
     + r"""
 # Asks for the image $1. Returns 1 if it is not here, 2 if the program does not say so: wb_why has what it says then.
 known() {

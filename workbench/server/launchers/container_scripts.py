@@ -7,14 +7,19 @@ from the environment variables of the server.
 
 from __future__ import annotations
 
-from workbench.server.launchers.container_images import IMAGE, NO_IMAGE, PULL, PULL_DIR
+from workbench.server.launchers.container_images import (
+    FIND_IMAGE_SCRIPT,
+    NO_IMAGE_PATTERN,
+    PULL_DIRECTORY_SCRIPT,
+    PULL_SCRIPT,
+)
 
 # `own_container`: prints the id of the container of run $2; $1 program, $3 run directory. The file
 # `container` there has the id, because others can make a container with the same name and label: a
 # clone, or one that replaces it. Without the file, only a container that has never run counts:
 # docker and podman write it before they start one. `foreign_container`: prints the id of another
 # container that has the name of the run's.
-_OWN = r"""
+_OWN_CONTAINER_SCRIPT = r"""
 noted() {
     wb_noted=
     read -r wb_noted <"$1/container" || :
@@ -43,7 +48,7 @@ foreign_container() {
 # removed, and what the monitor holds. If `podman run` is killed between creating and starting,
 # podman knows of neither, and both would wait for ever. `monitors` prints "PROCESS RUNTIME" for
 # each monitor of container $1; `below` prints process $1 and all that it has started.
-_MONITOR = r"""
+_END_MONITOR_SCRIPT = r"""
 monitors() {
     for wb_place in /proc/[0-9]*; do
         [ -O "$wb_place" ] && read -r wb_name <"$wb_place/comm" && [ "$wb_name" = conmon ] || continue
@@ -80,7 +85,7 @@ end_monitor() {
 # daemon that was restarted, may have cut a line and left a message: `resume` finds out how much of
 # the copy is the container's, by leaving out last lines until the bytes agree. The next copy begins
 # there. wb_from counts bytes of the container's log, wb_base bytes of the run's.
-_COPY = r"""
+_COPY_LOG_SCRIPT = r"""
 size() { wc -c <"$wb_log" || echo 0; }
 
 # Takes $1 bytes from stdin, and not one more (busybox's head does).
@@ -135,11 +140,11 @@ follow() {
 # was lost; follow: one that others started), $5 run directory, $6 GPUs. For a start also: image as
 # named, image to pull, when to pull, its platform or "", hub cache in the container or "", number
 # of paths, paths that the server reads, number of words, words of `run`, words of the server.
-KEEPER = (
-    PULL_DIR
-    + _OWN
-    + _MONITOR
-    + _COPY
+KEEPER_SCRIPT = (
+    PULL_DIRECTORY_SCRIPT
+    + _OWN_CONTAINER_SCRIPT
+    + _END_MONITOR_SCRIPT
+    + _COPY_LOG_SCRIPT
     + r"""
 umask 077
 exec 2>/dev/null # the shell's own words, such as "Killed", do not go into the log
@@ -345,8 +350,8 @@ keep() {
     done
 }
 """
-    + PULL
-    + IMAGE
+    + PULL_SCRIPT
+    + FIND_IMAGE_SCRIPT
     + r"""
 if [ "$wb_mode" = start ]; then
     wb_named=$1 wb_source=$2 wb_pull=$3 wb_platform=$4 wb_hub=$5 wb_left=$6
@@ -412,9 +417,9 @@ keep
 # $1 run id, $2 container or "", $3 program, $4 run directory. Prints "own" if the container of the
 # run is there, "foreign ID" if another one has its name, for a container $2 that others started
 # "other STATUS EXITCODE", or nothing.
-ASK = (
-    _OWN
-    + _MONITOR
+ASK_SCRIPT = (
+    _OWN_CONTAINER_SCRIPT
+    + _END_MONITOR_SCRIPT
     + r"""
 "$3" ps --quiet >/dev/null || exit 1
 if [ -n "$2" ]; then
@@ -438,10 +443,10 @@ exit 0
 # $1 run id, $2 program, $3 seconds from TERM to KILL, $4 run directory. Stops the container of the
 # run, and waits until its keeper has taken the log and the exit code. Without a keeper, takes the
 # log, and removes the container.
-STOP = (
-    PULL_DIR
-    + _OWN
-    + _MONITOR
+STOP_SCRIPT = (
+    PULL_DIRECTORY_SCRIPT
+    + _OWN_CONTAINER_SCRIPT
+    + _END_MONITOR_SCRIPT
     + r"""
 own() { own_container "$program" "$run" "$dir"; }
 kept() { [ ! -e "$dir/exit" ] && read -r pid <"$dir/pid" && kill -0 "$pid"; } 2>/dev/null
@@ -475,7 +480,7 @@ rm -rf "$wb_tmp"
 )
 
 # $1 program, $2 image, $3 image to pull, $4 when to pull, $5 platform or "". Pulls a missing image.
-FETCH = r"""
+FETCH_IMAGE_SCRIPT = r"""
 [ "$4" != never ] || exit 0
 if [ "$4" != always ]; then
     for name in "$2" "$3"; do
@@ -487,8 +492,8 @@ fi
 
 # $1 program, $2 image, $3 image to pull, $4 GPUs (cdi, gpus, none), $5 path of the model or "".
 # Prints lines of a key and a value.
-CHECK = (
-    f"no_image='{NO_IMAGE}'\n"
+CHECK_SCRIPT = (
+    f"no_image='{NO_IMAGE_PATTERN}'\n"
     + r"""
 command -v "$1" >/dev/null 2>&1 || { echo missing; exit 0; }
 [ -z "$5" ] || [ -e "$5" ] || echo 'no-model'

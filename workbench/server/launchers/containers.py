@@ -39,15 +39,21 @@ from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_json, clean_text
 from workbench.server import log_patterns
 from workbench.server.launchers import container_scripts as scripts
-from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+from workbench.server.launchers.launcher import (
+    AdoptableServer,
+    Keeper,
+    Launch,
+    LaunchedServer,
+    ServerFate,
+)
 
-LABEL = "workbench.run"
-_CHECK_S = 30.0  # for the image and the program; a daemon that hangs never answers
-_LIVING = frozenset(
+RUN_ID_LABEL = "workbench.run"
+_CHECK_TIMEOUT_S = 30.0  # for the image and the program; a daemon that hangs never answers
+_LIVING_STATES = frozenset(
     {"created", "configured", "initialized", "running", "paused", "restarting", "stopping"}
 )
 # Run options that docker and podman have under the same name.
-_SAME = (
+_COMMON_RUN_OPTIONS = (
     *(
         "network",
         "ipc",
@@ -62,20 +68,22 @@ _SAME = (
     ),
     *("platform", "device", "cap-add", "security-opt", "pid", "userns"),
 )
-_ASK_S = 30.0
-_PULL_S = 4 * 3600.0  # for an image of tens of gigabytes
+_ASK_TIMEOUT_S = 30.0
+_PULL_TIMEOUT_S = 4 * 3600.0  # for an image of tens of gigabytes
 # docker and podman, about a container that does not exist
-_NO_SUCH = re.compile(r"no such (?:container|object)|no container with name", re.IGNORECASE)
-_SWITCHES = ("init", "privileged")
+_NO_SUCH_CONTAINER = re.compile(
+    r"no such (?:container|object)|no container with name", re.IGNORECASE
+)
+_SWITCH_OPTIONS = ("init", "privileged")
 # The whole log is kept until the keeper has copied it: podman's default, the journal, drops lines
 # of a busy server.
-_LOG_WORDS = {
+_LOG_OPTIONS = {
     "docker": ("--log-driver", "json-file", "--log-opt", "max-size=1t"),
     "podman": ("--log-driver", "k8s-file"),
 }
 # Variables that docker, podman or the keeper's shell would take for their own: they are passed with
 # their values.
-_NOT_BY_NAME = re.compile(
+_VARIABLES_NOT_BY_NAME = re.compile(
     r"PATH|HOME|SHELL|ENV|BASH_ENV|IFS|CDPATH|PS4|TMPDIR|GODEBUG|GOMAXPROCS|GOGC|GOMEMLIMIT|GOTRACEBACK|"
     r"(?:LD|XDG|DOCKER|CONTAINER|CONTAINERS|PODMAN|BUILDAH|STORAGE|REGISTRY|wb)_\w*|_\w*|\d.*|.*[^A-Za-z0-9_].*|",
     re.DOTALL,
@@ -123,7 +131,9 @@ class Containers:
             gpus,
             "" if host.simulated else model,
         )
-        done = await self._run(host, shell_argv(scripts.CHECK, *words), _CHECK_S, check=True)
+        done = await self._run(
+            host, shell_argv(scripts.CHECK_SCRIPT, *words), _CHECK_TIMEOUT_S, check=True
+        )
         facts: dict[str, str] = {}
         for line in clean_text(done.stdout, lines=True).splitlines():
             key, _, value = line.partition(" ")
@@ -136,7 +146,8 @@ class Containers:
         image, pull = self._image_name(launch), self._option_value(launch, "pull")
         source, platform = self.program.full_name(image), self._option_value(launch, "platform")
         done = await host.run(
-            shell_argv(scripts.FETCH, self.name, image, source, pull, platform), timeout_s=_PULL_S
+            shell_argv(scripts.FETCH_IMAGE_SCRIPT, self.name, image, source, pull, platform),
+            timeout_s=_PULL_TIMEOUT_S,
         )
         if done.returncode != 0:
             raise ServerError(
@@ -279,7 +290,7 @@ class Containers:
                 fix="pass the secret as an environment variable or in a file",
             )
         names = [name for name, value in env.items() if is_secret_name(name) and value]
-        if shown := [name for name in names if _NOT_BY_NAME.fullmatch(name)]:
+        if shown := [name for name in names if _VARIABLES_NOT_BY_NAME.fullmatch(name)]:
             text = (
                 f"{', '.join(shown)}: the value is on the command line, where `ps` shows it "
                 "to other users, because "
@@ -326,18 +337,20 @@ class Containers:
             "--name",
             container_name(launch.run_id),
             "--label",
-            f"{LABEL}={launch.run_id}",
+            f"{RUN_ID_LABEL}={launch.run_id}",
         ]
-        words += [*_LOG_WORDS[self.name], *self.program.limits]
+        words += [*_LOG_OPTIONS[self.name], *self.program.limits]
         cdi = self._option_value(launch, "cdi")
         words += self.program.gpu_options(
             self._option_value(launch, "gpus"), is_on(cdi) if cdi else None
         )
-        for name in _SAME:
+        for name in _COMMON_RUN_OPTIONS:
             words += (
                 word for value in self._option_values(launch, name) for word in (f"--{name}", value)
             )
-        words += (f"--{name}" for name in _SWITCHES if is_on(self._option_value(launch, name)))
+        words += (
+            f"--{name}" for name in _SWITCH_OPTIONS if is_on(self._option_value(launch, name))
+        )
         if self._option_value(launch, "ipc") != "host" and not self._option_value(
             launch, "shm-size"
         ):
@@ -352,7 +365,10 @@ class Containers:
             word for value in self._option_values(launch, "mount") for word in ("--volume", value)
         )
         for name, value in env.items():
-            words += ("--env", f"{name}={value}" if _NOT_BY_NAME.fullmatch(name) else name)
+            words += (
+                "--env",
+                f"{name}={value}" if _VARIABLES_NOT_BY_NAME.fullmatch(name) else name,
+            )
         return [*words, "--entrypoint", argv[0]]
 
     def _hub_cache_in_container(self, launch: Launch) -> str:
@@ -373,7 +389,9 @@ class Containers:
         )
         words += ("--volume", f"$HOME/{HUB_CACHE}:{cache}") if cache else ()
         words += (self.program.full_name(self._image_name(launch)), *argv[1:])
-        by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
+        by_name = {
+            name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
+        }
         return Command(tuple(words), by_name, host=launch.address, port=launch.port)
 
     # ---- keepers
@@ -395,7 +413,9 @@ class Containers:
         )
         script = self._keeper_script(launch, container_name(launch.run_id), "start")
         counted = (str(len(paths)), *paths, str(len(words)), *words)
-        by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
+        by_name = {
+            name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
+        }
         return Keeper((*script, *start, *counted, *argv[1:]), by_name)
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
@@ -406,33 +426,37 @@ class Containers:
         gpus = self._option_value(launch, "gpus")
         given = gpus if gpus not in ("all", NONE) else ""
         return shell_argv(
-            scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given
+            scripts.KEEPER_SCRIPT, launch.run_id, handle, self.name, mode, launch.run_dir, given
         )
 
-    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         """Ask docker or podman for the state of the run's container. In the answer, `lives` is True
         for every container of Workbench that still exists, even if it has exited: a keeper, the
         process that follows the server, must then copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
         argv = shell_argv(
-            scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir
+            scripts.ASK_SCRIPT,
+            launch.run_id,
+            "" if handle == own else handle,
+            self.name,
+            launch.run_dir,
         )
-        done = await self._run(host, argv, _ASK_S, check=True)
+        done = await self._run(host, argv, _ASK_TIMEOUT_S, check=True)
         kind, *words = done.out.split() or ("",)
         if kind == "own":
-            return Fate(True, handle=own)
+            return ServerFate(True, handle=own)
         if kind == "foreign":
             text = (
                 f"the container {own} is gone; another container has its name now, which this "
                 "run did not start"
             )
-            return Fate(False, handle=own, ended=f"{text}: {words[0][:12]}")
-        if kind == "other" and words[0] in _LIVING:
-            return Fate(True, handle=handle)
+            return ServerFate(False, handle=own, ended=f"{text}: {words[0][:12]}")
+        if kind == "other" and words[0] in _LIVING_STATES:
+            return ServerFate(True, handle=handle)
         if kind == "other":
             code = parse_whole_number(words[1])
-            return Fate(
+            return ServerFate(
                 False,
                 handle=handle,
                 ended=f"the container exited with code {words[1]}",
@@ -444,11 +468,11 @@ class Containers:
             if began
             else ("its keeper was lost before the server started")
         )
-        return Fate(False, handle=handle or None, ended=missing)
+        return ServerFate(False, handle=handle or None, ended=missing)
 
-    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         grace = self._option_value(launch, "grace")
-        argv = shell_argv(scripts.STOP, launch.run_id, self.name, grace, launch.run_dir)
+        argv = shell_argv(scripts.STOP_SCRIPT, launch.run_id, self.name, grace, launch.run_dir)
         done = await self._run(host, argv, self.stop_s + int(grace))
         if done.returncode != 0:
             known = log_patterns.match_lines(done.err.splitlines())
@@ -459,12 +483,12 @@ class Containers:
                 next_step=known[0].fix if known else f"try: {self.name} ps",
             )
 
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         """Return (), because containers are never restarted: Workbench removes a container that has
         ended."""
         return ()
 
-    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         raise ServerError(
             f"the server of run {launch.run_id} cannot be restarted: Workbench does not restart "
             "containers",
@@ -477,14 +501,16 @@ class Containers:
     def installed_unit(self, launch: Launch) -> str | None:
         return None
 
-    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+    async def uninstall(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> Sequence[str]:
         return ()
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
         if handle.startswith("-"):
             raise _no_container_error(handle, self.name, host)
-        done = await self._run(host, [self.name, "container", "inspect", handle], _ASK_S)
-        if done.returncode != 0 and _NO_SUCH.search(done.err):
+        done = await self._run(host, [self.name, "container", "inspect", handle], _ASK_TIMEOUT_S)
+        if done.returncode != 0 and _NO_SUCH_CONTAINER.search(done.err):
             raise _no_container_error(handle, self.name, host, done.problem)
         if done.returncode != 0:
             raise _no_answer_error(handle, self.name, host, done.problem)
@@ -552,7 +578,7 @@ def _no_answer_error(handle: str, program: str, host: Host, problem: str) -> Ser
     )
 
 
-def _parse_adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
+def _parse_adoptable(handle: str, answer: bytes, program: str, host: Host) -> AdoptableServer:
     """Return the running server in the container `handle`. `answer` is the JSON that `container
     inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON is
     not as expected."""
@@ -564,7 +590,7 @@ def _parse_adoptable(handle: str, answer: bytes, program: str, host: Host) -> Ad
         env = dict(pair.partition("=")[::2] for pair in it["Config"].get("Env") or ())
         network = it.get("NetworkSettings") or {}
         published = _published_port(network.get("Ports") or {})
-        return Adoptable(
+        return AdoptableServer(
             handle=str(it["Name"]).lstrip("/") or handle,
             argv=tuple(map(str, argv)),
             env=env,

@@ -10,7 +10,7 @@ from workbench.model.findings import Finding, Level
 # A pattern of what the keeper says, the code of the finding, and the next step: words of Slurm
 # (squeue(1), "JOB STATE CODES"), of PBS (launchers/pbs.py) and of systemd (systemd.exec(5),
 # SERVICE_RESULT).
-_ENDINGS = (
+_ENDING_FINDINGS = (
     (
         re.compile(r"ended: OUT_OF_ME|PBS killed it: .*mem|failed: oom-kill"),
         "launcher.memory",
@@ -46,7 +46,7 @@ _ENDINGS = (
 def finding_of_ending(ended: str | None) -> Finding | None:
     """Return the finding about `ended`, the launcher's reason for the end of a server. None if the
     launcher did not end the server, or `ended` is None."""
-    for pattern, code, fix in _ENDINGS:
+    for pattern, code, fix in _ENDING_FINDINGS:
         if ended and pattern.search(ended):
             return Finding(Level.ERROR, code, ended, fix=fix)
     return None

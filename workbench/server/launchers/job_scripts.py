@@ -29,7 +29,7 @@ from __future__ import annotations
 # The job. $1: run directory; PBS passes no arguments, but the directory of qsub. The body is a
 # function, because PBS gives the script to a shell on stdin. TERM goes to all processes of a job:
 # the shell waits for the server's end.
-JOB = r"""#!/bin/sh
+JOB_SCRIPT = r"""#!/bin/sh
 main() {
     dir=${1:-${PBS_O_WORKDIR-}}
     if ! [ -r "$dir/server" ] || ! cd -- "$dir"; then
@@ -72,7 +72,7 @@ main "$@"
 
 # The parts of the keeper that all schedulers share. `say` replaces the file `launched` if its text
 # has changed.
-_SHARED = r"""
+_SHARED_FUNCTIONS = r"""
 job= phase= state= host= left= limit= code= why= shown=
 node= gpus= restarts= pid= began_unix_s= ends_unix_s= exit_code= ended=
 say() {
@@ -164,7 +164,7 @@ copy() {
 # "follow". A job that is put back into the queue may look ended for a moment, and what a node
 # writes may appear seconds later. A job that waits is looked at every 5 s; the end of a server that
 # runs is seen at once, because its exit code appears.
-_KEEP = r"""
+_KEEP_SCRIPT = r"""
 unset WORKBENCH_RUN
 dir=$1 name=$2 how=$3 at=0 tries=0 silent=0 wait=0
 shift 3
@@ -234,7 +234,7 @@ exit "${code:-1}"
 
 # $1 job name, $2 job id or "", $3 run directory, $4 seconds. Cancels the job, waits for its end,
 # and removes the words of its server. Prints why not.
-_STOP = r"""
+_STOP_SCRIPT = r"""
 name=$1 job=$2 dir=$3 seconds=$4
 over() {
     rm -f "$dir/server" "$dir/environment"
@@ -257,7 +257,7 @@ exit 1
 
 # $1 job name, $2 job id or "", $3 run directory. Prints "job ID", "phase PHASE", "state TEXT",
 # "code N" and "why TEXT".
-_ASK = r"""
+_ASK_SCRIPT = r"""
 name=$1 job=$2 dir=$3
 [ -n "$job" ] || find
 if [ -n "$job" ]; then
@@ -273,10 +273,10 @@ done
 """
 
 
-# $1 job id, $2 a pattern of command lines for grep -E, $3 process_command.LOOK, $4 INSIDE. Prints
-# "phase PHASE", "state TEXT", "host NODE" and "why TEXT"; of a job that runs, also what INSIDE
+# $1 job id, $2 a pattern of command lines for grep -E, $3 process_command.LOOK, $4 FIND_INSIDE_JOB_SCRIPT. Prints
+# "phase PHASE", "state TEXT", "host NODE" and "why TEXT"; of a job that runs, also what FIND_INSIDE_JOB_SCRIPT
 # prints, or "refused WHY".
-_FIND = r"""
+_FIND_SCRIPT = r"""
 job=$1 pattern=$2 read=$3 inside=$4
 phase=unknown
 look
@@ -291,7 +291,7 @@ printf '%s\n' "$answer"
 
 # Runs in the job. $1 the pattern, $2 LOOK. Prints "proc PID PARENT" and the command of each process
 # of this job whose command line has the pattern.
-INSIDE = r"""
+FIND_INSIDE_JOB_SCRIPT = r"""
 for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n 64); do
     dir=${file%/cmdline} pid=${file%/cmdline} pid=${pid#/proc/}
     [ "$pid" != $$ ] || continue
@@ -306,22 +306,22 @@ exit 0
 def find_script(scheduler: str) -> str:
     """Return the shell script that prints the commands of the processes of a job. `scheduler` is
     the shell code that defines the scheduler's functions."""
-    return f"{_SHARED}{scheduler}{_FIND}"
+    return f"{_SHARED_FUNCTIONS}{scheduler}{_FIND_SCRIPT}"
 
 
 def keeper_script(scheduler: str) -> str:
     """Return the shell script of the keeper, the process that submits a job and follows it.
     `scheduler` is the shell code that defines the scheduler's functions."""
-    return f"{_SHARED}{scheduler}{_KEEP}"
+    return f"{_SHARED_FUNCTIONS}{scheduler}{_KEEP_SCRIPT}"
 
 
 def cancel_script(scheduler: str) -> str:
     """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell
     code that defines the scheduler's functions."""
-    return f"{_SHARED}{scheduler}{_STOP}"
+    return f"{_SHARED_FUNCTIONS}{scheduler}{_STOP_SCRIPT}"
 
 
 def state_script(scheduler: str) -> str:
     """Return the shell script that prints the state of a job. `scheduler` is the shell code that
     defines the scheduler's functions."""
-    return f"{_SHARED}{scheduler}{_ASK}"
+    return f"{_SHARED_FUNCTIONS}{scheduler}{_ASK_SCRIPT}"

@@ -30,21 +30,29 @@ from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME, clean_text
 from workbench.server import process_command
 from workbench.server.launchers import job_scripts
-from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+from workbench.server.launchers.launcher import (
+    AdoptableServer,
+    Keeper,
+    Launch,
+    LaunchedServer,
+    ServerFate,
+)
 from workbench.server.process_command import ProcessCommand, parse_command
 
-STOP_S = 90.0  # Slurm waits 30 s (KillWait) from TERM to KILL, and then runs the epilog of the node
-_ASK_S = 40.0
+STOP_GRACE_S = (
+    90.0  # Slurm waits 30 s (KillWait) from TERM to KILL, and then runs the epilog of the node
+)
+_ASK_TIMEOUT_S = 40.0
 _JOB_ID = re.compile(
     r"[0-9]{1,10}[A-Za-z0-9_.\[\]+-]{0,80}"
 )  # of Slurm (7, 7_2, 7+1) and of PBS (7.server, 7[2].server)
-_LISTS = "`workbench jobs` lists your jobs"
+_LIST_JOBS_HINT = "`workbench jobs` lists your jobs"
 _LOCAL_FILE_SYSTEMS = frozenset({"ext2/ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
 # $1 directory, which may be missing, $2 number of programs, the programs, then the command that
 # prints the names of the nodes. Prints "missing PROGRAM", "host NAME", "files TYPE OF FILE SYSTEM",
 # "node NAME" and "refused WHY".
-_CHECK = r"""
+_CHECK_SCRIPT = r"""
 dir=$1 count=$2
 shift 2
 while [ "$count" -gt 0 ]; do
@@ -84,7 +92,7 @@ class JobLauncher(ABC):
     are those of a compute node, so the login host cannot check them."""
 
     scheduler: Scheduler
-    stop_s = STOP_S
+    stop_s = STOP_GRACE_S
     looks_at: frozenset[str] = frozenset()
 
     @property
@@ -104,7 +112,7 @@ class JobLauncher(ABC):
         """Return the command that submits the job, as a user would type it."""
 
     @abstractmethod
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         """Return the command that puts the job back into the scheduler's queue; () if the job has
         not been submitted yet."""
 
@@ -122,7 +130,7 @@ class JobLauncher(ABC):
             *self.scheduler.programs,
             *self.scheduler.nodes,
         )
-        done = await host.run(shell_argv(_CHECK, *words), timeout_s=_ASK_S)
+        done = await host.run(shell_argv(_CHECK_SCRIPT, *words), timeout_s=_ASK_TIMEOUT_S)
         facts: dict[str, list[str]] = {}
         for line in done.out.splitlines():
             key, _, value = line.partition(" ")
@@ -185,7 +193,7 @@ class JobLauncher(ABC):
         )
 
     def _job_file_contents(self, launch: Launch) -> Mapping[str, str]:
-        return {"server": _server_file(launch), "job.sh": job_scripts.JOB}
+        return {"server": _server_file(launch), "job.sh": job_scripts.JOB_SCRIPT}
 
     def keeper(self, launch: Launch) -> Keeper:
         script = job_scripts.keeper_script(self.scheduler.functions)
@@ -199,10 +207,10 @@ class JobLauncher(ABC):
         files = {"server": _server_file(launch)}
         return Keeper(shell_argv(script, launch.run_dir, handle, "follow"), files=files)
 
-    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         script = job_scripts.state_script(self.scheduler.functions)
         words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
-        done = await host.run(shell_argv(script, *words), timeout_s=_ASK_S, check=True)
+        done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
         seen = dict(line.partition(" ")[::2] for line in done.out.splitlines())
         phase, job, code = (
             seen.get("phase", "unknown"),
@@ -218,7 +226,7 @@ class JobLauncher(ABC):
                 "again",
             )
         if phase in ("queued", "running"):
-            return Fate(True, job)
+            return ServerFate(True, job)
         secrets = (f"{launch.run_dir}/{name}" for name in ("server", "environment"))
         await host.run(["rm", "-f", "--", *secrets])  # a keeper that was killed has left them
         state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
@@ -227,13 +235,13 @@ class JobLauncher(ABC):
             if job
             else ("the job was not submitted before its keeper was lost")
         )
-        return Fate(False, job, ended, parse_whole_number(code))
+        return ServerFate(False, job, ended, parse_whole_number(code))
 
-    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         name, job = job_name_of(launch.run_id), launched.handle or ""
         script = job_scripts.cancel_script(self.scheduler.functions)
         words = (name, job, launch.run_dir, str(int(self.stop_s)))
-        done = await host.run(shell_argv(script, *words), timeout_s=self.stop_s + _ASK_S)
+        done = await host.run(shell_argv(script, *words), timeout_s=self.stop_s + _ASK_TIMEOUT_S)
         if done.returncode != 0:
             raise ServerError(
                 f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem} "
@@ -243,9 +251,9 @@ class JobLauncher(ABC):
                 next_step="stop the run again; the job and its log are kept",
             )
 
-    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         argv = self.restart_command(launch, launched)
-        done = await host.run(argv, timeout_s=_ASK_S)
+        done = await host.run(argv, timeout_s=_ASK_TIMEOUT_S)
         if done.returncode != 0:
             raise ServerError(
                 f"{self.scheduler.title} did not put the job {launched.handle} back into its queue: "
@@ -259,15 +267,17 @@ class JobLauncher(ABC):
     def installed_unit(self, launch: Launch) -> str | None:
         return None
 
-    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+    async def uninstall(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> Sequence[str]:
         return ()
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
         if not _JOB_ID.fullmatch(handle):
             raise ServerError(
                 f"{handle!r} is not the id of a {self.scheduler.title} job",
                 host=host.name,
-                next_step=_LISTS,
+                next_step=_LIST_JOBS_HINT,
             )
         if not self.scheduler.enters:
             raise ServerError(
@@ -279,8 +289,13 @@ class JobLauncher(ABC):
                 "--url http://NODE:PORT`",
             )
         script = job_scripts.find_script(self.scheduler.functions)
-        words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)
-        done = await host.run(shell_argv(script, *words), timeout_s=_ASK_S, check=True)
+        words = (
+            handle,
+            server_patterns(),
+            process_command.READ_COMMAND_SCRIPT,
+            job_scripts.FIND_INSIDE_JOB_SCRIPT,
+        )
+        done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
         about, *processes = re.split(r"(?m)^proc ", done.out)
         seen = dict(line.partition(" ")[::2] for line in about.splitlines())
         if seen.get("phase") != "running":
@@ -288,7 +303,7 @@ class JobLauncher(ABC):
             raise ServerError(
                 f"the job {handle} does not run: {clean_text(state)}",
                 host=host.name,
-                next_step=_LISTS,
+                next_step=_LIST_JOBS_HINT,
             )
         found = _outermost_engine_command(processes)
         if found is None:
@@ -301,13 +316,13 @@ class JobLauncher(ABC):
                 "lists your jobs",
             )
         # its keeper reports the node
-        return Adoptable(handle, found.argv, found.env or {}, found.workdir)
+        return AdoptableServer(handle, found.argv, found.env or {}, found.workdir)
 
 
 def _outermost_engine_command(processes: Sequence[str]) -> ProcessCommand | None:
     """Return the command of the first process that starts an engine and whose parent does not; None
     if there is none. `processes` has one text for each process: a line with its id and its parent's
-    id, then its command as process_command.LOOK prints it."""
+    id, then its command as process_command.READ_COMMAND_SCRIPT prints it."""
     found: dict[str, tuple[str, ProcessCommand]] = {}
     for text in processes:
         ids, _, rest = text.partition("\n")

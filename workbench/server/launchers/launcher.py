@@ -20,9 +20,9 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_text
 
-_DIGITS = 11  # of the numbers in it: times until the year 5138, and process ids
+_MAX_DIGITS = 11  # of the numbers in it: times until the year 5138, and process ids
 # in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)
-FILE = "launched"
+LAUNCHED_FILE = "launched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Keeper:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedServer:
     """What a keeper, the process that follows a server for Workbench, has reported in the file
     `launched`. Each line of the file has a key, a space and a value. None means that the keeper has
     not reported the value."""
@@ -90,7 +90,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class ServerFate:
     """What a launcher such as Slurm reports about a server after the process that followed it for
     Workbench has ended. `lives` is also true for a server that is still waiting to start. `ended`
     is the reason for the server's end."""
@@ -102,7 +102,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Adoptable:
+class AdoptableServer:
     """A server that was started through a launcher, but not by Workbench. `argv` is the command
     line of its process, `env` its environment. Both contain its secrets."""
 
@@ -154,24 +154,24 @@ class Launcher(Protocol):
         """
         ...
 
-    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         """Ask the launcher's program whether the server of a run lives. The server is found by its
         handle (unit, container or job id), or by the run id if no handle was reported. Raises
         HostError if the program cannot tell."""
         ...
 
-    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         """Stop the server through the launcher's program, and wait up to the attribute `stop_s`
         (seconds) for its end. Also works for a server that is still queued, has ended or was never
         started. Raises HostError or ServerError if the program refuses."""
         ...
 
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         """Return the command that restarts the server in the same unit, container or job; () if the
         launcher has no such command."""
         ...
 
-    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         """Run the command that `restart_command` returns. Raises HostError or ServerError if the
         launcher's program refuses."""
         ...
@@ -181,20 +181,22 @@ class Launcher(Protocol):
         after a stop; None if there is none."""
         ...
 
-    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+    async def uninstall(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> Sequence[str]:
         """Remove what the start of an ended server has installed on the host, such as a systemd
         unit. Return the paths that were removed. Raises ServerError for files that Workbench did
         not write."""
         ...
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
         """Return the server that runs as the unit, container or job `handle`. `options` are the
         launcher's options that the user gave with --run-option. Raises ServerError if that unit,
         container or job does not exist or does not run."""
         ...
 
 
-def parse_launched(data: bytes | None) -> Launched | None:
+def parse_launched(data: bytes | None) -> LaunchedServer | None:
     """Return the content of the file `launched`; None for an empty or missing file. Unknown keys
     and damaged values are left out."""
     if not data:
@@ -205,10 +207,10 @@ def parse_launched(data: bytes | None) -> Launched | None:
         return values.get(key, "").strip() or None
 
     def number(key: str) -> int | None:
-        return parse_whole_number(text(key), _DIGITS)
+        return parse_whole_number(text(key), _MAX_DIGITS)
 
     ends, began = number("ends_unix_s"), number("began_unix_s")
-    return Launched(
+    return LaunchedServer(
         handle=text("handle"),
         state=text("state"),
         node=text("node"),
@@ -223,7 +225,7 @@ def parse_launched(data: bytes | None) -> Launched | None:
     )
 
 
-def encode_launched(launched: Launched) -> bytes:
+def encode_launched(launched: LaunchedServer) -> bytes:
     """Return the bytes to write into the file `launched`, in the format that `parse_launched`
     reads."""
     lines = []

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from workbench.model.job_request import JobRequest, pbs_words
 from workbench.server.launchers.jobs import JobLauncher, Scheduler
-from workbench.server.launchers.launcher import Launch, Launched
+from workbench.server.launchers.launcher import Launch, LaunchedServer
 
 # The first two options of `submit` are the resources of the node, for PBS Pro and for Torque. qsub
 # takes the directory from which it runs. qstat continues a long value on lines that begin with a
 # tab.
-_FUNCTIONS = r"""
+_SCHEDULER_FUNCTIONS = r"""
 pro() {
     [ -n "${kind-}" ] || case $(qstat --version 2>&1) in *pbs_version*) kind=pro ;; *) kind=torque ;; esac
     [ "$kind" = pro ]
@@ -99,7 +99,7 @@ cancel() {
 PBS = Scheduler(
     "pbs",
     programs=("qsub", "qstat", "qdel"),
-    functions=_FUNCTIONS,
+    functions=_SCHEDULER_FUNCTIONS,
     nodes=("sh", "-c", "pbsnodes -a | sed -n 's/^ *Mom = //p'"),
 )
 
@@ -118,7 +118,7 @@ class PbsLauncher(JobLauncher):
         fixed = ("-S", "/bin/sh", "-j", "oe", "-o", f"{run_dir}/job.out")
         return ("qsub", *fixed, "-l", words.chunk, *words.others, f"{run_dir}/job.sh")
 
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         return ("qrerun", launched.handle) if launched.handle else ()
 
 

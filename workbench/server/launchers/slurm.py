@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from workbench.model.job_request import JobRequest, slurm_words
 from workbench.server.launchers.jobs import JobLauncher, Scheduler
-from workbench.server.launchers.launcher import Launch, Launched
+from workbench.server.launchers.launcher import Launch, LaunchedServer
 
 # squeue shows a job for some minutes after its end (MinJobAge). The output path of sbatch has "%"
 # for patterns. A job that is gone is looked up in the accounting, which small clusters lack.
-_FUNCTIONS = r"""
+_SCHEDULER_FUNCTIONS = r"""
 submit() {
     output=$(printf %s "$dir/job.out" | sed 's/%/%%/g')
     answer=$(sbatch --parsable --chdir="$dir" --output="$output" --open-mode=append --comment="workbench ${dir##*/}" \
@@ -95,7 +95,7 @@ enter() {
 SLURM = Scheduler(
     "slurm",
     programs=("sbatch", "squeue", "scancel"),
-    functions=_FUNCTIONS,
+    functions=_SCHEDULER_FUNCTIONS,
     nodes=("sinfo", "-h", "-N", "-o", "%N"),
     enters=True,
 )
@@ -114,7 +114,7 @@ class SlurmLauncher(JobLauncher):
         fixed = (f"--chdir={run_dir}", f"--output={output}", "--open-mode=append")
         return ("sbatch", *fixed, *slurm_words(request), f"{run_dir}/job.sh", run_dir)
 
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         return ("scontrol", "requeue", launched.handle) if launched.handle else ()
 
 

@@ -23,14 +23,20 @@ from workbench.model.run_options import value_of, values_of
 from workbench.model.systemd_text import double_dollars, quote_argument
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.launchers import systemd_scripts as script
-from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+from workbench.server.launchers.launcher import (
+    AdoptableServer,
+    Keeper,
+    Launch,
+    LaunchedServer,
+    ServerFate,
+)
 from workbench.server.process_command import read_command
 
-WORD = "systemd"
+LAUNCHER_NAME = "systemd"
 # the first version whose `systemctl show` tells of a unit that is gone instead of failing
-OLDEST = 236
-STOP_S = 15  # from SIGTERM to SIGKILL
-_LIVING = frozenset({"active", "activating", "reloading", "deactivating", "refreshing"})
+MIN_SYSTEMD_VERSION = 236
+STOP_GRACE_S = 15  # from SIGTERM to SIGKILL
+_LIVING_STATES = frozenset({"active", "activating", "reloading", "deactivating", "refreshing"})
 
 
 def launcher(word: str) -> Systemd:
@@ -42,7 +48,7 @@ class Systemd:
 
     start_program = "systemd-run"
     looks_at = frozenset({"files", "port"})
-    stop_s = STOP_S + 10.0
+    stop_s = STOP_GRACE_S + 10.0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,7 +56,9 @@ class Systemd:
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         scope, unit = _scope_option(launch.plan.run_options), _new_unit(launch)
         done = await host.run(
-            shell_argv(script.CHECK, _manager_word(launch.plan.run_options, launch.may_sudo), unit)
+            shell_argv(
+                script.CHECK_SCRIPT, _manager_word(launch.plan.run_options, launch.may_sudo), unit
+            )
         )
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
         if unit == launch.replaced:  # it is stopped before the start
@@ -82,7 +90,7 @@ class Systemd:
         scope, unit = _manager_word(launch.plan.run_options, launch.may_sudo), _new_unit(launch)
         if kind := _how_unit_is_installed(launch):
             argv = shell_argv(
-                script.KEEPER,
+                script.KEEPER_SCRIPT,
                 "install",
                 launch.run_dir,
                 unit,
@@ -96,7 +104,7 @@ class Systemd:
             "--",
             *map(double_dollars, _unit_command_line(launch, launch.run_dir)),
         )
-        argv = shell_argv(script.KEEPER, "start", launch.run_dir, unit, scope, *words)
+        argv = shell_argv(script.KEEPER_SCRIPT, "start", launch.run_dir, unit, scope, *words)
         return Keeper(argv, launch.env)
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
@@ -104,41 +112,43 @@ class Systemd:
         # its present start.
         since = "all" if handle == transient_unit_name(launch.run_id) else "start"
         scope = _manager_word(launch.plan.run_options, launch.may_sudo)
-        return Keeper(shell_argv(script.KEEPER, "follow", launch.run_dir, handle, scope, since))
+        return Keeper(
+            shell_argv(script.KEEPER_SCRIPT, "follow", launch.run_dir, handle, scope, since)
+        )
 
-    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         unit = _unit_name(launch, launched)
         seen = await self._show_unit(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
         # a job is due at boot
-        if (state in _LIVING and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
-            return Fate(True, unit)
+        if (state in _LIVING_STATES and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
+            return ServerFate(True, unit)
         # What a keeper that was killed has left: the environment, and the failed unit.
         await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
         if unit == transient_unit_name(launch.run_id) and state == "failed":
             await self._systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
         if seen.get("LoadState") == "not-found":
-            return Fate(
+            return ServerFate(
                 False,
                 unit,
                 f"{unit} is gone: it was stopped from outside, or the host was restarted",
             )
         if seen.get("ExecMainCode") in (None, "", "0"):
-            return Fate(
+            return ServerFate(
                 False,
                 unit,
                 f"{unit} is {state}: it was not started again after the host was restarted",
             )
         code = parse_whole_number(seen.get("ExecMainStatus")) or 0
         killed = seen.get("ExecMainCode") in ("2", "3")
-        return Fate(
+        return ServerFate(
             False,
             unit,
             f"{unit} ended: {seen.get('Result') or state}",
             128 + code if killed else code,
         )
 
-    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         unit = _unit_name(launch, launched)
         done = await self._systemctl(
             host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s
@@ -153,11 +163,11 @@ class Systemd:
                 next_step="run the command `systemctl stop` on the host; it may need root",
             )
 
-    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+    def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
         scope = _scope_option(launch.plan.run_options)
         return ("systemctl", f"--{scope}", "restart", "--", _unit_name(launch, launched))
 
-    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+    async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         unit, scope = _unit_name(launch, launched), _scope_option(launch.plan.run_options)
         words = ("restart", "--no-block", "--", unit)
         done = await self._systemctl(host, launch.plan.run_options, *words, timeout_s=self.stop_s)
@@ -172,7 +182,9 @@ class Systemd:
     def installed_unit(self, launch: Launch) -> str | None:
         return _new_unit(launch) if _how_unit_is_installed(launch) else None
 
-    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+    async def uninstall(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> Sequence[str]:
         options = launch.plan.run_options
         if not _how_unit_is_installed(launch):
             return ()
@@ -181,7 +193,7 @@ class Systemd:
             _new_unit(launch),
             _environment_directory(launch),
         )
-        done = await host.run(shell_argv(script.UNINSTALL, *words), timeout_s=self.stop_s)
+        done = await host.run(shell_argv(script.UNINSTALL_SCRIPT, *words), timeout_s=self.stop_s)
         if done.returncode:
             raise ServerError(
                 f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
@@ -192,7 +204,7 @@ class Systemd:
             )
         return done.out.splitlines()
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
         unit = handle if "." in handle else f"{handle}.service"
         if set("*?[") & set(unit):  # systemctl would restart every unit that it matches
             raise ServerError(
@@ -218,7 +230,7 @@ class Systemd:
                 "manager runs it",
             )
         command = (await read_command(host, pid)).clean_copy()
-        return Adoptable(unit, command.argv, command.env or {}, command.workdir)
+        return AdoptableServer(unit, command.argv, command.env or {}, command.workdir)
 
     async def _show_unit(
         self, host: Host, options: Mapping[str, str], unit: str
@@ -236,7 +248,7 @@ class Systemd:
     ) -> Completed:
         try:
             return await host.run(
-                shell_argv(script.SYSTEMCTL, _manager_word(options, host.may_sudo), *words),
+                shell_argv(script.SYSTEMCTL_SCRIPT, _manager_word(options, host.may_sudo), *words),
                 timeout_s=timeout_s,
             )
         except CommandTimeout as error:
@@ -260,7 +272,7 @@ def unit_text(launch: Launch) -> str:
         if _scope_option(launch.plan.run_options) == "user"
         else "multi-user.target"
     )
-    lines = [script.WRITTEN_BY, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
+    lines = [script.WRITTEN_BY_LINE, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
     lines += [
         "After=network-online.target",
         "",
@@ -274,13 +286,13 @@ def unit_text(launch: Launch) -> str:
 def _unit_command_line(launch: Launch, home: str) -> tuple[str, ...]:
     """Return the command line of the unit: a shell that reads the server's environment from a file
     in the directory `home`, and then runs the server."""
-    return ("/bin/sh", "-c", script.SERVER, "sh", home, launch.workdir or "", *launch.argv)
+    return ("/bin/sh", "-c", script.SERVER_SCRIPT, "sh", home, launch.workdir or "", *launch.argv)
 
 
 def _how_unit_is_installed(launch: Launch) -> str:
     """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also
     started at boot), or "" for a transient unit."""
-    kind = value_of(WORD, launch.plan.run_options, "installed")
+    kind = value_of(LAUNCHER_NAME, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
 
@@ -289,7 +301,7 @@ def _new_unit(launch: Launch) -> str:
     if not _how_unit_is_installed(launch):
         return transient_unit_name(launch.run_id)
     name = (
-        value_of(WORD, launch.plan.run_options, "unit")
+        value_of(LAUNCHER_NAME, launch.plan.run_options, "unit")
         or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
     )
     return f"{name.removesuffix('.service')}.service"
@@ -307,12 +319,12 @@ def transient_unit_name(run_id: str) -> str:
     return f"workbench-{run_id}.service"
 
 
-def _unit_name(launch: Launch, launched: Launched) -> str:
+def _unit_name(launch: Launch, launched: LaunchedServer) -> str:
     return launched.handle or transient_unit_name(launch.run_id)
 
 
 def _scope_option(options: Mapping[str, str]) -> str:
-    return value_of(WORD, options, "scope")
+    return value_of(LAUNCHER_NAME, options, "scope")
 
 
 def _manager_word(options: Mapping[str, str], may_sudo: bool) -> str:
@@ -330,14 +342,14 @@ def _property_options(launch: Launch) -> list[str]:
 def _property_settings(launch: Launch) -> list[str]:
     """Return the properties of the unit, each as NAME=VALUE."""
     options = launch.plan.run_options
-    restart = value_of(WORD, options, "restart")
-    given = [f"TimeoutStopSec={STOP_S}"]
+    restart = value_of(LAUNCHER_NAME, options, "restart")
+    given = [f"TimeoutStopSec={STOP_GRACE_S}"]
     given += [f"Restart={restart}"] if restart != "no" else []
     # systemd forgets a unit that has succeeded
     forgets = restart != "always" and not _how_unit_is_installed(launch)
     given += ["RemainAfterExit=yes"] if forgets else []
     given += [f"LimitNOFILE={launch.open_files}"] if launch.open_files else []
-    return [*given, *values_of(WORD, options, "property")]
+    return [*given, *values_of(LAUNCHER_NAME, options, "property")]
 
 
 def _unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
@@ -349,8 +361,8 @@ def _unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Findi
     if not version:
         text = "the host has no systemd: systemctl or systemd-run is missing"
         fix = "start the server without --as systemd"
-    elif version < OLDEST:
-        text = f"systemd {version} is too old: Workbench needs {OLDEST} or later"
+    elif version < MIN_SYSTEMD_VERSION:
+        text = f"systemd {version} is too old: Workbench needs {MIN_SYSTEMD_VERSION} or later"
         fix = "start the server without --as systemd"
     elif problem and scope == "user":
         text = f"the service manager of {user} cannot be reached: {problem}"

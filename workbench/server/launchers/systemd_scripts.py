@@ -3,11 +3,11 @@ as arguments."""
 
 from __future__ import annotations
 
-WRITTEN_BY = "# Written by Workbench"  # the first line of an installed unit
+WRITTEN_BY_LINE = "# Written by Workbench"  # the first line of an installed unit
 
 # Sets $run, the words before systemctl and its relatives, and $mine, their option. $scope is
 # "user", "system", or "own" for the system without sudo.
-_MANAGER = r"""
+_FIND_MANAGER_SCRIPT = r"""
 case $scope in
     user)
         run= mine=--user
@@ -23,7 +23,7 @@ esac
 
 # Sets $place, the directory of installed units, $user, whom the unit runs as if it is not the
 # caller, and $other, whom the present unit names.
-_PLACE = r"""
+_UNIT_DIRECTORY_SCRIPT = r"""
 place_of_unit() {
     case $scope in
         user) place=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user ;;
@@ -37,10 +37,10 @@ place_of_unit() {
 
 # $1 scope, $2 unit, $3 directory with its environment. Removes an installed unit that Workbench has
 # written, and prints the paths that it has removed; or prints why not, and ends with 1.
-UNINSTALL = (
-    f"scope=$1 unit=$2 home=$3 written='{WRITTEN_BY}'\n"
-    + _MANAGER
-    + _PLACE
+UNINSTALL_SCRIPT = (
+    f"scope=$1 unit=$2 home=$3 written='{WRITTEN_BY_LINE}'\n"
+    + _FIND_MANAGER_SCRIPT
+    + _UNIT_DIRECTORY_SCRIPT
     + r"""
 place_of_unit
 if [ -e "$place/$unit" ]; then
@@ -57,9 +57,9 @@ exit 0
 )
 
 # $1 scope, then the words of a systemctl command.
-SYSTEMCTL = (
+SYSTEMCTL_SCRIPT = (
     "scope=$1\nshift\n"
-    + _MANAGER
+    + _FIND_MANAGER_SCRIPT
     + r"""
 exec $run systemctl "$mine" --no-pager "$@"
 """
@@ -67,9 +67,9 @@ exec $run systemctl "$mine" --no-pager "$@"
 
 # $1 scope, $2 unit. Prints user=NAME, version=N, problem=TEXT, active=yes if the unit runs,
 # journal=TEXT and linger=yes|no, as far as they are known.
-CHECK = (
+CHECK_SCRIPT = (
     "scope=$1 unit=$2\n"
-    + _MANAGER
+    + _FIND_MANAGER_SCRIPT
     + r"""
 echo "user=$(id -un)"
 command -v systemd-run >/dev/null 2>&1 && command -v journalctl >/dev/null 2>&1 || exit 0
@@ -86,7 +86,7 @@ if [ -e "/var/lib/systemd/linger/$(id -un)" ] || [ "$(id -u)" = 0 ]; then echo l
 )
 
 # The process of the unit: $1 run directory, $2 working directory or "", then the engine's command.
-SERVER = r"""
+SERVER_SCRIPT = r"""
 . "$1/environment" || exit 126
 if [ -n "$2" ]; then cd -- "$2" || exit 126; fi
 shift 2
@@ -100,10 +100,10 @@ exec "$@"
 #
 # `systemctl show` is called when the main process has changed, and else every tenth second. A unit
 # without a job that is neither active nor on its way there has ended.
-KEEPER = (
-    f"what=$1 dir=$2 unit=$3 scope=$4 written='{WRITTEN_BY}'\nshift 4\n"
-    + _MANAGER
-    + _PLACE
+KEEPER_SCRIPT = (
+    f"what=$1 dir=$2 unit=$3 scope=$4 written='{WRITTEN_BY_LINE}'\nshift 4\n"
+    + _FIND_MANAGER_SCRIPT
+    + _UNIT_DIRECTORY_SCRIPT
     + r"""
 umask 077
 ctl() { $run systemctl "$mine" --no-pager "$@"; }

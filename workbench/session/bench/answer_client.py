@@ -18,7 +18,7 @@ from workbench.bench.connection import (
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.model.errors import WorkbenchError
 from workbench.model.untrusted_text import clean_text
-from workbench.server.small_requests import CONNECT_S, Reply, late_reply, reply_of
+from workbench.server.small_requests import CONNECT_TIMEOUT_S, Reply, late_reply, reply_of
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -40,7 +40,7 @@ class AnswerClient:
     async def post(self, body: Mapping[str, Any], timeout_s: float) -> Reply:
         """Make one request, and return the reply or the reason why there is none."""
         try:
-            async with asyncio.timeout(timeout_s + CONNECT_S):
+            async with asyncio.timeout(timeout_s + CONNECT_TIMEOUT_S):
                 return await self._post_request(json.dumps(body, ensure_ascii=False).encode())
         except TimeoutError:
             return late_reply(timeout_s)

@@ -18,7 +18,7 @@ from workbench.session.bench.gpu_meter import RequestCounts
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.model.bench import EngineDuring
-    from workbench.server.small_requests import Ask
+    from workbench.server.small_requests import AskPath
 
 READ_INTERVAL_S = 1.0
 COUNTERS_SETTLE_S = 3.0  # at most: the counters lag the last answer by up to a second
@@ -35,7 +35,7 @@ class EngineWatch:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: AskPath,
         engine: Engine | None,
         hear: Callable[[EngineMetrics], None] = lambda reading: None,
     ) -> None:
@@ -55,13 +55,15 @@ class EngineWatch:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
         the reason."""
         from workbench.server import metrics
-        from workbench.server.readiness import ASKED_BY
+        from workbench.server.readiness import ASKED_BY_QUERY
         from workbench.server.small_requests import getter
 
         await self.identify_engine()
         if self.engine is None:
             return metrics.no_metrics(self._problem or "the engine is not known")
-        return await metrics.fetch_metrics(getter(self._ask, urlencode(ASKED_BY)), self.engine)
+        return await metrics.fetch_metrics(
+            getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
+        )
 
     async def _recognize_engine(self) -> None:
         from workbench.server import metrics

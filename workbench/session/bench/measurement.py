@@ -31,8 +31,8 @@ from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import (
     count_disagreements,
-    counts_caught_up,
     foreign_load_reason,
+    have_counts_caught_up,
 )
 from workbench.server.kept_connection import kept_connection_to
 from workbench.session.bench.answer_client import AnswerClient
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
-    from workbench.server.small_requests import Ask
+    from workbench.server.small_requests import AskPath
     from workbench.server.tokenizer import Tokenizer
     from workbench.session.bench.benchmark_load import BenchmarkLoad
     from workbench.session.bench.text_probe import CountTokens
@@ -187,7 +187,7 @@ class Measurement:
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
 
-    async def _measure_with_optional_meter(self, ask: Ask, engine: EngineWatch) -> MeasuredLoad:
+    async def _measure_with_optional_meter(self, ask: AskPath, engine: EngineWatch) -> MeasuredLoad:
         started = self._load.prestarted.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
             await self._result_unless_cancelled(
@@ -195,14 +195,14 @@ class Measurement:
             )
             return await self._measure_with_meter(ask, engine, meter)
 
-    async def _measure_without_meter(self, ask: Ask, engine: EngineWatch) -> MeasuredLoad:
+    async def _measure_without_meter(self, ask: AskPath, engine: EngineWatch) -> MeasuredLoad:
         await self._result_unless_cancelled(self._prepare_load(ask, engine))
         outcome, during = await self._send_load(engine)
         summary = self._add_engine_counters(outcome, during)
         return MeasuredLoad(outcome, without_energy(summary, self._server.why_gpus_are_unknown))
 
     async def _measure_with_meter(
-        self, ask: Ask, engine: EngineWatch, meter: Meter
+        self, ask: AskPath, engine: EngineWatch, meter: Meter
     ) -> MeasuredLoad:
         gpus = gpus_of_plan(
             self._server.plan, meter.latest_reading.infos if meter.latest_reading else ()
@@ -277,7 +277,7 @@ class Measurement:
 
     # ---- before the load
 
-    async def _prepare_load(self, ask: Ask, engine: EngineWatch) -> None:
+    async def _prepare_load(self, ask: AskPath, engine: EngineWatch) -> None:
         """Fit the length of the prompts to the server's tokenizer, send the part of the text probe
         before the load, then read the engine's counters."""
         if not self._spec.command:
@@ -294,7 +294,9 @@ class Measurement:
         await engine.read_before_load()
         await self._probe.probe_before_load(self._spec, self._count)
         sent = self._probe.sent_counts
-        await engine.read_after_load(0.0, 0.0, lambda counted: counts_caught_up(counted, *sent))
+        await engine.read_after_load(
+            0.0, 0.0, lambda counted: have_counts_caught_up(counted, *sent)
+        )
         if self._probe.given_up.requests and not await _wait_until_idle(engine):
             self._left = self._probe.given_up
 
@@ -303,7 +305,7 @@ class Measurement:
             self._show_phase("looking at the text of answers")
             await self._probe.probe_after_load()
 
-    async def _find_tokenizer(self, ask: Ask, engine: EngineWatch) -> None:
+    async def _find_tokenizer(self, ask: AskPath, engine: EngineWatch) -> None:
         """Find out whether the server counts tokens, and let it count the synthetic prompts."""
         from workbench.server.tokenizer import Tokenizer
 
@@ -369,7 +371,7 @@ class Measurement:
             return outcome, await engine.read_after_load(begin, end)
         sent = _counts_of_sent_load(outcome.summary)
         return outcome, await engine.read_after_load(
-            begin, end, lambda e: counts_caught_up(e, *sent) or self._cancel.is_set()
+            begin, end, lambda e: have_counts_caught_up(e, *sent) or self._cancel.is_set()
         )
 
     async def _run_client(self) -> BenchOutcome:

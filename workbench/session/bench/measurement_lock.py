@@ -81,5 +81,5 @@ class MeasurementLock:
         directory = self._alterations.register_dir
         found = None
         if not self._depth and directory is not None:
-            found = await measurement_lock.holder(self._core.host, directory)
+            found = await measurement_lock.read_lock_holder(self._core.host, directory)
         self._core.update_host(measured_by=None if self._depth else found)

@@ -18,8 +18,8 @@ from workbench.gpu.settings import journal
 from workbench.gpu.settings.alterations import (
     alteration_of_claim,
     alteration_of_record,
+    alterations_of_known_gpus,
     in_force,
-    of_known_gpus,
 )
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown
@@ -131,7 +131,7 @@ class FleetMember:
             telemetry,
             None if arrived_s is None else time.monotonic() - arrived_s,
             self._servers_with_rates(),
-            in_force(self._own, of_known_gpus(self._claimed, telemetry), telemetry),
+            in_force(self._own, alterations_of_known_gpus(self._claimed, telemetry), telemetry),
             simulated,
             self._latency_ms,
             self._servers_read,

@@ -13,14 +13,14 @@ from workbench.gpu.settings import journal
 from workbench.gpu.settings.alterations import (
     alteration_of_claim,
     alteration_of_record,
+    alterations_of_known_gpus,
     drop_entries_settled_by_others,
     find_drifts,
     forget_lost,
     is_unclaimed,
     locks_on,
-    of_known_gpus,
 )
-from workbench.gpu.settings.cut_changes import cut_off, settle_cut_changes
+from workbench.gpu.settings.cut_changes import cut_off_changes, settle_cut_changes
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError
@@ -76,7 +76,7 @@ class GpuAlterations:
         still lists as work under way has ended."""
         state, records = await self._read_host_journal(with_log=False)
         recovery = state.recovered
-        if cut_off(records) and (after_change or not self._is_changing):
+        if cut_off_changes(records) and (after_change or not self._is_changing):
             await self._settle_cut_changes()
             state, records = await self._read_host_journal(with_log=False)
         if any(
@@ -101,7 +101,7 @@ class GpuAlterations:
             )
         self._core.update(
             alterations=found,
-            others=of_known_gpus(
+            others=alterations_of_known_gpus(
                 map(alteration_of_claim, state.others), self._core.state.telemetry
             ),
             drift=tuple(
@@ -197,7 +197,9 @@ class GpuAlterations:
         only if it remains after the journal is read again, because a command or the guard may be
         changing both."""
         state = self._core.state
-        others = of_known_gpus(state.others, telemetry)  # the journal may be read before the GPUs
+        others = alterations_of_known_gpus(
+            state.others, telemetry
+        )  # the journal may be read before the GPUs
         if others != state.others:
             self._core.update(others=others)
         if not state.alterations:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.settings.clock_contrasts import CONTRAST_MHZ, Clock, ContrastEvidence
+from workbench.gpu.settings.clock_contrasts import MIN_CONTRAST_MHZ, Clock, ContrastEvidence
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock
@@ -67,7 +67,7 @@ def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) ->
     if info is None or observed_mhz is None or not isinstance(entry, ClockSetting):
         return None
     steps: tuple[int, ...] = getattr(info, entry.supported)
-    lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * CONTRAST_MHZ]
+    lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * MIN_CONTRAST_MHZ]
     return (
         min(lower, key=lambda mhz: abs(mhz - PROBE_CLOCK_SHARE * observed_mhz)) if lower else None
     )

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import warnings_without_guard
-from workbench.gpu.settings.current_values import read_core_settings, with_cores
+from workbench.gpu.settings.current_values import add_core_settings, read_core_settings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.allotment import read_allotment
 from workbench.hosts.base import is_cluster
@@ -229,7 +229,7 @@ class GpuControl:
         if not commands:
             return ()
         state, reading = await self.alterations.read(), await self._telemetry.reading()
-        now = await with_cores(self._core.host, reading, {c.setting for c in commands})
+        now = await add_core_settings(self._core.host, reading, {c.setting for c in commands})
         return annotate_commands(commands, state, now)
 
     async def warnings_without_guard(self) -> Sequence[str]:

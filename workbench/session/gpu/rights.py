@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings.rights import Rights, rights_on, with_password
+from workbench.gpu.settings.rights import Rights, add_password, rights_on
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -47,6 +47,4 @@ class GpuRights:
         """Return the user's rights to change GPU settings, including those that sudo grants with
         `password`. `password` None stands for no password. The password is not stored."""
         rights = await self.get()
-        return (
-            rights if password is None else await with_password(self._core.host, rights, password)
-        )
+        return rights if password is None else await add_password(self._core.host, rights, password)

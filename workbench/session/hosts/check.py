@@ -49,7 +49,7 @@ _LOOK_SCRIPT = (
     r"""
 echo "now=$(date +%s.%N 2>/dev/null)"
 """
-    + state_disk.LOOK
+    + state_disk.DISK_LOOK_SCRIPT
     + r"""
 [ -n "$2" ] && echo "program=$(command -v -- "$2")"
 if [ "$3" = sudo ] && [ "$(id -u)" = 0 ]; then
@@ -249,7 +249,7 @@ def _system_findings(seen: Examination, looked: _HostLook) -> Sequence[Finding]:
         found.append(
             _host_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there")
         )
-    found += state_disk.about(looked.state_dir, looked.written, looked.free_kib)
+    found += state_disk.findings_about_disk(looked.state_dir, looked.written, looked.free_kib)
     if looked.skew_s is not None and abs(looked.skew_s) > _MAX_CLOCK_SKEW_S:
         side = "ahead" if looked.skew_s > 0 else "behind"
         text = (

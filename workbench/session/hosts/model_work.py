@@ -15,7 +15,7 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.untrusted_text import clean_text
-from workbench.server.model_transfer import Speed
+from workbench.server.model_transfer import TransferSpeed
 from workbench.session.state import ModelWorkView
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ModelWork:
     async def _run_work(
         self, work: Callable[[Progress], Awaitable[T]], then: Callable[[T], object], command: str
     ) -> None:
-        speed, last_s = Speed(), 0.0
+        speed, last_s = TransferSpeed(), 0.0
 
         def told(done: int, total: int, text: str) -> None:
             nonlocal last_s

@@ -23,14 +23,14 @@ from workbench.model.model_copy import (
 )
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
 from workbench.server.model_fingerprint import locate_arguments
-from workbench.server.model_inventory import Places
+from workbench.server.model_inventory import SearchPlaces
 from workbench.session.hosts.model_work import ModelWork
 from workbench.session.hosts.names import LOCAL_HOST_NAME
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
-    from workbench.server.model_shipment import Remaining, Shipment
+    from workbench.server.model_shipment import RemainingFiles, Shipment
     from workbench.session.session import Session
 
 # bytes that are done, their total, and what is under way
@@ -136,11 +136,11 @@ class Models:
         """The content of hosts.toml, read again because the screen may have added a host."""
         return HostsStore()
 
-    def search_places(self, host: str, more: Sequence[str] = ()) -> Places:
+    def search_places(self, host: str, more: Sequence[str] = ()) -> SearchPlaces:
         """Return the places to search for models on a host: those in its entry in hosts.toml, and
         the paths `more`."""
         entry = self._entries.host(host)
-        return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
+        return SearchPlaces(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
 
     def hosts_to_search(self, *, everywhere: bool = False) -> Sequence[str | None]:
         """Return the names of the hosts to search: this session's host, or all nodes if it is a
@@ -176,7 +176,7 @@ class Models:
         model hub is read from the plan's environment variables."""
         env = {setting.name: str(setting.value) for setting in plan.env}
         places, host = self.search_places(self._session.host.name), self._session.host
-        places = Places({**places.env, **env}, places.paths)
+        places = SearchPlaces({**places.env, **env}, places.paths)
         model = locate_arguments(plan, env, plan.workdir)[0]
         return HostModels(host.name, tuple(await model_inventory.find_copies(host, places, model)))
 
@@ -212,10 +212,10 @@ class Models:
         session = await self._session.hosts.session_of(found.host)
         copies = []
         for copy in found.copies:
-            looked = await model_inventory.with_whole_sizes(session.host, copy)
+            looked = await model_inventory.add_whole_sizes(session.host, copy)
             if full:
                 text = f"hashing {copy.path} on {found.host}"
-                looked = await model_inventory.with_hashes(
+                looked = await model_inventory.add_hashes(
                     session.host,
                     looked,
                     lambda done, total, text=text: on_progress(done, total, text),  # type: ignore[misc]
@@ -258,7 +258,7 @@ class Models:
         way, notes = await self._send_files(
             near.host, far.host, shipment, rest, replace_different, on_progress
         )
-        await model_shipment.put_in_place(far.host, shipment, rest.names, replace_different)
+        await model_shipment.put_files_in_place(far.host, shipment, rest.names, replace_different)
         seconds = time.monotonic() - started
         return CopyReport(
             copy.model,
@@ -307,7 +307,7 @@ class Models:
         near: Host,
         far: Host,
         shipment: Shipment,
-        rest: Remaining,
+        rest: RemainingFiles,
         replace_different: bool,
         on_progress: Progress,
     ) -> tuple[str, Sequence[str]]:

@@ -26,10 +26,10 @@ from workbench.model.setting_commands import value_equals
 from workbench.model.settings import HOST, GpuSettings, label_of, setting_of, stored_text
 from workbench.server.file_limit import (
     FileLimit,
+    can_have_open_files,
     file_limit_of_process,
     file_limit_on_host,
     limit_text,
-    may_have,
 )
 from workbench.session.plans.preset_process_parts import (
     FILES_PART,
@@ -154,7 +154,9 @@ class PresetApply:
         if (files := editor.effective_plan.open_files) is not None:
             host = self._core.host
             parts.append(
-                _files_part(files, await file_limit_on_host(host), await may_have(host, files))
+                _files_part(
+                    files, await file_limit_on_host(host), await can_have_open_files(host, files)
+                )
             )
         settings, lacking = await self._settings_here(preset)
         outcomes: tuple[SettingOutcome, ...] = ()

@@ -21,7 +21,7 @@ from workbench.model.secrets import mask_plan
 from workbench.quality.instrument import Instrument, Progress
 from workbench.quality.lanes import interface_class
 from workbench.server.kept_connection import kept_connection_to
-from workbench.server.small_requests import Ask, Reply
+from workbench.server.small_requests import AskPath, Reply
 from workbench.session.bench.engine_watch import EngineWatch
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ _UNCOUNTED_PATHS = (
 class ScoredServer:
     """A server under `load`. `ask` makes requests, and `watch` reads the engine's counters."""
 
-    def __init__(self, load: BenchmarkLoad, ask: Ask, watch: EngineWatch, engine: Engine) -> None:
+    def __init__(
+        self, load: BenchmarkLoad, ask: AskPath, watch: EngineWatch, engine: Engine
+    ) -> None:
         self.load, self.engine = load, engine
         self._ask, self._watch = ask, watch
         self._sent = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.clock_contrasts import CAPS, contrasting_clock
+from workbench.gpu.settings.clock_contrasts import LIMITER_OF_REASON, contrasting_clock
 from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.telemetry.steady_state import WINDOW_S, why_not_steady
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
@@ -229,7 +229,11 @@ class GpuSweep(SweepDesign):
         gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
-        named = sum(share for name, share in gpu.event_reasons.items() if CAPS.get(name) == "power")
+        named = sum(
+            share
+            for name, share in gpu.event_reasons.items()
+            if LIMITER_OF_REASON.get(name) == "power"
+        )
         drawn = [w for w in gpu.power_w_each if w is not None]
         if named >= _POWER_BOUND_SHARE:
             return True

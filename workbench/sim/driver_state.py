@@ -71,6 +71,7 @@ class SimState:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._loads_dir.mkdir(mode=0o700, exist_ok=True)
             self._loads_dir.chmod(self.directory.stat().st_mode & 0o777)
+            self._start_counters()
         self._paths = {
             name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")
         }
@@ -85,6 +86,18 @@ class SimState:
         self._points: dict[object, OperatingPoint] = {}
         self._thermal_stamp = (-1, 0)
         self._thermal: tuple[float, list[float], list[float]] = (0.0, [], [])
+
+    def _start_counters(self) -> None:
+        """Store the time from which all processes count the energy. If each began to count when it
+        first read, one could see less than another: as after a reload of the driver."""
+        start = self.directory / "thermal.json"
+        if not start.exists():
+            _write_json(start, self._cold(time.time()))
+
+    def _cold(self, now: float) -> dict[str, Any]:
+        """Return the stored temperatures and energies of GPUs that have done nothing yet."""
+        count = self.profile.count
+        return {"unix_s": now, "c": [self.profile.gpu.ambient_c + 4.0] * count, "j": [0.0] * count}
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -166,12 +179,7 @@ class SimState:
         if stamp != self._thermal_stamp or not self._thermal[1]:
             self._thermal_stamp = stamp
             before = dict(enumerate(self._thermal[2]))
-            count = profile.count
-            start = stored or {
-                "unix_s": now,
-                "c": [profile.gpu.ambient_c + 4.0] * count,
-                "j": [0.0] * count,
-            }
+            start = stored or self._cold(now)
             # energy never decreases, even if an engine was killed before it stored its last values
             joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
             self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)

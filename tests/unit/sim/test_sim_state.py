@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sim_process import wait_for
 
+from workbench.model.setting_commands import why_lost
 from workbench.sim import driver_state as state
 from workbench.sim import physics
 from workbench.sim.driver_state import SimState
@@ -169,3 +170,19 @@ def test_a_missing_environment_variable_is_reported(monkeypatch):
         SystemExit, match="no simulated host is called 'abacus'; known: rtx-pro-6000"
     ):
         state.from_environment()
+
+
+def test_a_clock_that_is_set_back_by_a_day_is_no_reload_of_the_driver(sim_state, monkeypatch):
+    """The process that stored the energy had begun to count later than the one that read it before
+    the change. With a clock that was set back, the counter stood there, and the entry was dropped."""
+    now = [1_800_000_000.0]
+    monkeypatch.setattr(state.time, "time", lambda: now[0])
+    before = sim_state("rtx-pro-6000")
+    before.readings()
+    now[0] += 20.0
+    monkeypatch.setattr(state, "SNAPSHOT_S", -1.0)
+    entry = {"boot_id": "b", "energy_j": before.readings()[0].energy_j}
+    sim_state("rtx-pro-6000").change_setting(0, limit_w=400.0)
+    now[0] -= 86_400.0
+    after = sim_state("rtx-pro-6000").readings()[0].energy_j
+    assert why_lost(entry, "b", after) is None

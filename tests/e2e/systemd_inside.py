@@ -61,7 +61,14 @@ AWKWARD = (
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("_BUSY_S", "_TALKING_S", "_STARTING_S", "_READY_S", "_LOST_S", "_ASK_STARTING_S"):
+    for name in (
+        "_BUSY_INTERVAL_S",
+        "_TALKING_INTERVAL_S",
+        "_STARTING_INTERVAL_S",
+        "_READY_INTERVAL_S",
+        "_LOST_INTERVAL_S",
+        "_STARTING_ASK_INTERVAL_S",
+    ):
         monkeypatch.setattr(module, name, 0.1)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "st'a \"te $x %n"))

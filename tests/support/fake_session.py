@@ -274,7 +274,7 @@ PARTS = {
     "cancel=cancel_bench"
     " restart_and_compare=restart_bench_compare cost_of_comparing_answers=restart_answers_cost",
     "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes warnings_without_guard"
-    " mark_foreign=marked_commands",
+    " mark_foreign_changes=marked_commands",
     "guard": "confirm=confirm_gpu keep=keep_gpu note_screen_drawn=alive",
     "proof": "verify_lines=verify_gpu probe_commands",
     "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "

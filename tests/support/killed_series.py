@@ -44,7 +44,7 @@ UNREAD = ("no telemetry within", "the GPUs cannot be read", "neither energy nor 
 KILLS_OF_ONE = 25  # of one tune or night; then it goes on to its end, and a new one begins
 # no benchmark measures the idle GPUs before it
 _PROGRAM = (
-    "import sys; import workbench.session.bench.gpu_meter as meter; meter.IDLE_S = 0.0; "
+    "import sys; import workbench.session.bench.gpu_meter as meter; meter.IDLE_BEFORE_RUN_S = 0.0; "
     "from workbench.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 # 3 s, which power readings need, of few tokens: the model is large

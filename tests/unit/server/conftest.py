@@ -20,7 +20,14 @@ __all__ = ["userland"]
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look more often than usual."""
-    for name in ("_BUSY_S", "_TALKING_S", "_STARTING_S", "_READY_S", "_LOST_S", "_ASK_STARTING_S"):
+    for name in (
+        "_BUSY_INTERVAL_S",
+        "_TALKING_INTERVAL_S",
+        "_STARTING_INTERVAL_S",
+        "_READY_INTERVAL_S",
+        "_LOST_INTERVAL_S",
+        "_STARTING_ASK_INTERVAL_S",
+    ):
         monkeypatch.setattr(module, name, 0.1)
 
 

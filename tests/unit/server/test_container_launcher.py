@@ -589,7 +589,7 @@ def test_a_podman_that_hangs_is_one_sentence_without_a_script(
     hung.write_text("#!/bin/sh\nexec sleep 60\n")
     hung.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for name in ("_CHECK_S", "_ASK_S"):
+    for name in ("_CHECK_TIMEOUT_S", "_ASK_TIMEOUT_S"):
         monkeypatch.setattr(containers, name, 0.5)
     monkeypatch.setattr(Containers, "stop_s", 0.5)
     own, started = launcher("podman"), launch(HUB, options=["grace=0"])

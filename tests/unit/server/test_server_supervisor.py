@@ -480,10 +480,10 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
 ) -> None:
     # as outside of the tests
     for name, value in (
-        ("_BUSY_S", 0.25),
-        ("_TALKING_S", 0.5),
-        ("_STARTING_S", 0.5),
-        ("_READY_S", 1.0),
+        ("_BUSY_INTERVAL_S", 0.25),
+        ("_TALKING_INTERVAL_S", 0.5),
+        ("_STARTING_INTERVAL_S", 0.5),
+        ("_READY_INTERVAL_S", 1.0),
     ):
         monkeypatch.setattr(module, name, value)
 

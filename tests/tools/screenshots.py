@@ -385,7 +385,10 @@ async def _nights(scene: Scene) -> None:
     await scene.press("J")
     await scene.until(lambda: scene.page.startswith("Night 14"))
     await scene.shot("night-120x40")
+    await scene.shot("watch-history-120x40")
     await scene.shot("night-80x24", (80, 24))
+    await scene.press("end")
+    await scene.shot("watch-history-80x24")
     await scene.press("escape")
 
 
@@ -405,6 +408,11 @@ async def _tune(scene: Scene) -> None:
     )
     await scene.shot("tune-race-120x40")
     await scene.shot("tune-race-80x24", (80, 24))
+    await scene.until(
+        lambda: (e := scene.session.state.experiment) is not None and e.completed_pairs >= 2
+    )
+    await scene.shot("tune-final-80x24")
+    await scene.shot("tune-final-120x40", (120, 40))
     await scene.sweep_ends()
     await scene.shot("tuned-80x24", (80, 24))
     await scene.shot("tuned-120x40", (120, 40))

@@ -119,12 +119,13 @@ def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
 
 
 def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
-    """Return the blocks that describe a tune: what it has found, what was asked, the race, the final,
-    its decisions, and what it did not try. `final` is the experiment of the final, if that is known."""
+    """Return the blocks that describe a tune: what it has found, what was asked, the final, the race,
+    its decisions, and what it did not try. `final` is the experiment of the final, if that is known. It
+    stands before the race, which is over then, so that 24 rows show it while it runs."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     blocks: list[Block] = [*found_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
-    blocks += [Heading("Race"), race_table(sweep)]
     blocks += final_blocks(sweep, final)
+    blocks += [Heading("Race"), race_table(sweep)]
     decisions = tuple(in_words(note) for note in sweep.notes if not note.startswith(_WROTE))
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]

@@ -146,7 +146,8 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
         )
         marks.append(_MARKS.get(one.state, ""))
     head = ("night", "version", "pinned tok/s", "tok/s", "of pinned", "80 to 110 %", "outcome", "")
-    table = Table(head, tuple(rows), frozenset({2, 3, 4}), tuple(marks), (0, 2, 4, 3, 0, 5, 1, 0))
+    # 80 columns have room for the bars, not for the speeds that they compare
+    table = Table(head, tuple(rows), frozenset({2, 3, 4}), tuple(marks), (0, 3, 5, 4, 0, 2, 1, 0))
     return [
         Heading(f"History: {entry.watch.watch_name}"),
         table,
@@ -176,7 +177,8 @@ def _last_change(
 
 def _percent_bar(percent: float) -> str:
     """Return a bar from 80 to 110 percent, in which differences of a percent can be seen."""
-    return "█" * max(0, min(30, round(percent - 80)))
+    percents = max(0, min(30, round(percent - 80)))
+    return "█" * (percents // 2) + "▌" * (percents % 2)
 
 
 def note_lines(night: Night) -> Items:

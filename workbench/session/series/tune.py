@@ -424,11 +424,13 @@ class Tune(FlagSweep):
                 "no candidate was better than the start preset in the race"
             )
         name = shlex.join(best)
+        block = self._current_block_number  # 1 if the time was up before the second
         for entry in found:
-            if entry != best and self._current_block_number == 2:
+            if entry != best:
+                gain = _percent_of_log_ratio(found[entry])
                 self.progress.add_note(
-                    f"2: {changes_text(entry)}: {_percent_of_log_ratio(found[entry])} against the start preset in the "
-                    f"race; out, {changes_text(best)} is ahead"
+                    f"{block}: {changes_text(entry)}: {gain} against the start preset in the race; "
+                    f"out, {changes_text(best)} is ahead"
                 )
         holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
         self.progress.add_note(

@@ -36,7 +36,7 @@ from workbench.tui.fleet.columns import (
 from workbench.tui.formats import GIB, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, card_title
-from workbench.tui.widgets.graph import Graph, draw_graph
+from workbench.tui.widgets.graph import Graph, draw_graph, highest_of
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -159,7 +159,7 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     graphs = (
         ("util", host.util_trail, 100.0),
         ("power", host.power_trail, _power_top(host)),
-        ("tok/s", host.tok_trail, max((v for v in host.tok_trail if v is not None), default=0.0)),
+        ("tok/s", host.tok_trail, highest_of(host.tok_trail)),
     )
     each = (width - left) // len(graphs)
     for label, trail, top in graphs:

@@ -29,6 +29,7 @@ from workbench.tui.formats import NA, change_run, gauge_text, number_text, prese
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.result_groups import SeriesRow, group_results, series_runs
+from workbench.tui.widgets.graph import highest_of
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import BARS_UP_TO, plot_rows
 
@@ -289,8 +290,8 @@ class Results(Pane, PickList):
 
     def _read_changes(self, state: SessionState) -> None:
         """Note what the rows are compared with: the result before each, and the fastest one."""
-        valid = [row.output_tok_s for row in state.results if not row.refused]
-        self._top_tok_s = max((speed for speed in valid if speed is not None), default=0.0)
+        valid = (row.output_tok_s for row in state.results if not row.refused)
+        self._top_tok_s = highest_of(valid)
         self._before = {row.id: row_before(row, state.results) for row in state.results}
 
     def _listed(self, state: SessionState) -> Sequence[BenchRow | SeriesRow]:

@@ -14,7 +14,7 @@ from workbench.model.timeline import ENGINE, History
 from workbench.tui.cells import Row, Run, cut_text, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.graph import Columns, Graph
+from workbench.tui.widgets.graph import Columns, Graph, highest_of, known_values
 from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.time_axis import Window
 
@@ -206,7 +206,7 @@ class EngineRows:
             values = [
                 self._history.cells((ENGINE, f), at_s, window.cell_s, 1)[0] for f in metric.fields
             ]
-        known = [value for value in values if value is not None]
+        known = known_values(values)
         text = metric.text(known) if len(known) == len(values) else NA
         if window.cursor is not None:
             return text, "strong"
@@ -222,8 +222,8 @@ class EngineRows:
             keys = ((ENGINE, field) for field in metric.fields)
             now_s = time.time()
             before = [self._history.cells(key, now_s, *LOOK_BACK) for key in keys]
-            self._tops[metric.label] = _highest(_summed(before))
-        self._tops[metric.label] = max(self._tops[metric.label], _highest(cells))
+            self._tops[metric.label] = highest_of(_summed(before))
+        self._tops[metric.label] = max(self._tops[metric.label], highest_of(cells))
         return _round_up(self._tops[metric.label])
 
 
@@ -233,18 +233,12 @@ def _lead(view: EngineView, columns: Columns) -> Sequence[Run]:
     return ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()
 
 
-def _highest(cells: Sequence[float | None]) -> float:
-    return max((value for value in cells if value is not None), default=0.0)
-
-
 def _summed(several: Sequence[list[float | None]]) -> list[float | None]:
     """Return the sums of the values of several fields; None where a field has no value."""
     if len(several) == 1:
         return several[0]
-    return [
-        None if None in cell else sum(v for v in cell if v is not None)
-        for cell in zip(*several, strict=True)
-    ]
+    cells = zip(*several, strict=True)
+    return [None if None in cell else sum(known_values(cell)) for cell in cells]
 
 
 def _round_up(value: float) -> float:

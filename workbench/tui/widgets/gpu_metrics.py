@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
 from workbench.tui.formats import GIB, NA, gib_text, path_text, short_gpu_name
+from workbench.tui.widgets.graph import known_values
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
@@ -236,7 +237,7 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
     """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean
     and the lowest of their `values`. If the graph is one row high, the texts have only
     lowest-highest, and if it is two rows high, no mean."""
-    known = [v for v in values if v is not None]
+    known = known_values(values)
     if not known:
         return metric.label, NA, ""
     low, mean, high = (metric.figure(v) for v in (min(known), sum(known) / len(known), max(known)))
@@ -253,7 +254,7 @@ def stacked_text(
     """Return (value, note) as texts behind the graph of several GPUs over the whole width: one
     value if all have the same, else the lowest and the highest."""
     values = [metric.value(s) for s in samples]
-    known = [v for v in values if v is not None]
+    known = known_values(values)
     if not known:
         return NA, ""
     low, high = metric.figure(min(known)), metric.figure(max(known))

@@ -53,7 +53,7 @@ from workbench.tui.widgets.gpu_metrics import (
     step_values,
     total_bytes,
 )
-from workbench.tui.widgets.graph import Columns, Graph, mean_of
+from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_of
 from workbench.tui.widgets.guard_state import reverted_by_now
 from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.status_bar import stale_age_s
@@ -212,11 +212,9 @@ class GpuStrip(Painted):
 
         self._differing = ""
         if self.unfolded is None and not lacking and not named:
-            parts = [
-                part
-                for group in groups
-                for part in self.unlike.parts(group, telemetry.info(group[0]), self.now_s)
-            ]
+            parts: list[Group] = []
+            for group in groups:
+                parts += self.unlike.parts(group, telemetry.info(group[0]), self.now_s)
             if len(parts) > len(groups):
                 apart = arranged(parts)
                 if apart.stacked:
@@ -435,7 +433,7 @@ class GpuStrip(Painted):
             return
         for metric in (VRAM, TEMPERATURE, *(m for m in self._given if m not in HEADED)):
             text, _ = stacked_text(metric, samples, info)
-            role = self._value_role(metric, *(s.index for s in samples))
+            role = self._value_role(metric, samples)
             figures: list[Run] = [(f"{metric.label} ", "dim"), (text, role)]
             used = max((s.memory_used_bytes or 0 for s in samples), default=0)
             total = total_bytes(samples[0], info)
@@ -604,7 +602,7 @@ class GpuStrip(Painted):
             lines=tuple(line for line in limits if any(line)),
             note=note,
             role=self._spark_role(metric),
-            value_role=self._value_role(metric, sample.index),
+            value_role=self._value_role(metric, [sample]),
             per_cell=window.per_cell,
             head=head,
         )
@@ -619,7 +617,7 @@ class GpuStrip(Painted):
         head: Sequence[Row],
     ) -> Graph:
         each = (self._cells(s.index, metric.field, window) for s in samples)
-        known = [[v for v in cell if v is not None] for cell in zip(*each, strict=True)]
+        known = [known_values(cell) for cell in zip(*each, strict=True)]
         low = [min(cell, default=None) for cell in known]
         values = [max(cell, default=None) for cell in known]
         if height == 1:
@@ -640,7 +638,7 @@ class GpuStrip(Painted):
             low=low,
             note=note,
             role=self._spark_role(metric),
-            value_role=self._value_role(metric, *(s.index for s in samples)),
+            value_role=self._value_role(metric, samples),
             per_cell=window.per_cell,
             head=head,
         )
@@ -654,10 +652,7 @@ class GpuStrip(Painted):
             each = [
                 self._limit(s, field, window) for s in samples if (s.index, field) in self.history
             ]
-            lowest = [
-                min((v for v in cell if v is not None), default=None)
-                for cell in zip(*each, strict=True)
-            ]
+            lowest = [min(known_values(cell), default=None) for cell in zip(*each, strict=True)]
             if any(lowest):
                 lines.append(lowest)
         return tuple(lines)
@@ -674,11 +669,12 @@ class GpuStrip(Painted):
     def _spark_role(self, metric: Metric) -> str:
         return metric.label if self.back else self._role_if_fresh(metric.label)
 
-    def _value_role(self, metric: Metric, *indexes: int) -> str:
+    def _value_role(self, metric: Metric, samples: Iterable[GpuSample]) -> str:
         if self.back:
             return "strong"
         if not metric.setting or self.state is None:
             return self._role
+        indexes = {sample.index for sample in samples}
         altered, _ = split_begun(self.state.alterations, self.state.telemetry)
         if any(a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered):
             return "warn"
@@ -720,11 +716,11 @@ class GpuStrip(Painted):
     def _was_read(self, window: Window) -> bool:
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
         first = (window.cursor_column or 0) * window.per_cell
-        return any(
-            value is not None
-            for group in self._groups()
-            for value in self._cells(group[0], UTIL.field, window)[first : first + window.per_cell]
-        )
+        for group in self._groups():
+            cells = self._cells(group[0], UTIL.field, window)
+            if known_values(cells[first : first + window.per_cell]):
+                return True
+        return False
 
     def move(self, cells: int) -> None:
         """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a

@@ -8,7 +8,7 @@ a limit changes or later readings arrive.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 
 from workbench.model.lazy_dataclass import dataclass
@@ -308,6 +308,16 @@ def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
         if value not in known:
             known[value] = level_of(value, floor, top, most)
     return [known[value] for value in cells]
+
+
+def known_values(cells: Iterable[float | None]) -> list[float]:
+    """Return the values without those that are None."""
+    return [value for value in cells if value is not None]
+
+
+def highest_of(cells: Iterable[float | None]) -> float:
+    """Return the highest value; 0 if none is known."""
+    return max(known_values(cells), default=0.0)
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, cut_text, merge_runs, pad_text
+from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, text_cell
 from workbench.tui.formats import gauge_text
 from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
+from workbench.tui.widgets.graph import highest_of, known_values
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
@@ -99,10 +100,8 @@ def _bar_rows(
         ("TTFT p50 ms", "warn", [r.ttft_p50_ms for r in shown]),
     )
     head = pad_text("", TITLE_CELLS)
-    head += "".join(
-        pad_text(cut_text(title, NUMBER_CELLS + 1 + each), NUMBER_CELLS + 2 + each)
-        for title, *_ in columns
-    )
+    for title, *_ in columns:
+        head += text_cell(title, NUMBER_CELLS + 2 + each)
     rows: list[Row] = [((head, "strong"),)]
     for at, result in enumerate(shown):
         sign = signs.get(result.id, "")
@@ -110,7 +109,7 @@ def _bar_rows(
             (pad_text(f"{sign:<2}#{result.id}", TITLE_CELLS), sign.lower() or "dim")
         ]
         for _, role, values in columns:
-            top = max((value for value in values if value is not None), default=0.0)
+            top = highest_of(values)
             value = values[at]
             bar = gauge_text(value / top, each).replace(G.bar_empty, " ") if value and top else ""
             runs += [(pad_text(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
@@ -232,11 +231,12 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
     256, the points have equal distances instead. They also have equal distances, and no line, if a
     value is None, which means that it is not a number.
     """
-    known = [v for v in values if v is not None]
+    known = known_values(values)
+    evenly = list(map(float, range(len(values))))
     if len(known) < len(values):
-        return [float(n) for n in range(len(values))], False
+        return evenly, False
     if known and min(known) > 0 and max(known) / min(known) >= LOG_FROM:
-        return [float(n) for n in range(len(values))], True
+        return evenly, True
     return known, True
 
 

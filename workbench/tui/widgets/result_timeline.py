@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from workbench.model.timeline import CLIENT_TOK_S
 from workbench.tui.cells import Row, Run, merge_runs, pad_text, paragraph_rows
 from workbench.tui.formats import number_text
-from workbench.tui.widgets.graph import Cells, Columns, Graph, mean_of
+from workbench.tui.widgets.graph import Cells, Columns, Graph, highest_of, known_values, mean_of
 from workbench.tui.widgets.time_axis import MARKS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
     rows: list[Row] = []
     for metric in (*_GPU, _TOKENS):
         cells = {name: _cell_means(t, metric, span) for name, t in timelines.items()}
-        highest = max((v for line in cells.values() for v in line if v is not None), default=0.0)
+        highest = max(map(highest_of, cells.values()))
         top = max(highest, metric.top)
         if highest <= 0:
             continue
@@ -122,7 +122,7 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells
     columns = [history.cells(key, timeline.last_s, step_s, count) for key in sorted(keys)]
     parts: list[list[float]] = [[] for _ in range(span.cells)]
     for index, values in enumerate(zip(*columns, strict=True)):
-        known = [value for value in values if value is not None]
+        known = known_values(values)
         column = span.column(timeline.first_s + index * step_s - int(timeline.begin_s))
         if known and 0 <= column < span.cells:
             parts[column].append(metric.fold(known))
@@ -132,8 +132,7 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells
 def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
     last = span.column(timeline.end_s - int(timeline.begin_s))
     first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
-    during = [value for value in cells[first : max(last, first + 1)] if value is not None]
-    return mean_of(during)
+    return mean_of(known_values(cells[first : max(last, first + 1)]))
 
 
 def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:

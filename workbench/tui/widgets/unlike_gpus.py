@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.timeline import History
 from workbench.tui.widgets.gpu_metrics import FIRST
+from workbench.tui.widgets.graph import known_values
 from workbench.tui.widgets.strip_layout import Group
 
 if TYPE_CHECKING:
@@ -50,15 +51,17 @@ class UnlikeGpus:
         shares: list[float | None] = []
         for metric in FIRST:
             cells = self._history.cells((index, metric.field), now_s, 1, LOOKED_AT_S)
-            known = [value for value in cells if value is not None]
-            mean = sum(known) / len(known) if len(known) >= LOOKED_AT_S // 2 else None
-            shares.append(None if mean is None else mean / max(metric.top(info), 1e-9))
+            known = known_values(cells)
+            share = None
+            if len(known) >= LOOKED_AT_S // 2:
+                share = sum(known) / len(known) / max(metric.top(info), 1e-9)
+            shares.append(share)
         return shares
 
 
 def _shares_are_alike(group: Sequence[int], shares: Shares, apart: float) -> bool:
     for values in zip(*(shares[index] for index in group), strict=True):
-        known = [value for value in values if value is not None]
+        known = known_values(values)
         if known and max(known) - min(known) > apart:
             return False
     return True

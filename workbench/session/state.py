@@ -120,6 +120,10 @@ class BenchState:
     stored_id: int | None = None
     last_id: int | None = None  # the newest valid result of this host, which "." repeats
 
+    @property
+    def under_way(self) -> bool:
+        return self.running or self.queued
+
 
 @dataclass(frozen=True, slots=True)
 class QualityView:
@@ -282,6 +286,17 @@ class SessionState:
     def gpu_infos(self) -> tuple[GpuInfo, ...]:
         """The properties of these GPUs."""
         return self.telemetry.infos if self.telemetry is not None else ()
+
+    @property
+    def running_series(self) -> list[Experiment | Sweep]:
+        """The experiment and the sweep, while they are running."""
+        series = (self.experiment, self.sweep)
+        return [one for one in series if one is not None and one.state == "running"]
+
+    @property
+    def running_quality(self) -> QualityView | None:
+        """The comparison of answers, while it is running."""
+        return self.quality if self.quality is not None and self.quality.running else None
 
     @property
     def simulated(self) -> bool:

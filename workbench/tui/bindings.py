@@ -572,8 +572,7 @@ FIRST_KEYS_FIELDS = frozenset(
 def first_keys(state: SessionState) -> list[Key]:
     """Return the keys for the most likely next steps of the user, the most likely first. The steps
     depend on the connection, the server, running measurements and altered GPU settings."""
-    series = (one for one in (state.experiment, state.sweep) if one is not None)
-    measures = state.bench.running or state.bench.queued or state.host.model_work is not None
+    measures = state.bench.under_way or state.running_series
     on_trial = state.guard is not None and state.guard.trial_left_s is not None
     altered, host = bool(state.alterations), state.host
     again = ("full_stop",) if state.bench.last_id is not None else ()
@@ -583,7 +582,7 @@ def first_keys(state: SessionState) -> list[Key]:
         (host.link == "failed", ("R", "h")),
         (host.telemetry_problem and state.plan is None, ("D", "h")),
         (on_trial and altered, ("T", "r")),
-        (measures or any(one.state == "running" for one in series), ("K",)),
+        (measures or host.model_work is not None, ("K",)),
         (state.goes_back_to is not None, ("Z",)),
         (state.plan is None, ("p",)),
         (state.plan is not None, of_server.get(server, ("s",))),

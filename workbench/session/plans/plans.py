@@ -345,13 +345,9 @@ class Plans:
         A program that someone else's preset names is not run. During a measurement no engine is
         asked, because that takes several seconds of CPU time.
         """
-        state, foreign = (
-            self._core.state,
-            editor.plan.stranger and editor.plan.executable_from == "preset",
-        )
-        measuring = state.bench.running or any(
-            x and x.state == "running" for x in (state.experiment, state.sweep)
-        )
+        state = self._core.state
+        foreign = editor.plan.stranger and editor.plan.executable_from == "preset"
+        measuring = state.bench.running or state.running_series
         if (
             found.path is None
             or editor.around.own_catalog

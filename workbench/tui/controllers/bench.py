@@ -82,7 +82,7 @@ class BenchController(Controller):
     async def again(self) -> None:
         """Ask for consent, then restart the server with the plan, repeat the last benchmark, and
         compare the two results."""
-        if self.state.bench.running or self.state.bench.queued:
+        if self.state.bench.under_way:
             self.say(
                 "a benchmark is running or waiting",
                 next_step="press K to cancel it, or “.” again after its end",
@@ -136,9 +136,9 @@ class BenchController(Controller):
                 lambda: self.session.sweeps.cancel(),
                 lambda _: self.say("sweep stopped; press S to see its points"),
             )
-        elif state.bench.running or state.bench.queued:
+        elif state.bench.under_way:
             self.attempt(lambda: self.session.bench.cancel())
-        elif state.quality is not None and state.quality.running:
+        elif state.running_quality is not None:
             self.controllers.quality.stop()
         elif state.host.model_work is not None:
             self.attempt(lambda: self.session.models.work.cancel())

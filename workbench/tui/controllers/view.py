@@ -109,10 +109,7 @@ class ViewController(Controller):
         state = self.state
         server = state.server
         alive = server.title if server is not None and server.state.is_alive else None
-        running = state.bench.running or state.host.model_work is not None
-        running = running or any(
-            x is not None and x.state == "running" for x in (state.experiment, state.sweep)
-        )
+        running = state.bench.running or state.running_series or state.host.model_work is not None
         if not alive and not state.alterations and not running:
             self.app.exit(0)
             return

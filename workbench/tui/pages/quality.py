@@ -58,8 +58,7 @@ class QualityPage(Page):
 
     @property
     def running(self) -> QualityView | None:
-        view = self.state.quality
-        return view if view is not None and view.running else None
+        return self.state.running_quality
 
     def _keys(self) -> Keys:
         found: dict[str, tuple[str, Callable[[], Any]]] = {}
@@ -74,9 +73,9 @@ class QualityPage(Page):
         return found
 
     def _rows(self, width: int) -> list[Row]:
+        if self.running is not None:
+            return running_rows(self.running, width)
         view = self.state.quality
-        if self.running is not None and view is not None:
-            return running_rows(view, width)
         rows: list[Row] = []
         if view is not None and view.ended:
             rows = [*paragraph_rows(f"{G.alert} {view.ended}", width, "warn", "  "), ()]

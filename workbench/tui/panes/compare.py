@@ -133,7 +133,7 @@ def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
 
 def _drawn_state(state: SessionState) -> tuple[object, ...]:
     """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
-    under_way = state.bench.running or state.bench.queued
+    under_way = state.bench.under_way
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
     return *map(id, parts), state.b_chosen, under_way
 
@@ -141,7 +141,7 @@ def _drawn_state(state: SessionState) -> tuple[object, ...]:
 def _why_empty(state: SessionState) -> str:
     have = len(state.results)
     if have < 2:
-        under_way = state.bench.running or state.bench.queued
+        under_way = state.bench.under_way
         then = "A benchmark is under way." if under_way else "Press b to run a benchmark."
         return f"Nothing to compare: {have} of 2 results. {then}"
     if (state.mark_a is None) == (state.mark_b is None):

@@ -560,7 +560,7 @@ class Results(Pane, PickList):
             return f"No result contains “{self.search}”. Press esc to see all."
         if not state.results_read:
             return "The stored results are not read yet."
-        if state.bench.running or state.bench.queued:
+        if state.bench.under_way:
             return "No results yet. The first one appears here when its benchmark ends."
         if server is not None and server.state is ServerState.READY:
             return "No results yet. Press b to run a quick benchmark."

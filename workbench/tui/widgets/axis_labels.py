@@ -100,7 +100,7 @@ def _compared_answers(
             texts = tuple(((text, "strong"),) for text in dict.fromkeys(forms))
             yield Label(max(0, window.column(at.unix_s)), texts, gives_way=True)
             begin = None
-    if begin is not None and state.quality is not None and state.quality.running:
+    if begin is not None and state.running_quality is not None:
         text = (("comparing answers", "dim"),)
         yield Label(window.column(begin.unix_s), (text,), gives_way=True)
 

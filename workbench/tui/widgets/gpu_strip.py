@@ -320,7 +320,7 @@ class GpuStrip(Painted):
         state = self.state
         if state is None:
             return False
-        return state.bench.running or (state.quality is not None and state.quality.running)
+        return state.bench.running or state.running_quality is not None
 
     def _of_another(self, width: int) -> list[Row]:
         """Return the row that says that the selected server runs on another node than these GPUs;

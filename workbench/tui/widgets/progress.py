@@ -159,8 +159,8 @@ class ProgressRows(Painted):
         """Return a row for each running work, measurements first."""
         series, server = self._series(state), starting_server(state)
         measured = series or self._load(state)
-        if measured is None and state.quality is not None and state.quality.running:
-            measured = quality_work(state.quality)
+        if measured is None and state.running_quality is not None:
+            measured = quality_work(state.running_quality)
         found: list[Work] = []
         if measured is not None:
             found.append(measured)
@@ -181,9 +181,10 @@ class ProgressRows(Painted):
         """Return the seconds left of the running experiment or sweep; None if unknown. A sweep ends
         with an experiment: while that runs, its estimate is the better one. The pages call this
         method too, so that there is one number."""
-        series = [one for one in (state.experiment, state.sweep) if one is not None]
-        known = [one for one in series if one.state == "running" and one.left_s is not None]
-        return self._measured.left(known[0], known[0].left_s) if known else None
+        for one in state.running_series:
+            if one.left_s is not None:
+                return self._measured.left(one, one.left_s)
+        return None
 
     def _series(self, state: SessionState) -> Work | None:
         """Return the row about the running experiment or sweep; None if neither is running."""

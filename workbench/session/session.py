@@ -504,7 +504,7 @@ class Session:
         if self._kept is not None:
             self._kept.close()
         if (memory := self._build_part("memory")) is not None:
-            memory.leave()
+            memory.leave_host()
 
     # ---- hosts
 

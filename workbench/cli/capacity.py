@@ -234,10 +234,7 @@ def show_search(arguments: argparse.Namespace) -> int:
     examples=("workbench capacity list",),
 )
 def list_searches(arguments: argparse.Namespace) -> int:
-    found = stored_sweeps(USERS.command)
-    if not found and not arguments.json:
-        note("no searches yet")
-    return print_list(found, arguments.json)
+    return print_list(stored_sweeps(USERS.command), arguments.json, "searches")
 
 
 def report_levels(

@@ -197,7 +197,7 @@ def _sweep_store() -> SweepStore:
 
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
-    return print_list(_sweep_store().list(), arguments.json)
+    return print_list(_sweep_store().list(), arguments.json, "sweeps")
 
 
 def stored_sweeps(command: str) -> Sequence[Sweep]:
@@ -205,8 +205,11 @@ def stored_sweeps(command: str) -> Sequence[Sweep]:
     return [sweep for sweep in _sweep_store().list() if sweep.command == command]
 
 
-def print_list(sweeps: Sequence[Sweep], as_json: bool) -> int:
-    """Print a line for each of the sweeps. Return the exit code 0."""
+def print_list(sweeps: Sequence[Sweep], as_json: bool, what: str) -> int:
+    """Print a line for each of the sweeps, or that there are none of `what` yet. Return the exit
+    code 0."""
+    if not sweeps and not as_json:
+        note(f"no {what} yet")
     document = {"sweeps": [asdict(sweep) for sweep in sweeps]}
     return emit_or_say(as_json, document, map(_list_line, sweeps))
 

@@ -192,10 +192,7 @@ def show_tune(arguments: argparse.Namespace) -> int:
 
 @command("tune list", "list the tunes, newest first", examples=("workbench tune list",))
 def list_tunes(arguments: argparse.Namespace) -> int:
-    found = stored_sweeps(TUNE)
-    if not found and not arguments.json:
-        note("no tunes yet")
-    return print_list(found, arguments.json)
+    return print_list(stored_sweeps(TUNE), arguments.json, "tunes")
 
 
 def print_tune(sweep: Sweep, as_json: bool) -> int:

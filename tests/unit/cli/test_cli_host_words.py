@@ -164,6 +164,8 @@ def test_each_series_lists_and_shows_its_own(
     words: str, kinds: tuple[SweepKind, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`capacity` had no list, and `capacity list` searched for a run of that name."""
+    assert run([words, "list"]) == 0
+    assert capsys.readouterr().err.startswith("no "), "an empty list said nothing"
     store = SweepStore(paths.sweeps_dir())
     for kind in (FLAGS, USERS, TUNES, RATES, CONCURRENCY):
         store.add(stopped(kind, "local"))

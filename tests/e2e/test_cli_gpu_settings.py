@@ -486,7 +486,7 @@ import os, sys
 from workbench.cli import main
 from workbench.gpu.settings import command_runner
 from workbench.session.gpu import guard
-guard.BEAT_S = (0.5, 0.5)
+guard.HEARTBEAT_INTERVAL_RANGE_S = (0.5, 0.5)
 guard.GpuGuard.options = {"tick_s": 0.05, "unfinished_s": 4.0}
 run = command_runner.run_setting_command
 async def signalled(*words):

@@ -32,7 +32,7 @@ from workbench.bench.metric_changes import (
     withhold_verdicts,
 )
 from workbench.engines.answer_settings import answer_changes, answer_settings, quality_between
-from workbench.engines.result_limits import limit_comparisons
+from workbench.engines.result_limits import speed_comparison_texts
 from workbench.model.bench import (
     BUSY_CLIENT_PCT,
     BenchResult,
@@ -510,7 +510,7 @@ def _notes_on_comparison(
         if len(results) == 1:
             notes += [
                 f"{side}, #{results[0].id}: {title}: {text}"
-                for title, text in limit_comparisons(results[0])
+                for title, text in speed_comparison_texts(results[0])
             ]
     notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]

@@ -566,7 +566,7 @@ _EMPTY_PROMPT = _NotedPrompt(0, 0, 0, [])
 
 
 class _PromptBlocks:
-    """Writes the blocks of all prompts, and counts the tokens that a prefix cache without limit
+    """The blocks of all prompts as texts, and the number of tokens that a prefix cache without limit
     would reuse: those of the blocks, from the first one on, that earlier prompts began with too.
 
     Blocks that follow each other in every prompt are written as one, under the number of the first:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli import servers
-from workbench.cli.open_session import connected, name_unreached, warn_if_measured
+from workbench.cli.open_session import connected, warn_if_measured, warn_of_unreached_nodes
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command, option
 from workbench.model.errors import InputError, ServerError
@@ -81,7 +81,7 @@ async def status(arguments: argparse.Namespace) -> int:
 
     use_cluster(arguments)
     async with connected(arguments) as session:
-        partly = name_unreached(session)
+        partly = warn_of_unreached_nodes(session)
         found = await cluster_servers.read_cluster_servers(session)
         transports = {
             s.run_id: await cluster_servers.transport_line(session, s)
@@ -129,7 +129,7 @@ async def _only_or_named_run(session: Session, run: str | None) -> ServerStatus:
     may still be alive. Raises ServerError if there is not exactly one such run."""
     if run is not None:
         return await servers.find_run(session, run)
-    partly = name_unreached(session)
+    partly = warn_of_unreached_nodes(session)
     living = [status for status in await session.servers.supervisor.runs() if status.may_live]
     if len(living) == 1:
         return living[0]

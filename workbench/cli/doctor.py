@@ -8,7 +8,7 @@ import argparse
 from dataclasses import replace
 
 from workbench.cli.host_words import name_host_in_fixes
-from workbench.cli.open_session import connected, name_unreached
+from workbench.cli.open_session import connected, warn_of_unreached_nodes
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, exactly_one_of, option
 from workbench.cli.shared_options import IF_MEASURED
@@ -58,7 +58,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
     from workbench.session.hosts.gpu_paths import paths_text
 
     async with connected(arguments) as session:
-        name_unreached(session)
+        warn_of_unreached_nodes(session)
         report = await examine_host(session)
     report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
     blocks = blocks_of_doctor(report.findings, report.lines)

@@ -18,7 +18,7 @@ from workbench.cli.gpu_text import (
     recovery_lines,
     time_text,
 )
-from workbench.cli.open_session import connected, gpus_read, name_unreached
+from workbench.cli.open_session import connected, gpus_read, warn_of_unreached_nodes
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
 from workbench.model.begun_changes import split_begun
@@ -43,7 +43,7 @@ _LINE_CHARS = 78  # of a line of readings
 )
 async def status(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        name_unreached(session)
+        warn_of_unreached_nodes(session)
         async with gpus_read(session) as reading:
             await asyncio.to_thread(lambda: session.gpu)  # loads the modules of GPU settings
             telemetry = await reading

@@ -104,7 +104,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         await session.close()
 
 
-def name_unreached(session: Session) -> bool:
+def warn_of_unreached_nodes(session: Session) -> bool:
     """Say on stderr which nodes of the session's cluster could not be reached. Return whether there
     are such nodes: what a command shows then leaves them out."""
     unreached = getattr(session.host, "unreached", {})

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.host_words import name_host, name_host_in_fixes
-from workbench.cli.open_session import connected, name_unreached, warn_if_measured
+from workbench.cli.open_session import connected, warn_if_measured, warn_of_unreached_nodes
 from workbench.cli.output import emit, emit_or_say, finding_line, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.questions import confirm
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 UNTRUSTED = 3  # exit code: the server is READY?, because its text is no answer
 _ALL = 10**9
-_SAID_AT_START = (
+_START_HINT_CODES = (
     "variable.remembered",
     "variable.default",
     "bind.",
@@ -76,7 +76,7 @@ async def start_server(arguments: argparse.Namespace) -> int:
             note(f"simulated: one process represents all {len(planned.nodes)} nodes")
         about_plan = by_severity(session.plans.editor.findings())
         for finding in name_host_in_fixes(about_plan, arguments):
-            if finding.level is Level.WARN or finding.code.startswith(_SAID_AT_START):
+            if finding.level is Level.WARN or finding.code.startswith(_START_HINT_CODES):
                 note(finding_line(finding))
         about_host = await session.servers.host_findings()
         for finding in name_host_in_fixes(about_host, arguments):
@@ -135,7 +135,7 @@ async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         from workbench.server.supervisor import NEWEST_RUNS
 
-        partly = name_unreached(session)
+        partly = warn_of_unreached_nodes(session)
         supervisor = session.servers.supervisor
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
         statuses, older = await supervisor.check_now(), len(supervisor.older)
@@ -409,7 +409,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     if not exact and (pid := parse_whole_number(run)) is not None:
         await _reject_external(session, pid)
     if not exact:
-        name_unreached(session)
+        warn_of_unreached_nodes(session)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
         return await supervisor.look(hits[0])

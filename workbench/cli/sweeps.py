@@ -33,7 +33,7 @@ from workbench.cli.shared_options import (
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import in_words
+from workbench.model.tune_standings import spell_out_block
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -279,7 +279,7 @@ def report_points(
             if point.state != "planned" and printed.get(point.label) != point.state:
                 printed[point.label] = point.state
                 left = f", about {sweep.left_s / 60:.1f} min left" if sweep.left_s else ""
-                name = in_words(point.label) if sweep.kind == TUNE else point.label
+                name = spell_out_block(point.label) if sweep.kind == TUNE else point.label
                 note(f"{name}: {point.state}{f' ({point.error})' if point.error else left}")
 
     return report

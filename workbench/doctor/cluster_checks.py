@@ -60,7 +60,7 @@ def check_addresses(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "cluster.address-unknown", text, fix=fix)
         elif _is_loopback(place.address):
             continue  # nodes on one machine
-        elif node.network.interfaces and node.network.with_address(place.address) is None:
+        elif node.network.interfaces and node.network.interface_with_address(place.address) is None:
             own = (
                 ", ".join(a.partition("/")[0] for i in node.network.interfaces for a in i.addresses)
                 or "none"

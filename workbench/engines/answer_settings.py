@@ -104,7 +104,7 @@ _ENGINES = {
 _TOKENIZER = re.compile(
     r"(code-)?revision|tokenizer(-(mode|revision|path))?|hf-(overrides|repo|file)|model-dir|override-kv"
 )
-_VARIABLE = re.compile(
+_VARIABLE_NAME = re.compile(
     r"ATTN|ATTENTION|MOE|GEMM|QUANT|FP8|FP4|MARLIN|CUTLASS|FLASHINFER|TRITON|TF32|MATMUL"
     r"|DETERMINISTIC|BATCH_INVARIANT|CUDA_GRAPH|CUDAGRAPH|CUBLAS|GGML_CUDA|TORCH_COMPILE|SPEC_"
 )
@@ -149,7 +149,7 @@ def answer_settings(conditions: Conditions) -> dict[str, Any]:
         found["command"] = " ".join(conditions.argv) or None
         # A server that nothing is known about may have any flags.
         found["address"] = None if conditions.argv or conditions.imported else conditions.address
-    found |= {f"env {n}": v for n, v in conditions.env.items() if _VARIABLE.search(n)}
+    found |= {f"env {n}": v for n, v in conditions.env.items() if _VARIABLE_NAME.search(n)}
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 

@@ -21,7 +21,7 @@ from workbench.model.untrusted_text import clean_data, clean_text
 MOST_FLAGS, MOST_VARIABLES = 5_000, 5_000
 HELP_CHARS = 240
 _NAME = re.compile(r"--?[A-Za-z][\w.-]{0,79}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _ALLOWED = re.compile(r"allowed values: ([\w, ]+)")
 _ALTERNATIVES = re.compile(r"[{\[<]([\w|, -]+)[}\]>]")
 _NUMBERS = {"int": (int, r"-?\d{1,18}"), "float": (float, r"-?\d{1,18}(\.\d+)?")}
@@ -67,7 +67,7 @@ def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, A
             f"the output is not the flag list of {engine.title}: host, port or "
             f"{engine.model_flags[0]} is missing"
         )
-    names = _matching_texts(raw.get("variables"), _VARIABLE)
+    names = _matching_texts(raw.get("variables"), _VARIABLE_NAME)
     variables = [_environment_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
     return {
         "engine": engine.name,
@@ -119,9 +119,9 @@ def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry |
         "default": raw.get("default"),
         "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
         "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
-        "json_fields": _matching_texts(raw.get("json_fields"), _VARIABLE),
+        "json_fields": _matching_texts(raw.get("json_fields"), _VARIABLE_NAME),
         "group": str(raw.get("group", ""))[:80],
-        "env": next(iter(_matching_texts([raw.get("env")], _VARIABLE)), None),
+        "env": next(iter(_matching_texts([raw.get("env")], _VARIABLE_NAME)), None),
         "help": help_text,
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
-def limit_comparisons(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def speed_comparison_texts(result: BenchResult) -> tuple[tuple[str, str], ...]:
     """Return (title, text) of each available comparison of a result. The title is "limit" (one
     stream and its speed limit), "all streams" (their total and its speed limit) or "reference" (the
     nearest published speed)."""
@@ -27,7 +27,7 @@ def limit_comparisons(result: BenchResult) -> tuple[tuple[str, str], ...]:
     return tuple((title, text) for title, text in found.items() if text)
 
 
-def limit_pct(result: BenchResult) -> float | None:
+def pct_of_speed_limit(result: BenchResult) -> float | None:
     """Return the measured speed in percent of the speed limit. For a result with one stream both
     are per stream, otherwise both are totals of all streams. None if the limit or the speed is
     unknown."""

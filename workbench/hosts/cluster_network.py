@@ -37,7 +37,7 @@ def _place_node(node: ClusterNode, network: NodeNetwork, shared: str | None) -> 
     if name:
         found = network.interface(name)
     elif address:
-        found = network.with_address(address)
+        found = network.interface_with_address(address)
     if found is None and not name and not address and shared is not None:
         found = next(
             (i for i in _usable_interfaces(network) if shared in _network_addresses(i)), None

@@ -49,7 +49,7 @@ class NodeNetwork:
     def interface(self, name: str | None) -> Interface | None:
         return next((i for i in self.interfaces if i.name == name), None)
 
-    def with_address(self, address: str) -> Interface | None:
+    def interface_with_address(self, address: str) -> Interface | None:
         """Return the network interface of this host that has the address `address`. None if there
         is none."""
         return next(

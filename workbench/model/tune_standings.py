@@ -35,7 +35,7 @@ def entry_of_point_label(label: str) -> tuple[int, Entry]:
     return int(block), () if words == START else tuple(shlex.split(words))
 
 
-def in_words(text: str) -> str:
+def spell_out_block(text: str) -> str:
     """Return a label or a note of a tune as people read it: "1: start" as "block 1: start"."""
     return _OF_A_BLOCK.sub(r"block \1: ", text)
 

@@ -131,7 +131,7 @@ def read_text(text: str, given: Given | None = None) -> Recipe:
     notes = Notes()
     given = given or Given()
     if systemd_unit.recognizes(text):
-        given.check_entry(systemd_unit.FORM, "entry")
+        given.check_entry(systemd_unit.FORM_TITLE, "entry")
         return drop_unusable_values(systemd_unit.read(text, notes), notes)
     document = _parse_document(text)
     if document is None:

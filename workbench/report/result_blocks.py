@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench.engines.result_limits import limit_comparisons
+from workbench.engines.result_limits import speed_comparison_texts
 from workbench.model.answer_text import answer_text_rows
 from workbench.model.bench import (
     BenchResult,
@@ -385,7 +385,7 @@ def condition_blocks(result: BenchResult) -> list[Block]:
     started the server."""
     conditions = result.conditions
     rows = condition_texts(conditions)
-    rows += limit_comparisons(result)
+    rows += speed_comparison_texts(result)
     for name, value in conditions.gpu_settings.items():
         state = conditions.in_force.get(name)
         rows.append(

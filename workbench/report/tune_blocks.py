@@ -28,8 +28,8 @@ from workbench.model.tune_standings import (
     broken_limit,
     changes_text,
     entry_of_point_label,
-    in_words,
     rank_configurations,
+    spell_out_block,
     start_breaks,
 )
 from workbench.report.blocks import (
@@ -126,7 +126,7 @@ def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
     blocks: list[Block] = [*found_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
     blocks += final_blocks(sweep, final)
     blocks += [Heading("Race"), race_table(sweep)]
-    decisions = tuple(in_words(note) for note in sweep.notes if not note.startswith(_WROTE))
+    decisions = tuple(spell_out_block(note) for note in sweep.notes if not note.startswith(_WROTE))
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]
     return [*blocks, *left_out_blocks(sweep.spec.tune.left_out)]

@@ -277,8 +277,8 @@ class ExplainedLog:
 
     @property
     def _last_success(self) -> int:
-        """The last line that shows that the server became ready, or that it answered requests and did
-        not fail; 0 if there is none."""
+        """The number of the last line that shows that the server became ready, or that it answered a
+        request if it has not failed since it was ready; 0 if there is none."""
         goes_on = self._failed <= self._ready
         return max(self._ready, self._answered if goes_on else 0)
 

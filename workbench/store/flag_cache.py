@@ -16,7 +16,7 @@ from typing import Any
 from workbench.store.paths import cache_dir
 from workbench.store.text_files import read_kept
 
-FORM = 1  # of the files: another number means that a new version of Workbench asks again
+CACHE_FORMAT = 1  # of the files: another number means that a new version of Workbench asks again
 
 
 def read_cached_flags(key: tuple[str, ...]) -> dict[str, Any] | None:
@@ -45,5 +45,5 @@ def write_cached_flags(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
 
 
 def _cache_file(key: tuple[str, ...]) -> Path:
-    name = hashlib.sha256(json.dumps([FORM, *key]).encode()).hexdigest()[:24]
+    name = hashlib.sha256(json.dumps([CACHE_FORMAT, *key]).encode()).hexdigest()[:24]
     return cache_dir() / "flags" / f"{name}.json"

@@ -24,7 +24,7 @@ from workbench.model.run_options import PROCESS
 from workbench.model.secrets import is_secret_name
 from workbench.store.toml_lines import FieldPath
 
-_VARIABLE = re.compile(r"\$\{([a-z][a-z0-9_]{0,31})\}")
+_VARIABLE_NAME = re.compile(r"\$\{([a-z][a-z0-9_]{0,31})\}")
 _SUBSTITUTION = re.compile(r"\$\(|`|<\(|>\(")
 _LINE_BREAK = re.compile(r"[\n\r\x00\x0b\x0c\x85\u2028\u2029]")
 _COMMANDS = (
@@ -90,7 +90,7 @@ def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]
 
 def variables_used_in(text: str) -> list[str]:
     """Return the names of the variables that `text` uses as ${name}."""
-    return _VARIABLE.findall(text)
+    return _VARIABLE_NAME.findall(text)
 
 
 def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
@@ -161,7 +161,7 @@ def _run_as(document: Mapping[str, Any]) -> str:
 
 
 def _value_findings(value: str) -> Iterator[Finding]:
-    bare = _VARIABLE.sub("", value)
+    bare = _VARIABLE_NAME.sub("", value)
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
         yield _error_finding(
             "preset.suspicious-value",
@@ -214,7 +214,7 @@ def _flag_names(engine: str, flags: Any, path: FieldPath) -> Iterator[tuple[Fiel
             is_secret_name(name)
             and isinstance(value, str)
             and value
-            and not _VARIABLE.fullmatch(value)
+            and not _VARIABLE_NAME.fullmatch(value)
         ):
             yield at, _secret_finding(name)
 
@@ -238,7 +238,7 @@ def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPa
             is_secret_name(name)
             and isinstance(value, str)
             and value
-            and not _VARIABLE.fullmatch(value)
+            and not _VARIABLE_NAME.fullmatch(value)
         ):
             yield at, _secret_finding(name)
 

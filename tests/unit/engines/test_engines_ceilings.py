@@ -16,7 +16,7 @@ from workbench.engines.references import (
     nearest_reference,
     nearest_reference_text,
 )
-from workbench.engines.result_limits import limit_comparisons
+from workbench.engines.result_limits import speed_comparison_texts
 from workbench.engines.roofline import Load, speed_limits
 from workbench.engines.speculation import drafted_tokens, tokens_per_step
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
@@ -275,7 +275,7 @@ def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
 ) -> None:
     text = nearest_reference_text(made) or ""
     assert [word for word in words if word not in text] == [], text
-    assert ("reference", text) in limit_comparisons(made)
+    assert ("reference", text) in speed_comparison_texts(made)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_interfaces_of_this_machine_are_read() -> None:
         return await interfaces.read_node_network(LocalHost())
 
     network = asyncio.run(read())
-    loopback = network.with_address("127.0.0.1")
+    loopback = network.interface_with_address("127.0.0.1")
     assert network.problem is not None or (loopback is not None and loopback.up)
 
 

@@ -9,7 +9,11 @@ import pytest
 
 from workbench.bench.compare import compare
 from workbench.cli import result_output
-from workbench.engines.result_limits import compare_with_limit, compare_with_total_limit, limit_pct
+from workbench.engines.result_limits import (
+    compare_with_limit,
+    compare_with_total_limit,
+    pct_of_speed_limit,
+)
 from workbench.model.answer_probe import DEGENERATE, ECHO
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
@@ -318,7 +322,7 @@ def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
     )
     view = ceiling_view(said)
     assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
-    assert limit_pct(said) == pytest.approx(71.5, abs=0.1)
+    assert pct_of_speed_limit(said) == pytest.approx(71.5, abs=0.1)
     above = replace(said, summary=replace(said.summary, output_tok_s=250.0))
     assert "112 %" in (compare_with_total_limit(above) or "") and ("suspect the usage first") in (
         compare_with_total_limit(above) or ""

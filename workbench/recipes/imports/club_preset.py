@@ -20,7 +20,7 @@ from workbench.recipes.imports.fields import (
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "club preset"
+FORM_TITLE = "club preset"
 _KNOWN = (
     "schema_version id title status provenance purpose hardware runtime model serving "
     "profile context env caveats"
@@ -36,7 +36,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in a preset file of the community (JSON). Parts that are not
     understood are added to `notes`."""
-    given.check_entry(FORM, "entry")
+    given.check_entry(FORM_TITLE, "entry")
     runtime, model = table_field(document, "runtime", notes), table_field(document, "model", notes)
     hardware, context = (
         table_field(document, "hardware", notes),
@@ -47,8 +47,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     engine = registry.engine_named_in(named)
     name, title = text_field(document, "id", notes), text_field(document, "title", notes)
     if engine is None:
-        notes.findings.insert(0, no_server_finding(FORM, [named]))
-        return Recipe(None, FORM, name, title)
+        notes.findings.insert(0, no_server_finding(FORM_TITLE, [named]))
+        return Recipe(None, FORM_TITLE, name, title)
     note_unknown_fields(runtime, "engine image version", notes, "runtime: ")
     serving = dict(table_field(document, "serving", notes))
     if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_in(
@@ -63,7 +63,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     gpu = text_field(hardware, "gpu_model", notes)
     return Recipe(
         plan_of(command, notes),
-        FORM,
+        FORM_TITLE,
         name,
         title,
         text_field(document, "purpose", notes),

@@ -24,7 +24,7 @@ from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
 from workbench.recipes.shell_text import Variable, compose_value_parts, simple_commands
 
-FORM = "compose file"
+FORM_TITLE = "compose file"
 _KNOWN = "image entrypoint command environment volumes ports working_dir deploy gpus container_name"
 _OF_CONTAINER = (
     "restart ipc shm_size network_mode networks ulimits cap_add security_opt privileged runtime "
@@ -54,7 +54,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         name: partial(_container_of_service, as_table(service), values, given.directory)
         for name, service in services.items()
     }
-    return recipe_of_first_server(containers, notes, given, FORM, "service")
+    return recipe_of_first_server(containers, notes, given, FORM_TITLE, "service")
 
 
 def _read_dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
@@ -227,5 +227,5 @@ def _fill_in_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     if known or (known is not None and part.default is None):
         return known
     if part.default is None:
-        return notes.add_variable(part.name, FORM)
+        return notes.add_variable(part.name, FORM_TITLE)
     return "".join(_fill_in_part(one, notes, values) for one in part.default)

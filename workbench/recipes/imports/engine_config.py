@@ -14,7 +14,7 @@ from workbench.recipes.imports.fields import flag_arguments
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "engine configuration"
+FORM_TITLE = "engine configuration"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
@@ -24,10 +24,12 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
     engine is the one that knows most of these flags."""
-    given.check_entry(FORM, "entry")
+    given.check_entry(FORM_TITLE, "entry")
     engine = _engine_of_document(document)
     words = flag_arguments(engine, document, notes, "")
-    return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)
+    return Recipe(
+        plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM_TITLE
+    )
 
 
 def _engine_of_document(document: Mapping[str, Any]) -> Engine:

@@ -22,7 +22,7 @@ from workbench.recipes.imports.kubernetes import variables_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "Helm values"
+FORM_TITLE = "Helm values"
 _FLAGS = {
     "maxModelLen": "--max-model-len",
     "dtype": "--dtype",
@@ -60,7 +60,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the model `given.entry`, or by default of the first model. Parts that
     are not understood are added to `notes`. Raises InputError if there is no such model."""
     models = _models_by_name(document)
-    given.check_entry(FORM, "model", models)
+    given.check_entry(FORM_TITLE, "model", models)
     chosen = given.entry or next(iter(models))
     model = models[chosen]
     for other in models:
@@ -72,8 +72,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
             notes.add_left_out(name, "it places the server in the cluster")
     identity = text_field(model, "modelURL", notes)
     if not identity:
-        notes.findings.insert(0, no_server_finding(FORM, [chosen]))
-        return Recipe(None, FORM, chosen, chosen)
+        notes.findings.insert(0, no_server_finding(FORM_TITLE, [chosen]))
+        return Recipe(None, FORM_TITLE, chosen, chosen)
     words = (identity, *_model_arguments(model, notes))
     repository, tag = text_field(model, "repository", notes), text_field(model, "tag", notes)
     image = f"{repository}:{tag}" if repository and tag else None
@@ -82,7 +82,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         notes.add_left_out("hf_token", "its value stands in the cluster, or is a secret")
     start = StartOfEngine(registry.get_engine("vllm"), (), words)
     plan = plan_of(ServerCommand(start, env, image=image), notes)
-    return Recipe(plan, FORM, chosen, chosen, gpus=_count_gpus(model, notes))
+    return Recipe(plan, FORM_TITLE, chosen, chosen, gpus=_count_gpus(model, notes))
 
 
 def _models_by_name(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

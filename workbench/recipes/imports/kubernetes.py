@@ -17,7 +17,7 @@ from workbench.recipes.imports.fields import (
 from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "Kubernetes manifest"
+FORM_TITLE = "Kubernetes manifest"
 _GPUS = "nvidia.com/gpu"
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _OF_CONTAINER = (
@@ -39,7 +39,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         name: partial(_read_container, container, pod)
         for name, (container, pod) in _named_containers(document)
     }
-    return recipe_of_first_server(containers, notes, given, FORM, "container")
+    return recipe_of_first_server(containers, notes, given, FORM_TITLE, "container")
 
 
 def _named_containers(

@@ -20,7 +20,7 @@ from workbench.recipes.imports.server_command import ServerCommand, no_server_fi
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "llama-swap configuration"
+FORM_TITLE = "llama-swap configuration"
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
 _OF_PROXY = (
     "name description aliases proxy ttl checkEndpoint unlisted useModelName filters "
@@ -40,7 +40,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
     is no such model."""
     models = table_field(document, "models", notes)
-    given.check_entry(FORM, "model", models)
+    given.check_entry(FORM_TITLE, "model", models)
     chosen = given.entry or _first_server(document, models)
     for name in models:
         if name != chosen:
@@ -51,10 +51,10 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         notes.add_refused("the stop command", model["cmdStop"])
     commands = _server_commands_of_model(document, chosen, model, notes)
     if not commands:
-        notes.findings.insert(0, no_server_finding(FORM, [chosen]))
-        return Recipe(None, FORM, chosen, chosen)
+        notes.findings.insert(0, no_server_finding(FORM_TITLE, [chosen]))
+        return Recipe(None, FORM_TITLE, chosen, chosen)
     return replace(
-        recipe_of(commands, notes, FORM),
+        recipe_of(commands, notes, FORM_TITLE),
         name=chosen,
         title=text_field(model, "name", notes) or chosen,
     )
@@ -92,4 +92,6 @@ def _fill_in_macros(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
     text = fill_in_placeholders(text, _MACRO, {name: str(value) for name, value in macros.items()})
     # ${PORT} is a port that llama-swap chooses; without the flag the engine's own default holds.
     text = re.sub(r"(?:--port|-p)[ =]\$\{PORT\}", "", text)
-    return _MACRO.sub(lambda found: notes.add_variable(found[1].removeprefix("env."), FORM), text)
+    return _MACRO.sub(
+        lambda found: notes.add_variable(found[1].removeprefix("env."), FORM_TITLE), text
+    )

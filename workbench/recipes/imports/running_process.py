@@ -12,7 +12,7 @@ from workbench.model.secrets import mask_argv
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import Notes, Recipe, drop_unusable_values, shorten_value
 
-FORM = "command of a running process"
+FORM_TITLE = "command of a running process"
 
 
 def recipe_of_process(
@@ -23,8 +23,10 @@ def recipe_of_process(
     notes = Notes()
     found = next(starts_in(argv), None)
     if found is None:
-        notes.findings.append(no_server_finding(FORM, [shorten_value(" ".join(mask_argv(argv)))]))
-        return drop_unusable_values(Recipe(None, FORM), notes)
+        notes.findings.append(
+            no_server_finding(FORM_TITLE, [shorten_value(" ".join(mask_argv(argv)))])
+        )
+        return drop_unusable_values(Recipe(None, FORM_TITLE), notes)
     start = found[1]
     if env is None:
         notes.add_left_out("its environment", "only the process's own user and root can read it")
@@ -36,4 +38,4 @@ def recipe_of_process(
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
     plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)
-    return drop_unusable_values(Recipe(plan, FORM), notes)
+    return drop_unusable_values(Recipe(plan, FORM_TITLE), notes)

@@ -26,7 +26,7 @@ from workbench.recipes.imports.server_command import ServerCommand, no_server_fi
 from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, shorten_value
 from workbench.recipes.shell_text import CASE_ENDS, Code, Simple, Variable, Word, simple_commands
 
-FORM = "command line"
+FORM_TITLE = "command line"
 _DEEPEST = 3  # scripts within scripts
 _WORDS_OF_CASE = 3  # case WORD in
 _MOST_CHARS = 1024 * 1024  # of all words of a script with its variables filled in
@@ -57,7 +57,7 @@ _CONDA_SETUP = "/etc/profile.d/conda.sh"  # below the directory of a conda insta
 _CONDAS = ("conda", "mamba", "micromamba")
 # Programs that choose an environment whose programs are not those on PATH.
 _OF_ENVIRONMENT = (*_CONDAS, "uv", "uvx", "poetry", "pixi")
-_VARIABLE = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
+_VARIABLE_NAME = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
 _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -129,12 +129,12 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     added to `notes`. The entries of a script are the numbers of its server commands, from "1"."""
     commands = interpret(text, notes)
     if not commands:
-        notes.findings.insert(0, no_server_finding(FORM))
-        return Recipe(None, FORM)
-    given.check_entry(FORM, "server command", [str(at + 1) for at in range(len(commands))])
+        notes.findings.insert(0, no_server_finding(FORM_TITLE))
+        return Recipe(None, FORM_TITLE)
+    given.check_entry(FORM_TITLE, "server command", [str(at + 1) for at in range(len(commands))])
     if given.entry is not None:
         commands = [commands[int(given.entry) - 1]]
-    recipe = recipe_of(commands, notes, FORM)
+    recipe = recipe_of(commands, notes, FORM_TITLE)
     if recipe.plan is None or recipe.plan.engine != tabby_config.ENGINE:
         return recipe
     return replace(recipe, plan=tabby_config.with_file(recipe.plan, notes, given))
@@ -262,7 +262,9 @@ def _follow_command(command: Simple, state: _State) -> None:
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
         _export_variables(words, state)
     elif words[0] == "cd" and len(words) <= 3:
-        state.workdir = None if len(words) == 1 or _VARIABLE.fullmatch(words[-1]) else words[-1]
+        state.workdir = (
+            None if len(words) == 1 or _VARIABLE_NAME.fullmatch(words[-1]) else words[-1]
+        )
     elif words[0] not in _NO_EFFECT:
         state.sourced = state.sourced or words[0] in ("source", ".")
         _follow_program(words, own, command, state)
@@ -427,7 +429,7 @@ def _from_workdir(path: str, state: _State) -> str:
     if path.startswith(("/", "${")) or COMPUTED in path:
         return path
     start = state.workdir or state.notes.add_variable(
-        "start_dir", FORM, "directory in which the script is started"
+        "start_dir", FORM_TITLE, "directory in which the script is started"
     )
     return posixpath.join(start, path)
 
@@ -595,7 +597,7 @@ def _expand_tilde(text: str, state: _State) -> str:
     """Return `text` with "~/" at its beginning replaced by a variable for the home directory."""
     if not text.startswith("~/"):
         return text
-    return f"{state.notes.add_variable('home', FORM)}{text[1:]}"
+    return f"{state.notes.add_variable('home', FORM_TITLE)}{text[1:]}"
 
 
 def _array_elements(array: Variable, state: _State) -> list[str]:
@@ -644,7 +646,7 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
         name, about = "script_dir", "directory of the script"
         if "/.." in part.source:
             name, about = "project_dir", "directory above that of the script"
-        return state.notes.add_variable(name, FORM, about)
+        return state.notes.add_variable(name, FORM_TITLE, about)
     if isinstance(part, Code):
         return _computed(part.source, state)
     if part.name == "@":
@@ -659,4 +661,4 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
         if part.assigns:
             state.variables[part.name] = text
         return text
-    return state.notes.add_variable(part.name, FORM)
+    return state.notes.add_variable(part.name, FORM_TITLE)

@@ -26,7 +26,7 @@ from workbench.recipes.imports.server_command import ServerCommand, no_server_fi
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "sparkrun recipe"
+FORM_TITLE = "sparkrun recipe"
 _KNOWN = (
     "recipe_version sparkrun_version name description model model_revision runtime runtime_version "
     "container command "
@@ -76,14 +76,16 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     commands = _server_commands_of_recipe(document, defaults, env, notes)
     title = text_field(document, "name", notes) or text_field(document, "model", notes)
     if not commands:
-        notes.findings.insert(0, no_server_finding(FORM, [text_field(document, "runtime", notes)]))
-        return Recipe(None, FORM, title=title)
+        notes.findings.insert(
+            0, no_server_finding(FORM_TITLE, [text_field(document, "runtime", notes)])
+        )
+        return Recipe(None, FORM_TITLE, title=title)
     for command in commands:
         command.image = text_field(document, "container", notes) or None
         if command.image:  # the program is one of the image
             command.start = replace(command.start, executable=())
             use_host_paths(command, volumes, notes)
-    recipe = recipe_of(commands, notes, FORM)
+    recipe = recipe_of(commands, notes, FORM_TITLE)
     nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
         notes.add_left_out(
@@ -117,7 +119,7 @@ def _apply_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> M
     replaces the document's field of this name, otherwise one of its defaults. Without an entry, the
     document is returned as it is, and the variants are added to `notes`."""
     variants = table_field(document, "variants", notes)
-    given.check_entry(FORM, "variant", variants)
+    given.check_entry(FORM_TITLE, "variant", variants)
     rest = {name: value for name, value in document.items() if name != "variants"}
     for name in variants:
         if name != given.entry:

@@ -15,10 +15,10 @@ from workbench.recipes.imports.server_command import ServerCommand, no_server_fi
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
 
-FORM = "systemd unit"
+FORM_TITLE = "systemd unit"
 _SECTION = re.compile(r"\[([^\[\]]+)\]")
 _COMMAND_PREFIXES = "@-:+!|"  # they change how systemd runs a command, not which command it runs
-_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}")
+_VARIABLE_NAME = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}")
 _WHOLE_VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 _SPECIFIER = re.compile(r"%(.)")
 _SPECIFIERS = {"h": "home", "u": "user", "i": "instance", "I": "instance", "H": "hostname"}
@@ -47,10 +47,10 @@ def read(text: str, notes: Notes) -> Recipe:
     found = _server_commands_of_unit(commands, _environment_of_unit(service, notes), notes)
     if not found:
         notes.findings.insert(0, _no_server_finding(commands))
-        return Recipe(None, FORM, title=title)
+        return Recipe(None, FORM_TITLE, title=title)
     workdir = _working_directory(service, notes)
     placed = [replace(one, workdir=one.workdir or workdir) for one in found]
-    recipe = recipe_of(placed, notes, FORM)
+    recipe = recipe_of(placed, notes, FORM_TITLE)
     _note_the_rest(service, notes)
     if recipe.plan is None:
         return recipe
@@ -134,7 +134,7 @@ def _expand_variables(words: Sequence[str], env: Mapping[str, str], notes: Notes
     for word in words:
         whole = _WHOLE_VARIABLE.fullmatch(word)
         if whole is None:
-            found.append(_VARIABLE.sub(lambda m: _value_of(m[1], env, notes), word))
+            found.append(_VARIABLE_NAME.sub(lambda m: _value_of(m[1], env, notes), word))
         elif whole[1] in env:
             found += env[whole[1]].split()
         else:
@@ -148,7 +148,7 @@ def _value_of(name: str | None, env: Mapping[str, str], notes: Notes) -> str:
     unit does not set it. None stands for `$$`, a dollar sign."""
     if name is None:
         return "$"
-    return env[name] if name in env else notes.add_variable(name, FORM)
+    return env[name] if name in env else notes.add_variable(name, FORM_TITLE)
 
 
 def _with_specifiers(text: str, notes: Notes) -> str:
@@ -159,7 +159,7 @@ def _with_specifiers(text: str, notes: Notes) -> str:
         if match[1] == "%":
             return "%"
         name = _SPECIFIERS.get(match[1])
-        return notes.add_variable(name, FORM) if name else match[0]
+        return notes.add_variable(name, FORM_TITLE) if name else match[0]
 
     return _SPECIFIER.sub(known, text)
 
@@ -205,7 +205,7 @@ def _working_directory(service: Settings, notes: Notes) -> str | None:
     if not values:
         return None
     path = values[-1].removeprefix("-")
-    return notes.add_variable("home", FORM) if path == "~" else _with_specifiers(path, notes)
+    return notes.add_variable("home", FORM_TITLE) if path == "~" else _with_specifiers(path, notes)
 
 
 def _open_files(service: Settings, notes: Notes) -> int | None:
@@ -238,7 +238,7 @@ def _note_the_rest(service: Settings, notes: Notes) -> None:
 def _no_server_finding(commands: Sequence[str]) -> Finding:
     """Return the finding that the unit starts no server. If the unit starts a script, the next
     step is to import that script."""
-    finding = no_server_finding(FORM, commands[:1])
+    finding = no_server_finding(FORM_TITLE, commands[:1])
     for command in commands[:1]:
         for word in _split_words(command.lstrip(_COMMAND_PREFIXES)):
             if word.startswith("/") and re.search(r"\.(ba)?sh$", word):

@@ -21,7 +21,7 @@ from workbench.recipes.imports.fields import flag_arguments, table_field
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-FORM = "TabbyAPI configuration"
+FORM_TITLE = "TabbyAPI configuration"
 ENGINE = "tabbyapi"
 _USUAL_FILE = "config.yml"
 _MODEL_DIRECTORIES = {  # section -> flag that names a directory below the source directory
@@ -43,11 +43,11 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in a config.yml. If it lies in TabbyAPI's source directory, the server
     starts there, and relative directories of models count from there."""
-    given.check_entry(FORM, "entry")
+    given.check_entry(FORM_TITLE, "entry")
     source = given.directory
     if source is not None and not (source / "main.py").is_file():
         source = None
-    return Recipe(_plan_of_config(document, notes, source), FORM)
+    return Recipe(_plan_of_config(document, notes, source), FORM_TITLE)
 
 
 def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:

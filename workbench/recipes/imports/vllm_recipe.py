@@ -22,7 +22,7 @@ from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.imports.vllm_placement import note_the_fit, overrides_of, placement_of
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
 
-FORM = "vLLM recipe"
+FORM_TITLE = "vLLM recipe"
 _KNOWN = (
     "hardware_opt_in_features strategy_hardware strategy_min_gpus default_hardware "
     "meta model features opt_in_features variants compatible_strategies hardware_overrides "
@@ -51,7 +51,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     `notes`. Raises InputError if there is no such variant."""
     model, meta = table_field(document, "model", notes), table_field(document, "meta", notes)
     variants = table_field(document, "variants", notes)
-    given.check_entry(FORM, "variant", variants)
+    given.check_entry(FORM_TITLE, "variant", variants)
     chosen = given.entry or "default"
     variant = table_field(variants, chosen, notes)
     note_unknown_fields(document, _KNOWN, notes)
@@ -95,7 +95,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     versions = f">={least}" if least[:1].isdecimal() else None
     return Recipe(
         replace(plan, engine_versions=versions),
-        FORM,
+        FORM_TITLE,
         f"{title} {chosen}",
         f"{title}, {chosen}",
         about,

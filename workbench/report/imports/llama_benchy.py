@@ -24,7 +24,7 @@ from workbench.report.imports.checked_fields import (
 )
 
 TOOL = "llama-benchy"
-_ABSENT = {
+_WHY_ABSENT = {
     "output_tok_s": "llama-benchy reports tok/s of the decode window only, without the time to the "
     "first token",
     "itl_ms": "llama-benchy does not record the gaps between chunks",
@@ -92,7 +92,7 @@ def _imported_run(
     if ttfr:
         notes.append(f"first chunk of any kind, including role-only chunks: p50 {ttfr.p50:,.1f} ms")
     metrics = imported_summary(
-        _ABSENT,
+        _WHY_ABSENT,
         requests_ok=ttft.count if ttft else 0,
         ttft_ms=ttft,
         per_stream_tok_s=per_stream.mean if per_stream else None,

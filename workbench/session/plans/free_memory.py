@@ -31,16 +31,17 @@ class TooLittleMemory:
     certain: bool
 
 
-def find_gpus_with_too_little_memory(
+def find_too_little_memory(
     editor: PlanEditor,
     telemetry: Telemetry | None,
     living: Sequence[ServerStatus],
     staying: Collection[int] | None = None,
 ) -> TooLittleMemory | None:
-    """Return what is wrong if the GPUs of the plan have too little free memory now; None if the
-    memory suffices, or if that is not known. `living` are the live servers of the host. `staying`
-    are the processes that keep their memory when a server is stopped before the start: only what
-    they hold then counts as used. With None no server is stopped."""
+    """Return what is wrong if the fullest GPU of the plan has less free memory now than the plan
+    needs on each GPU. None if the memory suffices or is not known, if GPUs use the host's memory,
+    and if the plan does not fit into empty GPUs either. `living` are the live servers of the host.
+    `staying` are the processes that keep their memory when a server is stopped before the start:
+    only what they hold then counts as used. With None no server is stopped."""
     if telemetry is None:
         return None
     plan = editor.effective_plan

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.compared_texts import why_text_is_no_answer
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.references import nearest_reference_text
-from workbench.engines.result_limits import limit_pct
+from workbench.engines.result_limits import pct_of_speed_limit
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import StoreError, WorkbenchError
@@ -250,7 +250,8 @@ def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
     its `results`. The point is failed if one of the results cannot be used."""
     error = next(filter(None, map(_is_useless, results)), None)
     each = [
-        {**_values_of_summary(result.summary), "limit_pct": limit_pct(result)} for result in results
+        {**_values_of_summary(result.summary), "limit_pct": pct_of_speed_limit(result)}
+        for result in results
     ]
     return {
         "state": PointState.FAILED if error else PointState.DONE,

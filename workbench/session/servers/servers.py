@@ -710,7 +710,7 @@ class Servers:
         self, editor: PlanEditor, replaced: ServerStatus | None
     ) -> TooLittleMemory | None:
         from workbench.hosts import detached_process
-        from workbench.session.plans.free_memory import find_gpus_with_too_little_memory
+        from workbench.session.plans.free_memory import find_too_little_memory
 
         if self._on_cluster:
             return None
@@ -729,7 +729,7 @@ class Servers:
             staying = await detached_process.existing_pids(
                 self._core.host, listed - set(seen.members)
             )
-        return find_gpus_with_too_little_memory(editor, telemetry, living, staying)
+        return find_too_little_memory(editor, telemetry, living, staying)
 
     @property
     def is_starting(self) -> bool:

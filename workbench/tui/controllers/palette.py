@@ -19,7 +19,9 @@ from workbench.tui.panes import MAIN_KEYS, PANES, PLACES
 LEFT_OUT = ("ctrl+p", "colon", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
 TITLES = {pane.NAME: pane.TITLE for pane in PANES} | PLACES
-NAMED = 100.0  # more for an entry whose name or task has the words than for one with other words
+NAME_MATCH_BONUS = (
+    100.0  # more for an entry whose name or task has the words than for one with other words
+)
 # less than any score: a preset or a host is chosen by its name, and stands below the actions
 AFTER_ACTIONS = 10_000.0
 # id of a key -> the words of the tasks in README.md for which it is the key
@@ -54,7 +56,7 @@ class Entry:
         found = fuzzy.word_score(query, f"{self.name} {self.tasks} {self.help}")
         if found is None:
             return None
-        found = found if named is None else named + NAMED
+        found = found if named is None else named + NAME_MATCH_BONUS
         return found - AFTER_ACTIONS if self.after_actions else found
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.result_limits import limit_comparisons
+from workbench.engines.result_limits import speed_comparison_texts
 from workbench.model.bench import BenchResult
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
@@ -46,7 +46,7 @@ def result_rows(
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph_rows(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += block_rows([key_metrics(summary)], width)
-    rows += fact_rows(limit_comparisons(result), width)
+    rows += fact_rows(speed_comparison_texts(result), width)
     if advice:
         rows += [(), *advice]
     answers = comparisons_of(result.conditions, known)

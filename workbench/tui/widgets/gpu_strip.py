@@ -61,7 +61,7 @@ from workbench.tui.widgets.strip_layout import (
     FIGURE_CELLS,
     MOST_NAME,
     STACKED_VALUE,
-    WIDE,
+    WIDE_FROM_CELLS,
     WIDE_ROW_LEAD,
     Group,
     StripLayout,
@@ -381,7 +381,7 @@ class GpuStrip(Painted):
             figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
             if row_width((*left, *signs)) + len(figures) <= width:
                 left.append((figures, self._role))
-        if not signs and width >= WIDE:
+        if not signs and width >= WIDE_FROM_CELLS:
             signs = TIME_KEYS
         return spread_row(tuple(left), signs, width)
 
@@ -743,7 +743,7 @@ class GpuStrip(Painted):
         if by < 0:
             found = [t for t in times if t < at][-1:]
         if found:
-            self.view.point(found[0], self.now_s)
+            self.view.place_cursor(found[0], self.now_s)
             self.post_message(self.ViewChanged())
         return bool(found)
 
@@ -776,7 +776,7 @@ class GpuStrip(Painted):
         window = self.view.window(self.now_s, columns.cells)
         for start in columns.starts:
             if start <= at.x < start + columns.cells:
-                self.view.point((window.first + at.x - start) * window.cell_s, self.now_s)
+                self.view.place_cursor((window.first + at.x - start) * window.cell_s, self.now_s)
                 self.post_message(self.ViewChanged())
                 return
 

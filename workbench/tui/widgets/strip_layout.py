@@ -17,7 +17,7 @@ TWO_LINES = 4  # rows of a GPU from which it has a second line of graphs
 # ones come when the panes have 14 rows each
 STACKED_LABEL, STACKED_VALUE, STACKED_LEAST, METRICS = 6, 11, 57, 3
 STACKED_ROWS = ((0, (1, 1, 1)), (12, (1, 2, 1)), (16, (2, 2, 2)), (19, (3, 3, 3)), (22, (4, 4, 4)))
-BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
+BLOCK_LEAD, WIDE_FROM_CELLS, GRAPH_LEAST = 10, 100, 5
 MOST_NAME = 15  # cells for the name of a node
 ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
 FIGURE_CELLS = 11  # of the memory behind a name, such as " 97.4/122G "
@@ -143,7 +143,7 @@ def _strip_columns(width: int, blocks: Sequence[Group], height: int, named: int)
     label = LABEL
     if any(len(block) > 1 for block in blocks):
         label = FOLDED_LABEL
-    elif width < WIDE and lead:
+    elif width < WIDE_FROM_CELLS and lead:
         label = NARROW_LABEL
     elif height > 2:
         label = NOTE_LABEL
@@ -155,7 +155,7 @@ def row_columns(width: int, named: int = 0) -> Columns:
     is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
     across = _count_across(width)
     lead = max(ROW_LEAD, named and named + 1)
-    if width >= WIDE:
+    if width >= WIDE_FROM_CELLS:
         lead = max(WIDE_ROW_LEAD, named + FIGURE_CELLS)
     return _fill_columns(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 

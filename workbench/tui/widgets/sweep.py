@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.operating_map import operating_map_of
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import in_words
+from workbench.model.tune_standings import spell_out_block
 from workbench.tui.cells import Row, cut_text, fit_row, paragraph_rows, row_width, spread_row
 from workbench.tui.formats import left_text, measured_where, number_text
 from workbench.tui.glyphs import G
@@ -93,7 +93,7 @@ def doing_text(s: Sweep, doing: str) -> str:
     as text."""
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
-        label = in_words(now.label) if s.kind == TUNE else now.label
+        label = spell_out_block(now.label) if s.kind == TUNE else now.label
         return f"; {label}: {doing or _beginning(s)}"
     if s.state == "running" and all(p.state != "planned" for p in s.points):
         if s.kind == TUNE:

@@ -186,9 +186,9 @@ class TimeView:
         at = self.cursor_s
         if at is None:
             at = int(now_s // self.cell_s) * self.cell_s
-        self.point(max(at + cells * self.cell_s, int(now_s) - DAY_S), now_s)
+        self.place_cursor(max(at + cells * self.cell_s, int(now_s) - DAY_S), now_s)
 
-    def point(self, unix_s: float, now_s: float) -> None:
+    def place_cursor(self, unix_s: float, now_s: float) -> None:
         """Put the time cursor on the cell that contains the Unix time `unix_s`. If that is the
         newest cell, remove the cursor."""
         newest = unix_s // self.cell_s >= now_s // self.cell_s

@@ -247,7 +247,7 @@ class ContainerHost(BaseHost):
         await self._link.connect()
 
     async def close(self) -> None:
-        await end_all([self._watching] if self._watching is not None else [])
+        await end_all([self._watching])
         self._watching = None
         await self._asked_state_dir.close()
         await self._asked_facts.close()

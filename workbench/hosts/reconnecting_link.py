@@ -157,5 +157,5 @@ class Link(Generic[C]):
         """
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None
-        await end_all([self._retrying] if self._retrying is not None else [])
+        await end_all([self._retrying])
         return connection

@@ -9,18 +9,18 @@ from typing import Any
 AGAIN_S = 1.0  # between two cancellations of a task that has not ended
 
 
-async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel `tasks` and wait until each has ended. Errors of the tasks are ignored. Cancellation
-    is repeated, because a task can miss one that arrives together with the result that the task
-    awaits (asyncio.wait_for up to Python 3.11).
+async def end_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancel `tasks` and wait until each has ended. None stands for a task that was never begun.
+    Errors of the tasks are ignored. Cancellation is repeated, because a task can miss one that
+    arrives together with the result that the task awaits (asyncio.wait_for up to Python 3.11).
     """
-    tasks = tuple(tasks)
-    left = {task for task in tasks if not task.done()}
+    begun = [task for task in tasks if task is not None]
+    left = {task for task in begun if not task.done()}
     while left:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=AGAIN_S)
-    for task in tasks:
+    for task in begun:
         if not task.cancelled():
             task.exception()  # asyncio logs an exception that nobody retrieves
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.model.cluster_run import ClusterRank, ClusterRun, RankStatus
+from workbench.model.counts import is_or_are
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
@@ -130,8 +131,7 @@ def first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
         is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.reason or ""))
         return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
-    failed = [rank for rank in ranks if rank.has_failed]
-    return min(failed, key=order) if failed else None
+    return min((rank for rank in ranks if rank.has_failed), key=order, default=None)
 
 
 def merge_rank_states(
@@ -180,12 +180,11 @@ def _state_of_ranks(
     if any(rank.was_stopped for rank in ranks):
         if unknown:
             named = " and ".join(rank.where for rank in unknown)
-            text = (
-                f"{named} cannot be reached and {_is_or_are(unknown)} stopped when the link is back"
-            )
+            text = f"{named} cannot be reached and {is_or_are(len(unknown))} stopped when the link is back"
             return ServerState.STOPPING, text, None
-        is_stopping = any(rank.has_processes for rank in ranks)
-        return ServerState.STOPPING if is_stopping else ServerState.STOPPED, None, None
+        if any(rank.has_processes for rank in ranks):
+            return ServerState.STOPPING, None, None
+        return ServerState.STOPPED, None, None
     if missing := ranks_never_started(ranks, age_s):
         return ended, f"{missing[0].where} was never started", missing[0]
     if unknown:
@@ -208,7 +207,7 @@ def _findings_of_ranks(
         named = ", ".join(rank.where for rank in living)
         text = (
             f"a server of several ranks cannot go on without one of them: {named} "
-            f"{_is_or_are(living)} being stopped"
+            f"{is_or_are(len(living))} being stopped"
         )
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
     for rank in sorted(ranks, key=lambda rank: rank is not first):
@@ -222,7 +221,3 @@ def _findings_of_ranks(
         # the findings of the rank to blame come before what follows from them
         found["cluster.stopping"] = found.pop("cluster.stopping")
     return tuple(found.values())
-
-
-def _is_or_are(ranks: Sequence[RankState]) -> str:
-    return "is" if len(ranks) == 1 else "are"

@@ -27,7 +27,6 @@ from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import (
     LAUNCHED_FILE,
-    LaunchedServer,
     Launcher,
     encode_launched,
     parse_launched,
@@ -52,7 +51,7 @@ def is_lost(run: WatchedRun) -> bool:
     such as Slurm runs. A lost keeper has ended without recording the server's end. False for a run
     without a launcher."""
     facts = run.facts
-    said = facts.launched is not None and facts.launched.ended is not None
+    said = facts.launch_report.ended is not None
     left_running = facts.stop_unix_s is not None and run.record.adopts is not None
     undecided = not facts.alive and not said and not left_running
     return undecided and launcher_of_plan(run.record.plan) is not None
@@ -80,7 +79,7 @@ async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
-    launched = run.facts.launched or LaunchedServer()
+    launched = run.facts.launch_report
     # what the keeper was starting would be in no answer yet
     await detached_process.end_session(host, run.run_dir)
     fate = await launcher.ask(host, run.launch(), launched)
@@ -128,7 +127,7 @@ async def stop_launched_server(host: Host, run: WatchedRun, *, again: bool = Fal
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
-    launch, launched = run.launch(), run.facts.launched or LaunchedServer()
+    launch, launched = run.launch(), run.facts.launch_report
     if launched.ended:
         return
     if not again or (await launcher.ask(host, launch, launched)).lives:
@@ -151,7 +150,7 @@ async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
     removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
     the unit now runs the server of another run, or if another program than Workbench started the
     server."""
-    launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or LaunchedServer()
+    launcher, launched = launcher_of_plan(run.record.plan), run.facts.launch_report
     if run.record.adopts is not None or run.facts.alive:
         run_id = run.record.run_id
         text = (
@@ -182,7 +181,7 @@ async def restart_launched_server(host: Host, run: WatchedRun, *, dry_run: bool)
     launcher, launch, launched = (
         launcher_of_plan(run.record.plan),
         run.launch(),
-        run.facts.launched or LaunchedServer(),
+        run.facts.launch_report,
     )
     words = launcher.restart_command(launch, launched) if launcher is not None else ()
     if launcher is None or not words or not run.facts.alive:

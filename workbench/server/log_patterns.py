@@ -75,8 +75,10 @@ class LogPattern:
     def level_of(self, line: str) -> Level:
         """Return the level of a finding about `line`. What the engine itself calls a warning did not
         end it, nor did what it writes where it handles a request."""
-        goes_on = _is_marked_as_warning(line) or bool(_REQUEST_HANDLER_LINE.search(line))
-        return Level.WARN if self.level is Level.ERROR and goes_on else self.level
+        if self.level is not Level.ERROR:
+            return self.level
+        goes_on = _is_marked_as_warning(line) or _REQUEST_HANDLER_LINE.search(line)
+        return Level.WARN if goes_on else Level.ERROR
 
     def is_in(self, line: str) -> bool:
         # compiled when it is first needed
@@ -86,8 +88,9 @@ class LogPattern:
         """Return the finding about `line`, a log line of `engine` that matches this pattern. If
         `engine` is None, the finding has plan changes only if they do not depend on the engine or
         exist for one engine only."""
-        text = f"{self.cause}. {self.note}" if self.note else self.cause
-        text = f"harmless: {text}" if self.severity == "harmless" else text
+        text = ". ".join(filter(None, (self.cause, self.note)))
+        if self.severity == "harmless":
+            text = f"harmless: {text}"
         if self.level is Level.ERROR and _REQUEST_HANDLER_LINE.search(line):
             text = f"{_ONE_REQUEST_FAILED_TEXT}: {text}"
         evidence, changes = (
@@ -114,16 +117,14 @@ class LogPattern:
         text from there on."""
         text = plain_line(line)
         found = re.search(self.regex, line[:_MAX_SEARCHED_CHARACTERS], re.IGNORECASE)
-        late = (
-            found is not None and found.start() > _MAX_EVIDENCE_CHARACTERS and found[0] not in text
-        )
-        return plain_line(f"… {line[found.start() :]}") if found is not None and late else text
+        if found is None or found.start() <= _MAX_EVIDENCE_CHARACTERS or found[0] in text:
+            return text
+        return plain_line(f"… {line[found.start() :]}")
 
     def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
-        only = (
-            next(iter(self.changes.values())) if len(self.changes) == 1 and engine is None else ()
-        )
-        rows = self.changes.get(engine or "") or self.changes.get("") or only
+        rows = self.changes.get(engine or "") or self.changes.get("") or ()
+        if not rows and engine is None and len(self.changes) == 1:
+            (rows,) = self.changes.values()
         found = re.search(self.regex, line, re.IGNORECASE) if rows else None
         if found is None:
             return ()
@@ -132,12 +133,9 @@ class LogPattern:
             (_fill_in_groups(name, groups), _fill_in_groups(value, groups), bool(env))
             for name, value, *env in rows
         ]
-        missing = any(_MISSING_GROUP in (name, value) for name, value, _ in filled)
-        return (
-            ()
-            if missing
-            else tuple(PlanChange(str(name), value, env) for name, value, env in filled)
-        )
+        if any(_MISSING_GROUP in (name, value) for name, value, _ in filled):
+            return ()
+        return tuple(PlanChange(str(name), value, env) for name, value, env in filled)
 
 
 _MISSING_GROUP = object()  # a group that the line lacks
@@ -150,10 +148,9 @@ def _fill_in_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
     if isinstance(text, dict):
         first, second = (parse_decimal(groups[name], *ANY) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _MISSING_GROUP
-    name = text[1:-1] if isinstance(text, str) and text.startswith("{") else None
-    if name is None:
+    if not isinstance(text, str) or not text.startswith("{"):
         return text
-    value = groups[name]
+    value = groups[text[1:-1]]
     if value is None:
         return _MISSING_GROUP
     return int(value) if value.isdecimal() else value
@@ -491,7 +488,8 @@ def possible_causes(
     first = tracebacks.root_error(of_server, _reports_or_follows)
     first = first or tracebacks.root_error(of_server, _reports_another_error)
     first = first or tracebacks.root_error(of_requests, _reports_another_error)
-    first = _most_telling_error(first, errors) if first is not None else None
+    if first is not None:
+        first = _most_telling_error(first, errors)
     at_places = {
         one.code: _add_place(one, error)
         for one in findings
@@ -622,13 +620,11 @@ def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[Raise
 
 def _request_error_finding(finding: Finding) -> Finding:
     """Return the finding about an error that ended only the answer to one request."""
-    level = Level.WARN if finding.level is Level.ERROR else finding.level
-    told = finding.text.startswith(_ONE_REQUEST_FAILED_TEXT)
-    return replace(
-        finding,
-        level=level,
-        text=finding.text if told else f"{_ONE_REQUEST_FAILED_TEXT}: {finding.text}",
-    )
+    if finding.level is Level.ERROR:
+        finding = replace(finding, level=Level.WARN)
+    if finding.text.startswith(_ONE_REQUEST_FAILED_TEXT):
+        return finding
+    return replace(finding, text=f"{_ONE_REQUEST_FAILED_TEXT}: {finding.text}")
 
 
 def _error_kind_finding(
@@ -641,7 +637,8 @@ def _error_kind_finding(
     if pattern is None:
         return None
     finding = replace(pattern.finding(error.line, engine), line=error.number)
-    finding = _add_place(finding, error) if pattern.general else finding
+    if pattern.general:
+        finding = _add_place(finding, error)
     return _request_error_finding(finding) if error.ended_one_request else finding
 
 
@@ -715,13 +712,9 @@ def _placed_codes() -> frozenset[str]:
 def _general_pattern_of(line: str, engine: str | None = None) -> LogPattern | None:
     """Return the general log pattern of `engine` that matches an error; None if another pattern
     explains it."""
-    found = [
-        pattern
-        for pattern in patterns_of_engine(engine)
-        if not pattern.only_last and pattern.is_in(line)
-    ]
-    general = [pattern for pattern in found if pattern.general]
-    return general[0] if len(general) == len(found) and general else None
+    patterns = patterns_of_engine(engine)
+    found = [one for one in patterns if not one.only_last and one.is_in(line)]
+    return found[0] if found and all(one.general for one in found) else None
 
 
 def _reports_another_error(line: str) -> bool:
@@ -737,10 +730,8 @@ def _reports_or_follows(line: str) -> bool:
 
 def _split_prefix(line: str) -> tuple[str, str]:
     """Return which process wrote the line, as far as its prefixes say, and what it wrote."""
-    bare = _line_without_prefix(line)
-    prefix = _prefix().match(bare)
-    end = prefix.end() if prefix else 0
-    return " ".join(_WRITER_IN_PREFIX.findall(bare[:end])), bare[end:]
+    prefix, text = _prefix_and_text(line)
+    return " ".join(_WRITER_IN_PREFIX.findall(prefix)), text
 
 
 def writer_of(line: str) -> str:
@@ -908,7 +899,8 @@ def _end_by_exit_code(text: str) -> str | None:
     if found is None:
         return None
     number = int(found["number"])
-    number = number if found["minus"] else number - 128
+    if not found["minus"]:
+        number -= 128
     return next((why for one, why in _TEXT_OF_SIGNAL.items() if one == number), None)
 
 
@@ -917,13 +909,14 @@ def error_without_cause(error: LoggedError, before: str) -> Finding:
     `before` is the line before it."""
     last = plain_line(before)
     told = f"; the line before it may say more: “{last}”" if last else ""
-    end = _end_by_exit_code(error.text)
-    how = f"; by its exit code, {end}" if end else ""
+    end, how = _end_by_exit_code(error.text), ": a process that was killed writes nothing"
+    if end:
+        how = f"; by its exit code, {end}"
     return Finding(
         Level.WARN,
         "log.reports-only",
         "this line only reports that something else has failed, whose own error is not in the log"
-        f"{how or ': a process that was killed writes nothing'}{told}",
+        f"{how}{told}",
         fix="look at the lines before it in the whole log of all processes (of containers: docker logs), "
         "at the log of each rank, and in the kernel's log for a killed process (sudo dmesg | tail)",
         source="messages of the engines",
@@ -976,9 +969,11 @@ def without_end(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
     _, part = _place(cut)
     doing = _activity_in_calls(cut.frames)
-    where = f" The last call is in {part.name}." if part is not None else ""
-    where += f" It was made while {doing}." if doing else ""
-    hint = f"; until then: {part.fix}" if part is not None else ""
+    where = hint = ""
+    if part is not None:
+        where, hint = f" The last call is in {part.name}.", f"; until then: {part.fix}"
+    if doing:
+        where += f" It was made while {doing}."
     return Finding(
         Level.WARN,
         "log.unfinished",
@@ -1075,9 +1070,15 @@ def _prefix() -> re.Pattern[str]:
 def plain_line(line: str) -> str:
     """Return a log line as plain text of at most 500 characters. Colours, control characters,
     process name, time and level are removed."""
+    return _prefix_and_text(line)[1].strip()[:500]
+
+
+def _prefix_and_text(line: str) -> tuple[str, str]:
+    """Return (what stands in front of the message, message) of a log line without colours."""
     bare = _line_without_prefix(line)
     prefix = _prefix().match(bare)
-    return bare[prefix.end() if prefix else 0 :].strip()[:500]
+    end = prefix.end() if prefix else 0
+    return bare[:end], bare[end:]
 
 
 def _line_without_prefix(line: str) -> str:
@@ -1146,8 +1147,6 @@ def _validation_detail(following: Sequence[str]) -> str | None:
     """Return the explanation in a pydantic ValidationError; None if there is none. `following` are
     the log lines after the error's first line."""
     for line in following:
-        bare = _line_without_prefix(line)
-        prefix = _prefix().match(bare)
-        if found := _VALIDATION_MESSAGE.match(bare[prefix.end() :] if prefix else bare):
+        if found := _VALIDATION_MESSAGE.match(_prefix_and_text(line)[1]):
             return (found["why"] or found["other"])[:500]
     return None

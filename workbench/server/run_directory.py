@@ -118,13 +118,18 @@ class RunFacts:
     )
 
     @property
+    def launch_report(self) -> LaunchedServer:
+        """What a launcher reported; no value is known if none did."""
+        return self.launched or LaunchedServer()
+
+    @property
     def server_pid(self) -> int | None:
         """The process id of the server on its host; None if unknown. If a launcher runs the server,
         the id is from the launcher's report, and the run's own process is the keeper that follows
         the server."""
         if self.record.plan.run_as == PROCESS:
             return self.pid
-        return self.launched.pid if self.launched else None
+        return self.launch_report.pid
 
     @property
     def server_began_unix_s(self) -> float | None:
@@ -132,7 +137,7 @@ class RunFacts:
         if a launcher has not started it yet."""
         if self.record.plan.run_as == PROCESS:
             return self.started_unix_s or self.record.created_unix_s
-        return self.launched.began_unix_s if self.launched else None
+        return self.launch_report.began_unix_s
 
 
 def new_run_id(engine: str, unix_s: float) -> str:

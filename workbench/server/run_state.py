@@ -5,15 +5,22 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from workbench.model.counts import count_of
+from workbench.model.counts import count_of, is_or_are
 from workbench.model.findings import Finding, Level
-from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.server_run import ServedText, ServerState, ServerStatus
 from workbench.model.untrusted_text import clean_text
 from workbench.server.launchers.endings import finding_of_ending
-from workbench.server.launchers.launcher import LaunchedServer
-from workbench.server.run_directory import RunFacts
+from workbench.server.run_directory import ReadyFacts, RunFacts
 
 RANK_FINDING_CODE = "cluster.rank"  # code of the finding that a run is a part of a server
+
+
+class _ReadyFields(TypedDict, total=False):
+    ready_unix_s: float
+    ready_after_s: float
+    phases: tuple[tuple[str, float], ...]
+    served_model: str
+    text: ServedText | None
 
 
 class _LauncherFields(TypedDict):
@@ -41,6 +48,7 @@ def status_of(
     state, reason = _state_of_run(facts, now_unix_s, silent_s)
     ready = facts.ready
     port = ready.port if ready else record.command.port
+    phase = _present_phase(facts, phase) if state is ServerState.STARTING else None
     return ServerStatus(
         run_id=record.run_id,
         engine=record.engine,
@@ -53,24 +61,20 @@ def status_of(
         url=f"http://{status_address(facts)}:{port}",
         pid=facts.server_pid,
         started_unix_s=facts.started_unix_s or record.created_unix_s or None,
-        ready_unix_s=ready.unix_s if ready else None,
         ended_unix_s=facts.ended_unix_s,
-        ready_after_s=ready.ready_after_s if ready else None,
-        phases=ready.phases if ready else (),
-        phase=_present_phase(facts, phase) if state is ServerState.STARTING else None,
+        phase=phase,
         exit_code=facts.exit_code,
         exit_signal=facts.exit_signal,
         reason=reason,
         findings=_findings_of_run(facts),
         outlived=0 if facts.alive else facts.members,
-        served_model=ready.model if ready else None,
         engine_version=record.engine_version,
         simulated=record.simulated,
         alive=facts.alive,
-        text=ready.text if ready else None,
         others=record.adopts is not None,
         replaces=record.replaces,
         **_launcher_fields(facts),
+        **_ready_fields(ready),
     )
 
 
@@ -80,11 +84,23 @@ def _present_phase(facts: RunFacts, of_log: str | None) -> str | None:
     (Resources)"."""
     if facts.server_began_unix_s is not None:
         return of_log
-    return (facts.launched and facts.launched.state) or f"waiting for {facts.record.plan.run_as}"
+    return facts.launch_report.state or f"waiting for {facts.record.plan.run_as}"
+
+
+def _ready_fields(ready: ReadyFacts | None) -> _ReadyFields:
+    if ready is None:
+        return {}
+    return {
+        "ready_unix_s": ready.unix_s,
+        "ready_after_s": ready.ready_after_s,
+        "phases": ready.phases,
+        "served_model": ready.model,
+        "text": ready.text,
+    }
 
 
 def _launcher_fields(facts: RunFacts) -> _LauncherFields:
-    launched = facts.launched or LaunchedServer()
+    launched = facts.launch_report
     return {
         "run_as": facts.record.plan.run_as,
         "handle": launched.handle or facts.record.adopts,
@@ -100,9 +116,7 @@ def _launcher_fields(facts: RunFacts) -> _LauncherFields:
 def status_address(facts: RunFacts) -> str:
     """Return the address at which the run's server can be reached from its host: the node that a
     launcher reported, otherwise the address that the server binds to."""
-    if facts.launched and facts.launched.node:
-        return facts.launched.node
-    return reachable_address(facts.record.command.host)
+    return facts.launch_report.node or reachable_address(facts.record.command.host)
 
 
 def reachable_address(bind_host: str) -> str:
@@ -124,10 +138,9 @@ def _state_of_run(
         return ServerState.STOPPED, kept
     if facts.alive:
         return _state_of_live_run(facts, now_unix_s, silent_s)
-    ended = facts.launched.ended if facts.launched else None
     served = facts.ready is not None or facts.was_ready
     state = ServerState.CRASHED if served else ServerState.FAILED
-    return state, ended or facts.lost or _ending_text(facts)
+    return state, facts.launch_report.ended or facts.lost or _ending_text(facts)
 
 
 def _state_of_live_run(
@@ -202,7 +215,7 @@ def _record_finding(facts: RunFacts) -> Finding | None:
 
 
 def _restart_finding(facts: RunFacts) -> Finding | None:
-    restarts = facts.launched.restarts if facts.launched else None
+    restarts = facts.launch_report.restarts
     if not restarts or not facts.alive:
         return None
     who, often = facts.record.plan.run_as, count_of(restarts, "time")
@@ -229,7 +242,6 @@ def _orphan_finding(facts: RunFacts) -> Finding | None:
     if not facts.members or facts.alive:
         return None
     processes = f"{count_of(facts.members, 'process', 'processes')} of the server"
-    verb = "is" if facts.members == 1 else "are"
-    text = f"{processes} {verb} still alive and may occupy GPU memory"
+    text = f"{processes} {is_or_are(facts.members)} still alive and may occupy GPU memory"
     fix = f"run workbench stop {facts.record.run_id}, or press x (Stop) on the screen"
     return Finding(Level.ERROR, "run.orphans", text, fix=fix)

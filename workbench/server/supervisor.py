@@ -669,7 +669,7 @@ class Supervisor:
     async def close(self) -> None:
         """Stop watching all runs and close the connections to them. The servers continue to run."""
         task, self._watch = self._watch, None
-        await end_all([task] if task is not None else [])
+        await end_all([task])
         await asyncio.gather(*(run.close() for run in self._runs.values()))
 
     # ---- watching

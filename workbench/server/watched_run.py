@@ -127,11 +127,9 @@ class WatchedRun:
 
     @property
     def port(self) -> int:
-        return (
-            self.facts.ready.port
-            if self.facts.ready
-            else self._start.port or self.record.command.port
-        )
+        if self.facts.ready:
+            return self.facts.ready.port
+        return self._start.port or self.record.command.port
 
     @property
     def address(self) -> str:
@@ -144,11 +142,9 @@ class WatchedRun:
         """The state by which the supervisor decides how often it reads the run. It is READY for a
         starting rank without a port of its own, because such a rank never becomes READY."""
         state = self.status.state
-        return (
-            ServerState.READY
-            if state is ServerState.STARTING and not self.record.has_port
-            else state
-        )
+        if state is ServerState.STARTING and not self.record.has_port:
+            return ServerState.READY
+        return state
 
     @property
     def may_begin(self) -> bool:
@@ -188,17 +184,16 @@ class WatchedRun:
         self.start_time, self.sid, self.members = seen.start_time, seen.sid, seen.members
         if seen.ended_ago_s is not None:
             self._ended_s = self.read_at_s - seen.ended_ago_s
+        exit_code, exit_signal = seen.exit_code, seen.exit_signal
+        if launched is not None and launched.ended:
+            exit_code, exit_signal = launched.exit_code, signal_name(launched.exit_code)
         self.facts = RunFacts(
             self.record,
             alive=seen.alive,
             members=len(seen.members),
             pid=seen.pid,
-            exit_code=seen.exit_code
-            if launched is None or not launched.ended
-            else launched.exit_code,
-            exit_signal=seen.exit_signal
-            if launched is None or not launched.ended
-            else signal_name(launched.exit_code),
+            exit_code=exit_code,
+            exit_signal=exit_signal,
             started_unix_s=seen.started_unix_s,
             ended_unix_s=seen.ended_unix_s,
             ready=ready,
@@ -242,23 +237,17 @@ class WatchedRun:
         began_unix_s = (
             facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
         )
-        after_s = (
-            time.monotonic() - self.started_s
-            if self.started_s and own
-            else self.now_unix_s - began_unix_s
-        )
-        pid = None if own else facts.server_pid
-        restarts = facts.launched.restarts if facts.launched else None
+        after_s, now_s = self.now_unix_s - began_unix_s, time.monotonic()
+        if own and self.started_s:
+            after_s = now_s - self.started_s
         return ReadyFacts(
             round(self.now_unix_s, 3),
             model,
             round(max(0.0, after_s), 3),
             self.port,
-            pid,
-            restarts,
-            phases=self._clock.phase_durations(time.monotonic())
-            if self._clock is not None and own
-            else (),
+            None if own else facts.server_pid,
+            facts.launch_report.restarts,
+            phases=self._clock.phase_durations(now_s) if own and self._clock else (),
         )
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
@@ -380,9 +369,10 @@ class WatchedRun:
         failed check adds `enough` to the number of consecutive failures."""
         if healthy:
             self.failures, self._silent_since_s = 0, None
-        else:
-            self.failures += enough
-            self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
+            return
+        self.failures += enough
+        if self._silent_since_s is None:
+            self._silent_since_s = asked_s
 
     def _silent_for_s(self) -> float | None:
         """Return the number of seconds for which the server has not answered health checks; None if
@@ -426,7 +416,7 @@ class WatchedRun:
 
     async def close(self) -> None:
         task, self.task = self.task, None
-        await end_all([task] if task is not None else [])
+        await end_all([task])
         await self.disconnect()
 
 

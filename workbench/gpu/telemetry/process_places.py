@@ -54,4 +54,4 @@ class ProcessPlaces:
         self._known = {pid: found.get(pid) for pid in pids}
 
     async def close(self) -> None:
-        await end_all([self._asking] if self._asking is not None else [])
+        await end_all([self._asking])

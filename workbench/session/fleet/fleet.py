@@ -86,7 +86,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Disconnect from all hosts. Their servers and settings stay as they are."""
-        await end_all([self._ticking] if self._ticking is not None else [])
+        await end_all([self._ticking])
         await asyncio.gather(*(member.close() for member in self._members.values()))
 
     def retry_login(self, name: str, ask: Ask | None = None) -> None:

@@ -281,7 +281,7 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
         "        while not session.state.servers_read or session.state.telemetry is None:\n"
         "            await asyncio.sleep(0.01)\n"
         "        await session._own_files_read.wait()\n"
-        "        await session._look_for_left()\n"
+        "        await session._look_for_left_results()\n"
         "    print(*sys.modules)\n"
         "    await session.close()\n"
         "asyncio.run(main())"
@@ -319,6 +319,34 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
     assert not [part for part in parts if f"workbench.{part}" in loaded]
     unused = {"httpx", "sqlite3", "statistics", "gzip"}
     assert not unused.intersection(loaded)
+
+
+@pytest.mark.slow
+def test_the_first_key_loads_what_a_plan_needs() -> None:
+    """Loading it with the first preset took 0.1 s of that key."""
+    code = (
+        "import asyncio, sys\n"
+        "from workbench.session.session import Session\n"
+        "from workbench.tui.app import WorkbenchApp\n"
+        "PART = 'workbench.session.plans.plan_editor'\n"
+        "async def main():\n"
+        "    async with WorkbenchApp(Session.of_host(None, 'four-pcie')).run_test() as pilot:\n"
+        "        assert PART not in sys.modules\n"
+        "        await pilot.press('down')\n"
+        "        async with asyncio.timeout(60):\n"
+        "            while PART not in sys.modules:\n"
+        "                await asyncio.sleep(0.01)\n"
+        "asyncio.run(main())"
+    )
+    with tempfile.TemporaryDirectory() as home:
+        own = {f"XDG_{name}_HOME": home for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            timeout=110,
+            cwd=ROOT,
+            env={**os.environ, **own},
+        )
 
 
 @pytest.mark.slow

@@ -50,7 +50,9 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
             by_hand = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=dict(os.environ))
             try:
                 while True:
-                    if any(o.port == other_port for o in await screen.session.servers.others()):
+                    if any(
+                        o.port == other_port for o in await screen.session.servers.other_servers()
+                    ):
                         break
                 await screen.press("3", "o")
                 await screen.until("by hand", f"pid {by_hand.pid}, port {other_port}", run.run_id)
@@ -131,7 +133,7 @@ def test_another_workbenchs_measurement_is_shown_as_progress_and_before_a_distur
                     screen.state.host.measured_by is None and "measures  since" not in screen.text
                 )
             )
-            async with screen.session.measurement_lock.hold("ours"):
+            async with screen.session.measurement_lock.hold_lock("ours"):
                 await screen.session.measurement_lock.read_owner()
                 assert screen.state.host.measured_by is None, "our own measurement is shown as that"
 

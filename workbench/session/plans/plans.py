@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     from workbench.store.config import ConfigStore
 
 EXECUTABLE_ROW = "executable"
+_PARTS = (
+    "engines.host_entries",
+    "engines.preset_trust",
+    "engines.validate",
+    "gpu.settings.preset_settings",
+    "session.plans.plan_editor",
+)
 
 
 class Plans:
@@ -58,6 +66,13 @@ class Plans:
         self._of_run: tuple[str | None, Sequence[str]] = (None, ())
         telemetry.on_gpus_changed.append(self._have_gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
+
+    @staticmethod
+    def load_parts() -> None:
+        """Import what edits and checks a plan. A screen does so in a thread once its user presses a
+        key, so that the first preset does not wait for it."""
+        for name in _PARTS:
+            import_module(f"workbench.{name}")
 
     @property
     def editor(self) -> PlanEditor:

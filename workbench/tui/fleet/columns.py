@@ -131,17 +131,23 @@ def mark_runs(host: FleetHost) -> list[Run]:
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
     """Return one character per GPU, as pairs (text, role): a block as high as the GPU's
     utilization. If the host has more than `cells` GPUs, the last character is "…"."""
-    runs = [_gpu_run(gpu, host.is_live) for gpu in host.gpus]
+    role = role_if_live(host, "util")
+    runs = [_gpu_run(gpu, role) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]
     return [*runs, (" " * (cells - len(runs)), "text")]
 
 
-def _gpu_run(gpu: GpuSample, live: bool) -> Run:
+def role_if_live(host: FleetHost, role: str) -> str:
+    """Return `role`, or "dim" if the readings of the host are old."""
+    return role if host.is_live else "dim"
+
+
+def _gpu_run(gpu: GpuSample, role: str) -> Run:
     if not gpu.has_readings:
         return ("x", "bad")
     level = level_of(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
-    return (G.levels[level - 1] if level else "?", "util" if live else "dim")
+    return (G.levels[level - 1] if level else "?", role)
 
 
 def columns_for(width: int) -> list[Column]:
@@ -152,7 +158,7 @@ def columns_for(width: int) -> list[Column]:
 def number_runs(host: FleetHost, width: int) -> list[Run]:
     """Return the host's numbers as pairs (text, role), one for each column that a screen of `width`
     cells shows. Old values are grey."""
-    role = "text" if host.is_live else "dim"
+    role = role_if_live(host, "text")
     runs: list[Run] = []
     for column in columns_for(width):
         value = column.value(host)
@@ -192,8 +198,9 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
 def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
     if not host.is_live:
         return []
-    text = "no server" if room >= len("no server") else "none"
-    return [(text if host.servers_read else NA, "dim")]
+    if not host.servers_read:
+        return [(NA, "dim")]
+    return [("no server" if room >= len("no server") else "none", "dim")]
 
 
 def _server_sign(server: FleetServer) -> tuple[str, str]:

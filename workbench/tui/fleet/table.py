@@ -30,6 +30,7 @@ from workbench.tui.fleet.columns import (
     gpu_runs,
     mark_runs,
     number_runs,
+    role_if_live,
     server_runs,
     state_runs,
 )
@@ -168,9 +169,7 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
             continue
         missing = (None,) * (cells - len(trail))
         values = (*missing, *trail[-cells:])
-        role = "sm" if label == "tok/s" else label
-        if not host.is_live:
-            role = "dim"
+        role = role_if_live(host, "sm" if label == "tok/s" else label)
         body = draw_graph(Graph(label, "", values, max(top, LEAST_TOK_S), role=role), 1)[0]
         runs += [(f"{label} ", "dim"), *body, (" ", "text")]
     return tuple(runs)
@@ -203,7 +202,7 @@ def _figures_row(host: FleetHost, width: int) -> Row:
     count = sum(each >= cells for cells in GPU_FIGURES)
     if not count:
         return ()
-    role = "text" if host.is_live else "dim"
+    role = role_if_live(host, "text")
     runs: list[Run] = [(INDENT * 2, "text")]
     altered = {one.gpu_index for one in host.altered}
     for gpu in host.gpus:

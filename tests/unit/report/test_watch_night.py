@@ -60,4 +60,4 @@ def test_a_page_has_the_history_and_what_was_chosen_at_each_width(width: int) ->
     text = "\n".join("".join(cell[0] for cell in row) for row in rows)
     assert max(map(row_width, rows)) <= width
     assert "candidate -" in text and "FLASHINFER" in text and "SIMULATED" in text
-    assert "1 alarm" in text
+    assert "1 alarm" in text and "██" in text

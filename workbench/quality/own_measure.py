@@ -217,8 +217,9 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
         )
     differences = [y - x for x, y in pairs]
     right_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
-    lost, gained = pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
+    lost = gained = 0
     if right_wrong:
+        lost, gained = pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
         both = pairs.count((1.0, 1.0))
         neither = len(pairs) - both - lost - gained
         p = mcnemar_p(lost, gained)
@@ -235,8 +236,8 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
         difference=difference,
         p=p,
         verdict=DIFFERS if p < _SHARE_LOST else NOT_DECIDED,
-        lost=lost if right_wrong else 0,
-        gained=gained if right_wrong else 0,
+        lost=lost,
+        gained=gained,
         only_a=sum(one.b is None for one in items),
         only_b=sum(one.a is None for one in items),
         command=tuple(command),

@@ -344,7 +344,7 @@ def _noise_floor_of(
 ) -> Mapping[str, TextDifference]:
     known = [floor for floor in floors if floor]
     if len(known) < 2:
-        return known[0] if known else {}
+        return next(iter(known), {})
     largest = max(known, key=_mean_kl)
     for other in known:
         more = [text.kl - other[name].kl for name, text in largest.items() if name in other]
@@ -367,7 +367,7 @@ def _mean_text_difference(found: Sequence[TextDifference]) -> TextDifference:
 
 
 def _mean_kl(floor: Mapping[str, TextDifference]) -> float:
-    return mean_interval([text.kl for text in floor.values()]).value if floor else -1.0
+    return mean_interval([text.kl for text in floor.values()]).value
 
 
 # -- measures --------------------------------------------------------------------------------------
@@ -419,6 +419,11 @@ def measures_of(
     return tuple(measures), max(value for value in needed if value is not None)
 
 
+def _interval_of(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Return the mean of `values` with its interval; None without values."""
+    return mean_interval(values, level) if values else None
+
+
 def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
     lane, concurrency = part.way
     floor = list(part.floor.values())
@@ -431,8 +436,8 @@ def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
         return QualityMeasure(
             name=name,
             value=mean_interval([pick(text) for text in part.texts], level),
-            floor=mean_interval([pick(text) for text in floor], level) if floor else None,
-            excess=mean_interval(excess, level) if name == KL and excess else None,
+            floor=_interval_of([pick(text) for text in floor], level),
+            excess=_interval_of(excess, level) if name == KL else None,
             margin={KL: margins.kl, LN_PPL: margins.ln_ppl}.get(name),
             texts=len(part.texts),
             lane=lane,
@@ -480,7 +485,7 @@ def _answer_score_measure(answers: ScoredAnswers) -> _Tested:
     shown = QualityMeasure(
         name=ANSWER_SCORE,
         value=mean_interval(changes),
-        floor=mean_interval(floor) if floor else None,
+        floor=_interval_of(floor),
         texts=len(trios),
         lane="greedy",
         concurrency=answers.concurrency,

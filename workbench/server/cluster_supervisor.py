@@ -182,7 +182,9 @@ class ClusterSupervisor(Supervisor):
             return super().log_findings(run_id)
         found = []
         for rank, run in self._watched_ranks(server):
-            found += [replace(f, text=f"{rank.label}: {f.text}", line=None) for f in run.scan.found]
+            found += [
+                replace(f, text=f"{rank.label}: {f.text}", line=None) for f in run.log_findings
+            ]
         return tuple(found)
 
     def _watched_ranks(self, server: ClusterRun) -> list[tuple[ClusterRank, WatchedRun]]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.log_patterns import MAX_REMEMBERED_FORMS
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
+
+_MOST_SILENT = 5000  # lines that are remembered because they report nothing
 
 
 class StartLines:
@@ -31,7 +32,7 @@ class StartLines:
     def feed(self, lines: Sequence[str], forms: Sequence[str]) -> None:
         """Search new lines of the log for the start-up phase, the engine's version and the port.
         `forms` are these lines without their numbers (see log_patterns.forms_of)."""
-        if len(self._silent) > MAX_REMEMBERED_FORMS:
+        if len(self._silent) > _MOST_SILENT:
             self._silent.clear()
         for line, form in zip(lines, forms, strict=True):
             if form not in self._silent and not self.read(line):

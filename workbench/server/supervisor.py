@@ -633,7 +633,7 @@ class Supervisor:
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
         """Return the findings about the log lines read so far, in the order of the lines, including
         findings about harmless lines."""
-        return self._known_run(run_id).scan.found
+        return self._known_run(run_id).log_findings
 
     async def in_force(self, run_id: str) -> InForceReport:
         """Return the settings in the plan of the run's server, each with the value that the server

@@ -21,7 +21,7 @@ from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.model.untrusted_numbers import number_for_field
-from workbench.server import log_patterns, readiness
+from workbench.server import readiness
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.launchers import launcher
 from workbench.server.launchers.launcher import Launch, LaunchedServer, launch_of, parse_launched
@@ -42,6 +42,7 @@ from workbench.server.start_times import FIRST_PHASE, PhaseClock
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.server.idle_start import IdleWatch
+    from workbench.server.log_patterns import LogScan
     from workbench.server.python_stacks import Stacks
 
 _SILENT_STEP_S = 3.0
@@ -72,7 +73,7 @@ class WatchedRun:
             record, alive=not adopted, started_unix_s=None if adopted else time.time()
         )
         self.follower = LogFollower(record.run_id)
-        self.scan = log_patterns.LogScan(record.engine)
+        self._scan: LogScan | None = None  # of its log, once that has been read
         self.started_s = None if adopted else time.monotonic()
         self._ended_s: float | None = None  # monotonic time at which the server ended
         self.seen_unix_s = time.time()  # when it was first listed
@@ -280,16 +281,28 @@ class WatchedRun:
         return batch
 
     def _search_log_lines(self, batch: LogBatch | None) -> list[str]:
-        """Search the new lines of the log for known problems, and store the findings in `scan`.
-        Return the new lines without their numbers."""
+        """Search the new lines of the log for known problems, and keep the findings. Return the new
+        lines without their numbers."""
         if batch is None or not batch.lines:
             return []
+        from workbench.server import log_patterns  # 0.4 MiB, which no ended run needs
+
+        if self._scan is None:
+            self._scan = log_patterns.LogScan(self.record.engine)
         ring, forms = self.follower.ring, log_patterns.forms_of(batch.lines)
         self._last_line = batch.lines[-1]
-        self.scan.feed(
+        self._scan.feed(
             batch.lines, forms, None if ring.skipped else ring.total - len(batch.lines) + 1
         )
         return forms
+
+    @property
+    def log_findings(self) -> tuple[Finding, ...]:
+        """The findings about the log lines read so far, in the order of the lines."""
+        return self._scan.found if self._scan is not None else ()
+
+    def _log_findings_to_act_on(self) -> tuple[Finding, ...]:
+        return self._scan.findings_to_act_on if self._scan is not None else ()
 
     def set_lost(self, why: str | None) -> None:
         """Record that the host cannot be queried, for the reason `why`. With None, record that it
@@ -324,7 +337,7 @@ class WatchedRun:
             silent_s=self._silent_for_s(),
             phase=self._start.phase,
         )
-        reason, found = self.explained or (None, self.scan.findings_to_act_on)
+        reason, found = self.explained or (None, self._log_findings_to_act_on())
         if status.state is ServerState.STOPPED:
             reason, found = status.reason, ()
         elif ending_finding(self.facts) is not None and not self.facts.alive:
@@ -337,7 +350,9 @@ class WatchedRun:
             and self.record.has_port
             and silent_s > STUCK_AFTER_S
         ):
-            stuck = log_patterns.stuck_start_findings(
+            from workbench.server.log_patterns import stuck_start_findings
+
+            stuck = stuck_start_findings(
                 self._last_line, self.record.engine, self._start.phase, silent_s
             )
             hangs = (self._with_stacks(one) for one in (self.spinning, self.idle) if one)

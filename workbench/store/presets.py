@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -279,6 +278,8 @@ class PresetLibrary:
 
 
 def _close_names(name: str, names: Iterable[str]) -> Sequence[str]:
+    from difflib import get_close_matches
+
     return get_close_matches(name, list(names), n=3, cutoff=0.5)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +33,31 @@ def test_a_screen_without_a_run_notices_the_first_one(
             await session.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_an_ended_run_is_listed_without_the_known_lines_of_logs(tmp_path: Path) -> None:
+    """They are needed when a log is read or explained, and take 0.4 MiB."""
+    make_ended(tmp_path / "workbench" / "runs", 1)
+    code = (
+        "import asyncio, sys\n"
+        "from workbench.session.session import Session\n"
+        "async def main():\n"
+        "    session = Session.of_host()\n"
+        "    await session.link.connect()\n"
+        "    await session.servers.adopt()\n"
+        "    assert len(session.state.servers) == 1\n"
+        "    print(*sys.modules)\n"
+        "    await session.close()\n"
+        "asyncio.run(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+    )
+    loaded = done.stdout.split()
+    assert "workbench.server.watched_run" in loaded, done.stderr
+    assert "workbench.server.log_patterns" not in loaded

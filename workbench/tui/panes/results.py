@@ -31,7 +31,6 @@ from workbench.tui.panes.base import Pane
 from workbench.tui.panes.result_groups import SeriesRow, group_results, series_runs
 from workbench.tui.widgets.graph import highest_of
 from workbench.tui.widgets.pick_list import PickList
-from workbench.tui.widgets.plot import BARS_UP_TO, plot_rows
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
@@ -366,7 +365,11 @@ class Results(Pane, PickList):
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         results = self.state.results
-        if width < PLOT_FROM[0] or height < PLOT_FROM[1] or len(results) <= BARS_UP_TO:
+        if width < PLOT_FROM[0] or height < PLOT_FROM[1] or not results:
+            return super().rows(width, height)
+        from workbench.tui.widgets.plot import BARS_UP_TO
+
+        if len(results) <= BARS_UP_TO:
             return super().rows(width, height)
         table = list(super().rows(TABLE_BESIDE_PLOT, height))
         plot = self._draw_plot_beside_table(width - TABLE_BESIDE_PLOT - 3, height)
@@ -384,6 +387,8 @@ class Results(Pane, PickList):
         results = self.state.results
         key = (tuple((r.id, r.output_tok_s) for r in results), marks, width, height)
         if key != self._plotted:
+            from workbench.tui.widgets.plot import plot_rows
+
             self._plotted, self._plot = key, plot_rows(results, width, height, *marks)
         return self._plot
 

@@ -73,7 +73,7 @@ def test_the_first_comparison_is_in_sight_on_a_small_terminal() -> None:
         await s.press("slash", *"eager", "enter")
         await s.until("document: partly")
         await s.press("down", "enter")
-        await s.until(lambda: s.state.plan.is_edited == 1)
+        await s.until(lambda: s.state.plan.edit_count == 1)
         await s.press("full_stop")
         await s.until("enforce-eager: on → off", "a leave out answers")
         await s.press("a", "enter")

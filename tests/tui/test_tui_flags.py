@@ -188,8 +188,10 @@ def test_a_key_applies_the_fix_of_a_finding_and_another_undoes_it(size: tuple[in
         await s.press("escape")
         launch.select((False, "tensor-parallel-size"))
         await s.press("f")
-        await s.until("press u to undo", lambda: "--data-parallel-size 4" in s.state.plan.shell())
-        assert "tensor-parallel-size" not in s.state.plan.shell()
+        await s.until(
+            "press u to undo", lambda: "--data-parallel-size 4" in s.state.plan.shell_command()
+        )
+        assert "tensor-parallel-size" not in s.state.plan.shell_command()
         assert not any(f.code == "dp-before-tp" for f in s.state.plan.findings)
         await s.press("u")
         await s.until(lambda: s.state.plan.plan.flags == before)

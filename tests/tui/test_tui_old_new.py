@@ -146,7 +146,7 @@ def test_a_flag_of_the_preset_that_was_removed_stays_in_the_list() -> None:
         ("enforce-eager", True, None),
         ("VLLM_API_KEY", "***", "***"),
     ]
-    assert view.is_edited == 2
+    assert view.edit_count == 2
 
 
 def test_changed_flags_come_first_so_that_a_small_pane_shows_them(drive: Any) -> None:

@@ -171,7 +171,7 @@ def test_an_invalid_id_keeps_the_typed_values() -> None:
         await s.press("enter")
         await s.until("saved:", lambda: any(p.id == "mine" for p in s.state.presets))
         # the plan is that preset now, and has no change to it
-        assert (s.state.plan.plan.preset_id, s.state.plan.is_edited) == ("mine", 0)
+        assert (s.state.plan.plan.preset_id, s.state.plan.edit_count) == ("mine", 0)
         assert "my title" in s.state.plan.title
 
     shown(scenario)
@@ -243,7 +243,7 @@ def test_a_message_about_the_link_does_not_replace_an_error() -> None:
         await s.until("4 x A100")
 
         async def cut() -> None:
-            with s.session.core.busy("reverting GPU settings"):
+            with s.session.core.show_busy("reverting GPU settings"):
                 raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
 
         s.app.main.services.attempt(cut())

@@ -112,8 +112,8 @@ def test_a_host_whose_servers_have_ended_is_not_called_new() -> None:
 def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def first(s: RealScreen) -> None:
         await s.until(lambda: s.state.servers_read and s.session.memory.resumed)
-        s.session.core.record("vllm serve m --api-key sesame123", "run 1")
-        with pytest.raises(SettingsError), s.session.core.busy("reverting GPU settings"):
+        s.session.core.record_command("vllm serve m --api-key sesame123", "run 1")
+        with pytest.raises(SettingsError), s.session.core.show_busy("reverting GPU settings"):
             raise SettingsError("the link was lost", host=HOST)
 
     async def second(s: RealScreen) -> None:

@@ -172,7 +172,7 @@ class PlanView:
     run_command: Command | None = None  # of the launcher that runs the server; None for a process
 
     @property
-    def is_edited(self) -> int:
+    def edit_count(self) -> int:
         """The number of flags, variables and other parts of the plan that differ from the preset."""
         return len(self.changes)
 

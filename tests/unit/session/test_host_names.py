@@ -200,7 +200,7 @@ def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
     assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)
     assert session.plans.editor.command_lines().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
     assert not session.plans.untrusted_findings()  # the user wrote hosts.toml
-    assert view.is_edited == 0
+    assert view.edit_count == 0
 
 
 def test_a_choice_kept_on_the_screen_counts_before_hosts_toml() -> None:
@@ -221,10 +221,10 @@ def test_a_saved_plan_is_that_of_its_preset_and_has_no_changes() -> None:
     session = Session.of_host()
     plan_of(session)
     session.plans.editor.set_flag("port", "9001")
-    assert session.plans.view().is_edited == 1
+    assert session.plans.view().edit_count == 1
     asyncio.run(session.plans.save_preset("my-tiny", "My tiny"))
     view = session.plans.view()
-    assert (view.plan.preset_id, view.title, view.is_edited) == ("my-tiny", "My tiny", 0)
+    assert (view.plan.preset_id, view.title, view.edit_count) == ("my-tiny", "My tiny", 0)
     assert view.plan.flag("port") == 9001
 
 
@@ -245,7 +245,7 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
         "systemd",
         {"scope": "system"},
     )
-    assert session.plans.view().is_edited == 1
+    assert session.plans.view().edit_count == 1
     editor.undo()
     assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL", "NCCL_IB_HCA"]
     session.core.host = host_names.open_host_by_name("box")

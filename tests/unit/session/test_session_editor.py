@@ -45,11 +45,11 @@ def test_undo_brings_back_an_edited_plan_over_which_a_preset_was_loaded() -> Non
 def test_edits_can_be_taken_back_and_done_again() -> None:
     editor = PlanEditor(BASE, "title")
     view = editor.view()
-    assert (view.is_edited, view.can_undo, view.can_redo, view.title) == (0, False, False, "title")
+    assert (view.edit_count, view.can_undo, view.can_redo, view.title) == (0, False, False, "title")
     editor.set_flag("max-num-seqs", "512")
     editor.set_env("VLLM_LOGGING_LEVEL", "DEBUG")
     editor.unset_flag("port")
-    assert (editor.view().is_edited, editor.view().can_undo) == (3, True)
+    assert (editor.view().edit_count, editor.view().can_undo) == (3, True)
     plans = [editor.plan]
     for _ in range(3):
         editor.undo()
@@ -137,7 +137,7 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
     assert (row.value, row.origin) == (
         "'/opt/v 1/bin/vllm'",
         Origin.EDITED,
-    ) and editor.view().is_edited == 1
+    ) and editor.view().edit_count == 1
     editor.apply_assignments(
         ["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ()
     )

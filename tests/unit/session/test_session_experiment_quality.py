@@ -75,7 +75,7 @@ class Server:
     def instrument(self, on_progress: Progress) -> Instrument:
         return Instrument(self._interface, on_progress)
 
-    async def begin(self) -> None: ...
+    async def begin_counting(self) -> None: ...
 
     async def foreign_requests_since(self) -> str:
         return ""
@@ -221,7 +221,7 @@ async def test_a_server_that_cannot_score_answers_any_more_is_not_asked_again(
     bed: Bed, db: QualityDb
 ) -> None:
     class Gone(Server):
-        async def begin(self) -> None:
+        async def begin_counting(self) -> None:
             raise BenchError("it went away")
 
     comparison = bed.comparison(db)
@@ -262,7 +262,7 @@ async def test_a_server_that_fails_in_the_middle_is_tried_again_by_a_resumed_exp
 @pytest.mark.anyio
 async def test_a_lost_link_goes_on_to_the_experiment(bed: Bed, db: QualityDb) -> None:
     class Lost(Server):
-        async def begin(self) -> None:
+        async def begin_counting(self) -> None:
             raise HostError("the link is gone")
 
     bed.servers["A0"] = Lost("A0", 3.0)

@@ -25,7 +25,7 @@ class Watch:
     def __init__(self, *counts: int | None) -> None:
         self._counts = iter(counts)
 
-    async def read(self) -> EngineMetrics:
+    async def read_counters(self) -> EngineMetrics:
         count = next(self._counts)
         absent = {"requests_finished": "llama.cpp does not report this metric"} if not count else {}
         return EngineMetrics(requests_finished=count, absent=absent)

@@ -127,7 +127,7 @@ def test_only_a_server_of_the_host_takes_the_lock_of_the_host(url: str, locked: 
         held.append("box")
         yield
 
-    lock = SimpleNamespace(hold=hold)
+    lock = SimpleNamespace(hold_lock=hold)
     session = SimpleNamespace(host=SimpleNamespace(name="box"), measurement_lock=lock)
     side = ComparedSide(cast(Any, session), url=url)
 

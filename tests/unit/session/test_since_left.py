@@ -155,7 +155,7 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
         own_files_read.set()
         session = OpeningSession(
             core=core,
-            _look_for_left=nothing,
+            _look_for_left_results=nothing,
             _own_files_read=own_files_read,
             results=SimpleNamespace(look_elsewhere=look_elsewhere),
             memory=SimpleNamespace(left_unix_s=LEFT_S),

@@ -140,7 +140,7 @@ class Presets(Pane, PickList):
                 (" broken", "bad"),
             )
         tail = "o" if item.own else " "
-        if loaded and plan is not None and plan.is_edited:
+        if loaded and plan is not None and plan.edit_count:
             tail = "*"
         engine, size = item.engine, LONG
         if width < 44:

@@ -168,16 +168,16 @@ def _draw_curve(
     heights = [p.y for p in every]
     low, high, ticks = _nice_ticks(min(heights), max(heights), max(2, height // 4))
     if joined and len(points) > 1:
-        line = figure.send_signal(x, y, marker="hd")
+        line = figure.signal(x, y, marker="hd")
         line.lines()
         figure.draw(line)
     if limit is not None:
-        line = figure.send_signal([limit, limit], [low, high], marker=G.rule)
+        line = figure.signal([limit, limit], [low, high], marker=G.rule)
         line.lines()
         figure.draw(line)
     for sign in dict.fromkeys(p.sign for p in every):
         chosen = [p for p in every if p.sign == sign]
-        figure.draw(figure.send_signal([p.x for p in chosen], [p.y for p in chosen], marker=sign))
+        figure.draw(figure.signal([p.x for p in chosen], [p.y for p in chosen], marker=sign))
     figure.ruler("y").lim(low, high)
     if len(set(x)) == 1:
         figure.ruler("x").lim(x[0] - 1, x[0] + 1)

@@ -262,9 +262,9 @@ def _plan_runs(view: PlanView, *, brief: bool) -> Row:
     name = view.plan.preset_id or view.plan.model or "plan"
     if brief:
         name = preset_name(name, view.plan.engine)
-    if not view.is_edited:
+    if not view.edit_count:
         return ((name, "text"),)
-    return ((name, "text"), (f" *{view.is_edited}", "warn"))
+    return ((name, "text"), (f" *{view.edit_count}", "warn"))
 
 
 def _unapplied_rows(state: SessionState, *, brief: bool) -> list[Row]:

@@ -321,7 +321,7 @@ def test_lines_that_differ_only_in_numbers_are_searched_once(
 def test_lines_made_to_match_the_prefilter_are_searched_in_one_pass() -> None:
     nasty = [
         "unsupported out of memory is not supported version mismatch " + "NCCL gloo " * 300
-    ] * 500
+    ] * 50
     assert match_lines(nasty) == match_lines(nasty[:1])
 
 

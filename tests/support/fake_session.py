@@ -322,7 +322,7 @@ class FakeSession(FakeMeasuring):
         self.results.timelines = FakePart(get=self.no_timeline)
         self.answers_cost = ""  # of a restart
         self.compared: tuple[QualityResult, ...] = ()  # comparisons of answers, newest first
-        self.results.quality = self.quality_comparisons
+        self.results.list_quality_results = self.quality_comparisons
         # the time of the readings
         self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))
         self.missing: dict[str, Mapping[str, Any]] = {}

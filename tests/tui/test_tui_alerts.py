@@ -50,7 +50,7 @@ def views() -> list[RuleView]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_the_page_begins_with_what_is_wrong_now(drive: Any, size: tuple[int, int]) -> None:
     async def scenario(d: Any) -> None:
-        d.session.alerts.rows = views
+        d.session.alerts.rule_rows = views
         d.session.alerts.config = AlertsConfig(webhook=("all",))
         d.session.push(alerts=(HOT,))
         await d.press("exclamation_mark")

@@ -316,6 +316,7 @@ class FakeSession(FakeMeasuring):
             setattr(
                 self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs})
             )
+        self.plans.begin_to_load_parts = lambda: None
         self.gpu.guard, self.bench.asked = self.guard, None
         self.servers.supervisor = FakePart(installed=lambda run_id: None)
         self.results.has_older = False

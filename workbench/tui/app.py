@@ -30,7 +30,6 @@ class WorkbenchApp(ThemedApp):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self._is_used = False  # a key was pressed
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.session)
@@ -51,18 +50,12 @@ class WorkbenchApp(ThemedApp):
             return True
         if not isinstance(self.screen, OrderedKeys):
             return False
-        self._note_use()
+        self.session.plans.begin_to_load_parts()
         try:
             return await self._run_key(event, self.screen.working)
         except Exception as error:  # of an action: a message shows it, and the screen continues
             self.main.services.explain(error)
             return True
-
-    def _note_use(self) -> None:
-        """At the first key, begin to load what a plan needs. An idle screen does without it."""
-        if not self._is_used:
-            self._is_used = True
-            self.session.core.spawn(asyncio.to_thread(self.session.plans.load_parts))
 
     async def _run_key(self, event: events.Key, working: bool) -> bool:
         await self.main.page_opened()  # the key is for the page that the key before has opened

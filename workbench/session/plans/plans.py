@@ -7,6 +7,7 @@ plan is imported where it is used: with the flags of the engines it takes 0.6 Mi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -47,6 +48,11 @@ _PARTS = (
 )
 
 
+def _load_parts() -> None:
+    for name in _PARTS:
+        import_module(f"workbench.{name}")
+
+
 class Plans:
     """Holds the plan under edit, with which the next server is started, and shows it in the
     session's state after each change. `current` is the editor of that plan, None if no plan is
@@ -64,15 +70,16 @@ class Plans:
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         # id of a preset, what its server lacks of it
         self._of_run: tuple[str | None, Sequence[str]] = (None, ())
+        self._loads_parts = False
         telemetry.on_gpus_changed.append(self._have_gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
-    @staticmethod
-    def load_parts() -> None:
-        """Import what edits and checks a plan. A screen does so in a thread once its user presses a
-        key, so that the first preset does not wait for it."""
-        for name in _PARTS:
-            import_module(f"workbench.{name}")
+    def begin_to_load_parts(self) -> None:
+        """Begin to import what edits and checks a plan, in a thread. A screen does so at each key: an
+        idle one does without these modules, and the first preset does not wait for them."""
+        if not self._loads_parts:
+            self._loads_parts = True
+            self._core.spawn(asyncio.to_thread(_load_parts))
 
     @property
     def editor(self) -> PlanEditor:

@@ -177,6 +177,8 @@ class BenchSummary:
         # earlier versions stored 0 for an import without a duration; no requests take 0 s
         if self.duration_s == 0 and self.requests_ok:
             object.__setattr__(self, "duration_s", None)
+            reason = {"duration_s": "the imported file has no duration"}
+            object.__setattr__(self, "absent", {**self.absent, **reason})
 
     @property
     def broken_text(self) -> TextFinding | None:

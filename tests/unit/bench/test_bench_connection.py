@@ -92,7 +92,7 @@ def test_a_time_by_a_wall_clock_that_was_set_back_is_not_believed(
     assert clock.unstamped_read
     clock.unstamped_read = False
     clocks.now += 1_000_000
-    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
+    assert clock.receive_time_ns(kernel_time(clocks.wall - 700)) == clocks.now - 700
     assert not clock.unstamped_read
 
 

@@ -233,7 +233,7 @@ time.sleep(0.05){stays}"""
 RUNS_IT = """
 import asyncio, sys
 from workbench.bench import own_command
-asyncio.run(own_command.run(sys.argv[1:], {}))
+asyncio.run(own_command.run_command(sys.argv[1:], {}))
 """
 
 

@@ -72,7 +72,7 @@ class Server:
         self._interface = Flat(gap, failing)
         self.busy = ""
 
-    def instrument(self, on_progress: Progress) -> Instrument:
+    def make_instrument(self, on_progress: Progress) -> Instrument:
         return Instrument(self._interface, on_progress)
 
     async def begin_counting(self) -> None: ...

@@ -19,7 +19,7 @@ NO_PERMISSION_ANSWER = re.compile(
     "insufficient permissions|does not have permission", re.IGNORECASE
 )
 REFUSED_ROOT_TEXT = (
-    "NO_PERMISSION_ANSWER: the driver does not accept this root, as in an unprivileged container or one "
+    "NO_PERMISSION: the driver does not accept this root, as in an unprivileged container or one "
     "without "
     "CAP_SYS_ADMIN: change settings on the machine that runs it"
 )

@@ -451,7 +451,8 @@ def _answer_text_in(document: dict[str, Any]) -> str:
     """Return the text of the answer in one of its JSON objects."""
     choices = document.get("choices")
     if isinstance(choices, list):
-        parts = [one.get("delta") or one.get("message") or one.get("text") for one in choices]
+        answers = [one for one in choices if isinstance(one, dict)]
+        parts = [one.get("delta") or one.get("message") or one.get("text") for one in answers]
         return "".join(map(_text_of_content, parts))
     for name in ("content", "delta", "text"):
         if document.get(name):

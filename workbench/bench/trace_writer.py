@@ -116,6 +116,9 @@ def _trace_line_of(
     except LeftOutError as left:
         totals.left[str(left)] += 1
         return ""
+    except Exception as error:  # of what others sent: the requests after it are still captured
+        totals.left[f"it could not be read ({type(error).__name__})"] += 1
+        return ""
     totals.add_exchange(row, usage, whole=exchange.whole)
     return row.trace_line()
 

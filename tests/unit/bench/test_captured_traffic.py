@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from workbench.bench import captured_traffic, trace_file
+from workbench.bench import captured_traffic, trace_file, trace_writer
 from workbench.bench.captured_traffic import CapturedRow, CapturedTraffic, LeftOutError
+from workbench.bench.passed_traffic import Exchange
 
 CHAT = "/v1/chat/completions"
 Message = dict[str, Any]
@@ -159,9 +160,27 @@ def test_a_request_without_a_row_says_why(path: str, body: Any, why: str) -> Non
 
 
 def test_an_answer_without_a_token_has_no_row() -> None:
-    for answer in (b"", b"data: {", usage(40, 0)):
+    for answer in (b"", b"data: {", usage(40, 0), b'data: {"choices":["a"]}'):
         with pytest.raises(LeftOutError, match="ended before the first token"):
             Clock().row(MESSAGES, answer)
+
+
+def test_a_request_nested_too_deep_is_counted_as_left_out() -> None:
+    deep = b"[" * 600 + b"]" * 600
+    request = b'{"messages":[{"role":"user","content":' + deep + b"}]}"
+    exchange = Exchange(
+        begin_s=1.0,
+        end_s=2.0,
+        path=CHAT,
+        request=request,
+        status=200,
+        encoding="",
+        answer=usage(40, 7),
+        whole=True,
+    )
+    totals = trace_writer._Totals()
+    assert trace_writer._trace_line_of(CapturedTraffic(), totals, exchange, 0.0) == ""
+    assert totals.left == {"it could not be read (RecursionError)": 1}
 
 
 def test_a_length_that_no_trace_may_have_has_no_row() -> None:

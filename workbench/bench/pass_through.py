@@ -35,7 +35,7 @@ FRAME = struct.Struct("=dIIB")
 CLIENT_SENT, SERVER_SENT, ENDED, REFUSED, UNTOLD, TOTALS_WANTED, DRAINING = range(7)
 ANY_NUMBER = -1  # of frames
 _ROOM_BYTES = 1 << 16
-_MAX_PIPELINED_REQUESTS = 256 << 20  # bytes that wait for the reader of the frames
+_MAX_UNREAD_BYTES = 256 << 20  # bytes that wait for the reader of the frames
 _CONNECT_MS = 10_000
 _ACCEPT_RETRY_S = 1.0
 _OPEN, _OPENING = (0, errno.EISCONN), (errno.EINPROGRESS, errno.EALREADY)
@@ -302,7 +302,7 @@ class PassThrough:
         """Tell what happened on a connection."""
         if joined.untold:
             return
-        if len(self._unsent) + len(data) > _MAX_PIPELINED_REQUESTS:
+        if len(self._unsent) + len(data) > _MAX_UNREAD_BYTES:
             joined.untold, kind, data = True, UNTOLD, b""
         joined.told += 1
         self._send_frame(kind, joined.number, data)

@@ -342,7 +342,7 @@ def test_bytes_that_nobody_reads_do_not_hold_back_the_traffic() -> None:
 
 
 def test_what_is_beyond_the_limit_is_passed_on_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_through, "_MAX_PIPELINED_REQUESTS", 1 << 20)
+    monkeypatch.setattr(pass_through, "_MAX_UNREAD_BYTES", 1 << 20)
     body = bytes(1 << 22)
 
     async def answer(reader: Reader, writer: Writer) -> None:

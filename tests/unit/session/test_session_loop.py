@@ -207,7 +207,7 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
 def test_after_an_invalid_result_only_the_step_says_why_nothing_was_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measurement, "is_decided_by_cache", lambda *_: "the prefix cache answered")
+    monkeypatch.setattr(measurement, "why_decided_by_cache", lambda *_: "the prefix cache answered")
 
     async def scenario(session: Session) -> None:
         await ready(session)

@@ -25,7 +25,7 @@ from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.measurement import Measurement, is_decided_by_cache
+from workbench.session.bench.measurement import Measurement, why_decided_by_cache
 from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.session import Session
 from workbench.store import paths
@@ -45,9 +45,9 @@ def test_the_token_that_begins_a_text_is_not_a_prompt_that_the_cache_answered() 
     """llama.cpp counts it as cached: each run of an experiment after its first one was refused."""
     spec = BenchSpec(url="", model="m", endpoint="completions", input_tokens=32, prompt_words=8)
     begun = EngineDuring(prompt_tokens=815, prefix_hit_tokens=26)
-    assert is_decided_by_cache(spec, begun, 26) is None
+    assert why_decided_by_cache(spec, begun, 26) is None
     whole = EngineDuring(prompt_tokens=815, prefix_hit_tokens=800)
-    assert "98 % of the prompt tokens" in str(is_decided_by_cache(spec, whole, 26))
+    assert "98 % of the prompt tokens" in str(why_decided_by_cache(spec, whole, 26))
 
 
 async def started(session: Session, preset: str, **flags: str) -> str:

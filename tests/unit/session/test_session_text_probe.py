@@ -40,7 +40,7 @@ from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.bench.answer_client import AnswerClient
-from workbench.session.bench.text_probe import TextProbe, is_nonsense_expected
+from workbench.session.bench.text_probe import TextProbe, why_nonsense_is_expected
 
 REFUSED = {  # kind of text -> the code of the finding that makes the result invalid
     "bang": DEGENERATE,
@@ -214,10 +214,10 @@ def test_which_models_need_no_sense() -> None:
     spec = BenchSpec("http://h", "m")
     plan = LaunchPlan("vllm", "m")
     facts = ModelFacts("m", weight_bytes=5e6)
-    assert is_nonsense_expected(spec, plan) == is_nonsense_expected(spec, None) == ""
-    assert "random" in is_nonsense_expected(replace(spec, random_weights=True), None)
-    assert "dummy" in is_nonsense_expected(spec, plan.with_flag("load-format", "dummy"))
-    assert "5 MB" in is_nonsense_expected(spec, replace(plan, model_facts=facts))
+    assert why_nonsense_is_expected(spec, plan) == why_nonsense_is_expected(spec, None) == ""
+    assert "random" in why_nonsense_is_expected(replace(spec, random_weights=True), None)
+    assert "dummy" in why_nonsense_is_expected(spec, plan.with_flag("load-format", "dummy"))
+    assert "5 MB" in why_nonsense_is_expected(spec, replace(plan, model_facts=facts))
 
 
 def test_usage_is_compared_with_an_earlier_result() -> None:

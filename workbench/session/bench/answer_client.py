@@ -175,7 +175,7 @@ class _AnswerExchange:
         if data:
             self.body += self.response.feed(data)
         else:
-            self._is_at_end()
+            self._note_end()
         if len(self.body) > _MAX_ANSWER_BYTES:
             raise HttpError(f"the server's answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
         if self.response.complete:
@@ -195,7 +195,7 @@ class _AnswerExchange:
         beats = self._loop.time() // _READ_INTERVAL_S + 1
         self._next_read = self._loop.call_at(beats * _READ_INTERVAL_S, self._on_ready)
 
-    def _is_at_end(self) -> None:
+    def _note_end(self) -> None:
         if not self.response.received:
             raise ConnectionResetError("the server closed the connection without an answer")
         self.response.end_input()

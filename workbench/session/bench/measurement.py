@@ -42,7 +42,7 @@ from workbench.session.bench.text_probe import (
     PROBE_PART_S,
     AbandonedRequests,
     TextProbe,
-    is_nonsense_expected,
+    why_nonsense_is_expected,
 )
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.state import PREPARING_PHASE
@@ -73,7 +73,7 @@ _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache deci
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
 
-def is_decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
+def why_decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
     """Return why a result of `requests` requests is invalid because more than _CACHED_SHARE of its
     prompt tokens came from the engine's prefix cache; None if it is not. Cached tokens that all
     prompts begin with do not count: a chat template, or the token that begins a text."""
@@ -174,7 +174,7 @@ class Measurement:
             )
             client = stack.enter_context(closing(AnswerClient(self._spec, self._api_key())))
             self._probe = TextProbe(
-                client, self._spec, is_nonsense_expected(self._spec, self._server.plan)
+                client, self._spec, why_nonsense_is_expected(self._spec, self._server.plan)
             )
             measured = await (
                 self._measure_with_optional_meter
@@ -380,7 +380,7 @@ class Measurement:
         if spec.api_key_env and (key := self._api_key()):
             env[spec.api_key_env] = key
         there = self._load.url_there if started.client == "host" else spec.url
-        no_language = bool(is_nonsense_expected(spec, self._server.plan))
+        no_language = bool(why_nonsense_is_expected(spec, self._server.plan))
         outcome = await runner.run_load(
             replace(spec, url=there, random_weights=no_language),
             on_progress=self._on_progress,
@@ -450,7 +450,7 @@ class Measurement:
             )
         reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
         notes += reuse.notes
-        cached = is_decided_by_cache(outcome.spec, during, _counts_of_sent_load(summary)[0])
+        cached = why_decided_by_cache(outcome.spec, during, _counts_of_sent_load(summary)[0])
         if cached and not any("cache" in reason for reason in invalid):
             invalid.append(cached)
         return replace(

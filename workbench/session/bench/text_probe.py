@@ -88,7 +88,7 @@ class AbandonedRequests(NamedTuple):
         )
 
 
-def is_nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
+def why_nonsense_is_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
     """Return why the text of a server's model need not be language; "" if it must be."""
     if spec.random_weights:
         return "its weights are random (--random-weights)"

@@ -34,7 +34,7 @@ class PathsReport:
     simulated: bool
 
     @property
-    def is_untried(self) -> tuple[Finding, ...]:
+    def untried_paths(self) -> tuple[Finding, ...]:
         """The findings that say why nothing was copied. Empty if data was copied."""
         return () if self.paths.was_tried else self.findings
 

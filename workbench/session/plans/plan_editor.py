@@ -274,7 +274,7 @@ class PlanEditor:
         plan = self.effective_plan
         return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
 
-    def run_command_words(self) -> Command | None:
+    def run_command(self) -> Command | None:
         """Return the command with which the plan's launcher starts the server, with secrets masked.
         RUN stands for the run id, which is not known before the start. None if Workbench starts the
         server as a process without a launcher, or if no command can be made."""
@@ -487,7 +487,7 @@ class PlanEditor:
                 for f in findings
             ),
             command=mask_command(command) if command is not None else None,
-            run_command=self.run_command_words(),
+            run_command=self.run_command(),
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
             total_flags=len(self.catalog.flags),

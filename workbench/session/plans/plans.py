@@ -71,7 +71,7 @@ class Plans:
         # id of a preset, what its server lacks of it
         self._of_run: tuple[str | None, Sequence[str]] = (None, ())
         self._loads_parts = False
-        telemetry.on_gpus_changed.append(self._have_gpus_changed)
+        telemetry.on_gpus_changed.append(self._update_gpus_of_plan)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
     def begin_to_load_parts(self) -> None:
@@ -339,7 +339,7 @@ class Plans:
         nodes = len(self.current.plan.nodes) if self.current is not None else 0
         return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
 
-    def _have_gpus_changed(self) -> None:
+    def _update_gpus_of_plan(self) -> None:
         if self.current is not None:
             self.current.around = replace(self.current.around, gpus=self._gpus_to_check())
             self.show()

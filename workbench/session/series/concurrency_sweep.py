@@ -26,8 +26,8 @@ from workbench.session.series.sweep_parts import (
 from workbench.session.series.sweep_progress import (
     SweepDesign,
     SweepProgress,
-    is_broken,
     stored_shape,
+    why_broken,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ConcurrencySweep(SweepDesign):
         results = await self.progress.measure_point(run, bench)
         await self.progress.save()
         point = self.progress.sweep.points[run]
-        if not results or is_broken(results[0]):  # an invalid result does not end the sweep
+        if not results or why_broken(results[0]):  # an invalid result does not end the sweep
             raise SeriesEndedEarly(f"{point.label} failed: {point.error}")
         if failed := results[0].summary.requests_failed:
             self.progress.add_note(f"{point.label}: {count_of(failed, 'request')} failed")

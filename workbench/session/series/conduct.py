@@ -59,7 +59,7 @@ class SeriesEnding:
     cause: BaseException | None = None
 
     @property
-    def is_unexpected(self) -> BaseException | None:
+    def unexpected_error(self) -> BaseException | None:
         """An error that is none of the user's or of a host's: the caller raises it, once the series
         is stored."""
         expected = (WorkbenchError, SeriesEndedEarly)
@@ -68,7 +68,7 @@ class SeriesEnding:
 
 async def conduct_series(design: Design[Run]) -> SeriesEnding:
     """Carry out a series, and return how it ended. Raises nothing, so that the caller can
-    store the series whatever happened (SeriesEnding.is_unexpected)."""
+    store the series whatever happened (SeriesEnding.unexpected_error)."""
     try:
         try:
             await design.prepare()

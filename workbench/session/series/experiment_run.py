@@ -206,7 +206,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             self._use_answers(await self._answers.end(done=ending.state == SeriesState.DONE))
         self._note_ending(ending)
         await self._save(self.experiment)
-        unexpected = ending.is_unexpected
+        unexpected = ending.unexpected_error
         if unexpected is not None and not isinstance(unexpected, asyncio.CancelledError):
             raise unexpected
         return self.experiment

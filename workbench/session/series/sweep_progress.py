@@ -167,7 +167,7 @@ class SweepProgress:
         self.change_point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
-            while len(found) < runs and not (found and _is_useless(found[-1])):
+            while len(found) < runs and not (found and _why_useless(found[-1])):
                 found.append(await self.run_once(index, bench))
         except (BenchCancelled, HostUnreachable):  # the value itself is not to blame
             raise
@@ -197,7 +197,7 @@ class SweepProgress:
         self.check_stop()
         result = await self._results.get(await bench())
         why = refusal(result)
-        if why and not is_broken(result):
+        if why and not why_broken(result):
             self.add_note(f"{self.sweep.points[index].label}: measured again ({why})")
             self.check_stop()
             result = await self._results.get(await bench())
@@ -224,7 +224,7 @@ class SweepDesign(Design[int]):
         self.progress.check_time(self.needs_s(run), label)
 
 
-def is_broken(result: BenchResult) -> str | None:
+def why_broken(result: BenchResult) -> str | None:
     """Return why a result shows that the server does not work, such as too many failed requests;
     None if the server works."""
     summary = result.summary
@@ -239,16 +239,16 @@ def is_broken(result: BenchResult) -> str | None:
     return None
 
 
-def _is_useless(result: BenchResult) -> str | None:
+def _why_useless(result: BenchResult) -> str | None:
     """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
     invalid = result.summary.refused
-    return is_broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
+    return why_broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 
 
 def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
     """Return the fields of one point of a sweep by name: its state, and the means of the metrics of
     its `results`. The point is failed if one of the results cannot be used."""
-    error = next(filter(None, map(_is_useless, results)), None)
+    error = next(filter(None, map(_why_useless, results)), None)
     each = [
         {**_values_of_summary(result.summary), "limit_pct": pct_of_speed_limit(result)}
         for result in results

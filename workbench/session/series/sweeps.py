@@ -358,8 +358,8 @@ class Sweeps:
         self._end_sweep(progress, ending, planned)
         await progress.save()
         await self._parts.results.refresh()  # their rows say what the sweep has found
-        if ending.is_unexpected is not None:
-            raise ending.is_unexpected
+        if ending.unexpected_error is not None:
+            raise ending.unexpected_error
         return progress.sweep
 
     def _end_sweep(

@@ -161,7 +161,7 @@ class Tune(FlagSweep):
             if self._is_out_of_time(run):
                 self._skip_for_time()
                 break
-            if (why := self._is_known_to_fail(run)) is None:
+            if (why := self._why_known_to_fail(run)) is None:
                 return run
             self.progress.change_point(run, state=PointState.FAILED, error=why)
         if self._current_block_number == 1 and not self._is_time_up:
@@ -265,7 +265,7 @@ class Tune(FlagSweep):
     def _current_block_number(self) -> int:
         return max(entry_of_point_label(point.label)[0] for point in self.progress.sweep.points)
 
-    def _is_known_to_fail(self, run: int) -> str | None:
+    def _why_known_to_fail(self, run: int) -> str | None:
         """Return why a server needs no start to know that it would fail; None if it may work."""
         _, entry = entry_of_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine

@@ -774,7 +774,7 @@ class Servers:
         nodes = editor.node_commands() if self._on_cluster else ()
         for node, its in nodes or ((None, command),):
             where = f"{node.node_title} on {node.name}, " if node else ""
-            shown = mask_command(its) if node else editor.run_command_words() or mask_command(its)
+            shown = mask_command(its) if node else editor.run_command() or mask_command(its)
             self._core.record_command(shown.shell(), f"{where}run {status.run_id}")
         self._follow_run(status.run_id)
         return status

@@ -255,7 +255,7 @@ class HostController(Controller):
         async def copy() -> None:
             from workbench.session.hosts.gpu_paths import try_paths
 
-            for finding in (await try_paths(self.session)).is_untried:
+            for finding in (await try_paths(self.session)).untried_paths:
                 self.say(finding.text, finding.level, finding.fix)
 
         self.services.pages.open(page)

@@ -252,19 +252,27 @@ def _first_keys(width: int, without_gpu: bool) -> Row:
     return fit_row(tuple(row), width)
 
 
+def _cut_rows(rows: list[Row], most: int, room: int) -> list[Row]:
+    """Return the first `most` rows, of which the last one says if rows are left out."""
+    if len(rows) <= most:
+        return rows
+    kept = rows[:most]
+    kept[-1] = (*fit_row(kept[-1], room - 1), (G.more, "text"))
+    return kept
+
+
 def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
-    """Return a message with its next step below it. If both take more than `most` rows, the message
-    is cut."""
+    """Return a message with its next step below it. If both take more than `most` rows, the next step
+    is cut to the rows that the message leaves, at least one, and then the message."""
     sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
     lines = paragraph_rows(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
     after: list[Row] = []
     if notice.next_step:
         after = paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
-    if most is not None and len(lines) + len(after) > most:
-        after = after[: most - 1]
-        lines = lines[: most - len(after)]
-        lines[-1] = (*fit_row(lines[-1], room - 1), (G.more, "text"))
+    if most is not None:
+        after = _cut_rows(after, max(1, most - len(lines)), room) if after else after
+        lines = _cut_rows(lines, most - len(after), room)
     if notice.level in (Level.HINT, Level.INFO):
         role = "good"
     return rows_beside_label(f"{sign} ", role, [*lines, *after])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from workbench.advisor.gpu_rules import THERMAL, has_stuck_clock
+from workbench.advisor.gpu_rules import THERMAL_REASONS, has_stuck_clock
 from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import QUIET_REASONS
@@ -30,7 +30,7 @@ class LiveFacts:
 
 
 def measure_heat_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
-    return _driver_names_reason(sample, THERMAL)
+    return _driver_names_reason(sample, THERMAL_REASONS)
 
 
 def measure_hardware_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:

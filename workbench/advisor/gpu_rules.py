@@ -15,7 +15,7 @@ from workbench.model.settings import POWER_LIMIT, label_of, split_key
 
 _POWER_CAP = "SW power cap"
 # "HW slowdown" alone can also be a power brake
-THERMAL = ("SW thermal slowdown", "HW thermal slowdown")
+THERMAL_REASONS = ("SW thermal slowdown", "HW thermal slowdown")
 _OFTEN = 0.2  # share of a run
 _AT_LIMIT = 0.97  # of the power limit
 _BELOW_LIMIT = 0.93
@@ -192,7 +192,7 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
     gpu = facts.gpu_during
     if gpu is None:
         return
-    reasons = {name: facts.fraction_of_run_limited_by(name) for name in THERMAL}
+    reasons = {name: facts.fraction_of_run_limited_by(name) for name in THERMAL_REASONS}
     shares = {name: share for name, share in reasons.items() if share > 0.01}
     limits = [g.temperature_slowdown_c for g in facts.gpus if g.temperature_slowdown_c]
     fix = (

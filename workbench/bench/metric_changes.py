@@ -36,7 +36,7 @@ _COMPARED_LATENCIES = tuple(
 )
 _LATENCY_STATISTICS = ("mean", *COMPARED_PARTS)
 
-_RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
+_WINDOW_RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
 # drivers report whole watts or few digits; kernel timestamps have jitter
 _RESOLUTION_BY_UNIT = {"W": 0.5, "ms": 0.01}
 
@@ -55,7 +55,7 @@ class ResultMetric:
         """Return the smallest relative difference from `value` that one run can measure, for
         example 0.0005 (0.05 %). A smaller difference means nothing, even if several runs happen to
         agree more closely."""
-        return max(_RESOLUTION_SHARE, _RESOLUTION_BY_UNIT.get(self.unit, 0.0) / value)
+        return max(_WINDOW_RESOLUTION_SHARE, _RESOLUTION_BY_UNIT.get(self.unit, 0.0) / value)
 
     def value_in(self, summary: BenchSummary) -> float | None:
         """Return this metric's value in `summary`, or None if it was not measured."""

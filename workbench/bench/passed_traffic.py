@@ -254,7 +254,7 @@ class _Connection:
         self._traffic.hear(told)
 
     def stop_reading(self) -> None:
-        """Read nothing of what comes from now on."""
+        """Stop to parse this connection, and forget its requests."""
         if not self.reads:
             return
         self.reads = False

@@ -229,7 +229,8 @@ def _withheld_latencies(
 def _absent_metric_reasons(
     spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]
 ) -> dict[str, str]:
-    """Return {metric name: reason} for each metric that is None."""
+    """Return {metric name: reason} for the energy metrics, which come later, and for each metric
+    that is None and exists without a request rate."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY_REASON)
     for name, value in metrics.items():
         if value is None and name not in _METRICS_OF_RATE:

@@ -25,7 +25,7 @@ from workbench.model.watch import MEMORY, SPEED, START, Loss
 
 FIRST_PAIRS, MOST_FIRST_PAIRS, SECOND_PAIRS = 3, 8, 16
 ALPHA_PER_NIGHT = 0.001
-_LIKELY_LOSS_P = 0.15  # p of the first experiment below which the second one is made
+_MAX_P_OF_LIKELY_LOSS = 0.15  # p of the first experiment below which the second one is made
 _REPEATED_LOSS_P = 0.05  # p of the second experiment alone
 # by measure: its share of the level, and the smallest loss in percent that matters
 ALPHA_WEIGHTS = {SPEED: 0.8, START: 0.1, MEMORY: 0.1}
@@ -59,7 +59,7 @@ def _is_loss_likely(measure: str, losses: Losses) -> bool:
     p = p_value_of_loss(losses)
     return (
         p is not None
-        and p < _LIKELY_LOSS_P
+        and p < _MAX_P_OF_LIKELY_LOSS
         and _mean_loss_percent(losses) >= MIN_LOSS_PCT[measure] / 2
     )
 

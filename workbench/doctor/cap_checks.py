@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from workbench.advisor.gpu_rules import THERMAL, has_stuck_clock
+from workbench.advisor.gpu_rules import THERMAL_REASONS, has_stuck_clock
 from workbench.doctor.examination import Examination
 from workbench.doctor.table import limit_with_source, table_data
 from workbench.model.findings import Finding, Level
@@ -34,7 +34,7 @@ def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
             f"{margin:.0f} °C below its highest" if margin is not None else "",
         ]
         state = ", ".join(filter(None, parts))
-        heat = any(reason in THERMAL for reason in named)
+        heat = any(reason in THERMAL_REASONS for reason in named)
         fix = "improve the cooling, or lower the power limit: workbench gpu set --power-limit W"
         if not heat:
             fix = "sudo nvidia-smi -q -d PERFORMANCE names the counters of each reason"

@@ -10,7 +10,7 @@ argv[1]: {"case_s": limit of one case, "total_s": no case begins later, "words":
 4 bytes, "backend": "nccl", or "gloo" for a collective on the CPU alone}
 stdout, one JSON document per line:
 {"torch", "cuda", "nccl", "devices": [{"name", "uuid"}], "peer": [[can copy directly]]}   first
-{"case": "pair", "a", "b", ...}              of each pair of devices, see `copies_of_pair`
+{"case": "pair", "a", "b", ...}              of each pair of devices, see `check_pair_copies`
 {"case": "all-reduce", "p2p": bool, ...}     see `all_reduce`
 {"error": reason}                            if nothing can be tried
 
@@ -98,7 +98,7 @@ class Trial:
         count = len(seen.get("devices", ()))
         for a in range(count):
             for b in range(a + 1, count):
-                found = self.tried([partial(copies_of_pair, self.torch, a, b, self.words)])
+                found = self.tried([partial(check_pair_copies, self.torch, a, b, self.words)])
                 say(self.out, {"case": "pair", "a": a, "b": b, **found})
         if count > 1:
             found = self.reduce(count, True)
@@ -229,7 +229,7 @@ def devices(torch: Any) -> dict[str, Any]:
     return found
 
 
-def copies_of_pair(torch: Any, a: int, b: int, words: int) -> dict[str, Any]:
+def check_pair_copies(torch: Any, a: int, b: int, words: int) -> dict[str, Any]:
     """Copy from GPU `a` to GPU `b` and back, and compare all bytes on the CPU. Return
     {"copies": [of each direction {"source", "target", "wrong_bytes", "first_wrong": position of the
     first wrong byte, "sender_wrong_bytes": those that were wrong before the copy, "gb_s"}]}."""

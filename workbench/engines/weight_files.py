@@ -15,7 +15,12 @@ from typing import Any
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import WeightParts
 
-_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}  # types that hold one weight per number
+_BITS_OF_UNQUANTIZED = {
+    "F64": 64,
+    "F32": 32,
+    "F16": 16,
+    "BF16": 16,
+}  # types that hold one weight per number
 _LARGEST = 2**50
 _PARTS = (  # the first that matches a tensor's name; the rest is dense
     (
@@ -76,7 +81,7 @@ def _tensor_of_entry(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     ):
         return None
     size = where[1] - where[0]
-    bits = _BITS.get(str(entry.get("dtype")))
+    bits = _BITS_OF_UNQUANTIZED.get(str(entry.get("dtype")))
     if size <= 0:
         return None
     values = size * 8 // bits if bits else None

@@ -27,7 +27,7 @@ class LoginQuestion:
     stays_here: bool = False
 
     @property
-    def asks(self) -> str:
+    def heading(self) -> str:
         return f"The server {self.host} asks:"
 
     @property
@@ -43,7 +43,7 @@ class LoginQuestion:
             return f"{self.prompt}: "
         width = max(20, min(columns, _MOST_WIDTH) - len(MARGIN) - 1)
         rows = [f"{MARGIN}{row}" for line in self.said for row in _wrap_server_line(line, width)]
-        return "\n".join([self.asks, *rows, f"{self.prompt}: "])
+        return "\n".join([self.heading, *rows, f"{self.prompt}: "])
 
 
 # Asks the user for a passphrase, password or code. Returns None if the user declines.

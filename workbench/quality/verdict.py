@@ -402,7 +402,7 @@ def measures_of(
         tested += map(_drop_test, of_part) if only_shown else of_part
     of_answers = [_fork_measure(forks, forks_floor)] if forks is not None else []
     if answers is not None and answers.score_triples():
-        of_answers.append(_answer_score_measure(answers))
+        of_answers.append(_test_answer_scores(answers))
     # Two measures of the same answers count as one, so that scores of texts find as much as without.
     sharing = sum(one.p is not None for one in of_answers)
     tested += [replace(one, weight=1 / max(1, sharing)) for one in of_answers]
@@ -472,7 +472,7 @@ def _fork_measure(forks: ForkCount, floor: ForkCount | None) -> _Tested:
     return _Tested(shown, p_value_of_more_forks(forks, floor) if floor is not None else None)
 
 
-def _answer_score_measure(answers: ScoredAnswers) -> _Tested:
+def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
     """Return by how much less or more probable A finds the answers of B than its own. Those are both
     of its own, if it wrote twice: which of two equal ones was written first says nothing."""
     trios = answers.score_triples()

@@ -152,13 +152,13 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
 
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_WORDS = frozenset(
+_RESERVED_WORDS = frozenset(
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "inf", "nan"]
 )
 
 
 def _represent_text(dumper: Any, value: str) -> Any:
-    style = None if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else '"'
+    style = None if _PLAIN.fullmatch(value) and value.lower() not in _RESERVED_WORDS else '"'
     if "\n" in value.rstrip("\n") and value.isascii():
         style = "|"
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)

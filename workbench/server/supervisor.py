@@ -776,8 +776,8 @@ class Supervisor:
         return answer, await second
 
     async def _has_changed(self, run: WatchedRun) -> bool:
-        """Return False if the run's files and processes are on this machine, and are the same as at
-        the last full reading."""
+        """Return False if the run must not be read in full: its files and processes are on this
+        machine and the same as at the last full reading, and the clock was not set."""
         marks = await asyncio.to_thread(self._marks_now, run)
         run.compared_s = time.monotonic()
         clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S

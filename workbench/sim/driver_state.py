@@ -282,7 +282,7 @@ class SimState:
             stored = dict(self._read_json_file("settings.json") or {})
             mine = {
                 **stored.get(str(gpu), {}),
-                **{_IN_FILE.get(k, k): v for k, v in changes.items()},
+                **{_NAME_IN_FILE.get(k, k): v for k, v in changes.items()},
             }
             stored[str(gpu)] = {k: v for k, v in mine.items() if v is not None}
             _write_json(self._paths["settings.json"], stored)
@@ -400,7 +400,7 @@ def start_ticks(pid: int) -> int | None:
 
 # A field whose name in settings.json differs. A guard or a server of an earlier version reads and
 # writes the file too.
-_IN_FILE = {"limit_w": "power_limit_w"}
+_NAME_IN_FILE = {"limit_w": "power_limit_w"}
 
 
 def _setting_from_stored(stored: Mapping[str, Any]) -> GpuSetting:
@@ -410,7 +410,7 @@ def _setting_from_stored(stored: Mapping[str, Any]) -> GpuSetting:
 
     return GpuSetting(
         persistence=bool(stored.get("persistence", False)),
-        limit_w=stored.get(_IN_FILE["limit_w"]),
+        limit_w=stored.get(_NAME_IN_FILE["limit_w"]),
         gpu_lock_mhz=pair("gpu_lock_mhz"),
         memory_lock_mhz=pair("memory_lock_mhz"),
     )

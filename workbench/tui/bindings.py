@@ -518,7 +518,7 @@ ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 # The ids of the keys of the main screen that act while a page is open. The page takes every other
 # key, because that would change what the page covers: the plan and the panes.
-_ON_PAGES = (
+_KEYS_ON_PAGES = (
     # act on what stays in sight: the GPU rows, the top row, the command and the progress
     *(key.key for key in (*TIME_KEYS, *REPLAY_KEYS)),
     *"rTVKRZy",
@@ -529,7 +529,7 @@ _ON_PAGES = (
     *("p", "slash", "c", "tab", "shift+tab", "escape"),
     *"123456",
 )
-ON_PAGES = frozenset(f"screen {key}" for key in _ON_PAGES)
+ON_PAGES = frozenset(f"screen {key}" for key in _KEYS_ON_PAGES)
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 COMMAND_CELLS = 60  # of a command in a message: enough to recognise it
 # a message goes after this time; an error stays until esc
 SHOWN_S = {Level.WARN: 20.0, Level.HINT: 20.0, Level.ERROR: None}
-INFO_S = 8.0
+INFO_SHOWN_S = 8.0
 
 
 class Services:
@@ -62,7 +62,7 @@ class Services:
     def show_notice(self, notice: Notice) -> None:
         """Show a message in the message row."""
         self.notice_bar.show(notice, self.app.size.width)
-        seconds = SHOWN_S.get(notice.level, INFO_S)
+        seconds = SHOWN_S.get(notice.level, INFO_SHOWN_S)
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def take_notice(self, notice: Notice | None) -> None:

@@ -86,8 +86,9 @@ def setting_text(entry: Entry) -> str:
 
 
 def results_text(results: Sequence[RevertResult]) -> str:
-    """Return the results as one line for the user, such as "reverted GPU0 GPU clocks: no heartbeat
-    for 30 s; did not revert GPU0 power limit: set to 400 W, now…"."""
+    """Return what was reverted and what was left alone as one line for the user, such as "reverted
+    GPU0 GPU clocks: no heartbeat for 30 s; did not revert GPU0 power limit: set to 400 W, now…".
+    Failed attempts are left out."""
     back = [r.due for r in results if r.ok and r.way in DECISIONS_THAT_SET_VALUE]
     whys = dict.fromkeys(due.why for due in back)
     said = (

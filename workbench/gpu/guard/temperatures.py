@@ -92,7 +92,8 @@ def make_versioned_structure(kind: Any) -> Any:
 
 
 class NvmlSensors:
-    """The NVML handles of the GPUs, valid from one initialization of NVML to the next."""
+    """Reads temperatures and limits of GPUs through NVML, from one initialization of NVML to the
+    next."""
 
     def __init__(self) -> None:
         self.library = load_nvml()

@@ -90,8 +90,8 @@ def compose_file_text(launch: Launch, notes: Notes) -> str:
         "volumes": volumes,
         "ulimits": limits if launch.open_files else {},
         "deploy": {"resources": {"reservations": {"devices": [gpu]}}},
-        "entrypoint": [_shell_word(first)],
-        "command": [_shell_word(word) for word in rest],
+        "entrypoint": [_compose_word(first)],
+        "command": [_compose_word(word) for word in rest],
         "restart": "unless-stopped",
     }
     return yaml_text.dump_yaml(
@@ -99,7 +99,7 @@ def compose_file_text(launch: Launch, notes: Notes) -> str:
     )
 
 
-def _shell_word(word: Word) -> str:
+def _compose_word(word: Word) -> str:
     if isinstance(word, Secret):
         return f"{_double_dollars(word.prefix)}{_required_variable(word.variable)}"
     return _double_dollars(word)

@@ -36,7 +36,7 @@ class Design(ABC, Generic[Run]):
         """Return the run to make next. None if the series needs no more runs."""
 
     @abstractmethod
-    def check_go_on(self, run: Run) -> None:
+    def raise_if_stopped(self, run: Run) -> None:
         """Raise SeriesStopped or BenchCancelled if the user has stopped the series, or if the time limit
         leaves no room for `run`."""
 
@@ -73,7 +73,7 @@ async def conduct_series(design: Design[Run]) -> SeriesEnding:
         try:
             await design.prepare()
             while (run := design.next_run()) is not None:
-                design.check_go_on(run)
+                design.raise_if_stopped(run)
                 await design.make(run)
             await design.conclude()
         finally:

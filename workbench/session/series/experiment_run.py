@@ -239,7 +239,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             return None
         return design.next_run(self.experiment)
 
-    def check_go_on(self, run: ExperimentRun) -> None:
+    def raise_if_stopped(self, run: ExperimentRun) -> None:
         """Raise Stopped if the time limit leaves no room for another pair of runs. A pair that has
         begun is completed."""
         done = self.experiment.completed_pairs

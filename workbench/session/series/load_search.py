@@ -77,7 +77,7 @@ class LoadSearch(Design[float]):
         await self._read_results()
         self._show_answer(ended=False)
 
-    def check_go_on(self, level: float) -> None:
+    def raise_if_stopped(self, level: float) -> None:
         self.progress.check_stop()
         self.progress.check_time(0.0)
 

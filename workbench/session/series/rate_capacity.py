@@ -183,7 +183,7 @@ class CapacityOfRates(LoadSearch):
         wanted = self.search.next_run()
         return None if wanted is None else wanted[0]
 
-    def check_go_on(self, level: float) -> None:
+    def raise_if_stopped(self, level: float) -> None:
         wanted = self.search.next_run()
         assert wanted is not None
         self.progress.check_stop()

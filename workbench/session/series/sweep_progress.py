@@ -218,7 +218,7 @@ class SweepDesign(Design[int]):
         """Return the estimated time of a run in seconds; 0 if it is not known."""
         return 0.0
 
-    def check_go_on(self, run: int) -> None:
+    def raise_if_stopped(self, run: int) -> None:
         self.progress.check_stop()
         label = self.progress.sweep.points[run].label
         self.progress.check_time(self.needs_s(run), label)

@@ -169,7 +169,7 @@ class Tune(FlagSweep):
             return self.progress.next_value
         return None
 
-    def check_go_on(self, run: int) -> None:
+    def raise_if_stopped(self, run: int) -> None:
         self.progress.check_stop()
 
     async def make(self, run: int) -> None:
@@ -600,7 +600,7 @@ class Tune(FlagSweep):
         """Say that nothing better was found, and what would have been. `final` has the pairs of the
         final, which show how servers differ here."""
         said = f"nothing better found: {why}"
-        size = self._raced_entries()
+        size = self._measured_race_size()
         pairs = final.pairs if final is not None else ()
         ratios = [math.log(b / a) for a, b in pairs if a and b]
         measured = tune_race.combine_noise(self._run_noise_pct, ratios)
@@ -631,9 +631,9 @@ class Tune(FlagSweep):
             servers.append([math.log(value) for value in values if value])
         self._run_noise_pct = tune_race.run_noise_pct(servers)
 
-    def _raced_entries(self) -> RaceSize | None:
+    def _measured_race_size(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the
-        limits count. None if it was none, or if the start preset does not keep the limits."""
+        limits count. None if there was no race, or if the start preset does not keep the limits."""
         first = [p for p in self.progress.sweep.points if entry_of_point_label(p.label)[0] == 1]
         kept = [
             entry_of_point_label(p.label)[1]

@@ -27,7 +27,7 @@ class Login(Modal[str]):
     def _rows(self, width: int) -> list[Row]:
         rows: list[Row] = []
         if self.question.said:
-            rows += paragraph_rows(self.question.asks, width, "strong")
+            rows += paragraph_rows(self.question.heading, width, "strong")
             for line in self.question.said:
                 rows += [
                     ((MARGIN, "dim"), *row) for row in paragraph_rows(line, width - len(MARGIN))

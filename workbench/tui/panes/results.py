@@ -41,7 +41,7 @@ PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the tabl
 TABLE_BESIDE_PLOT = 64
 _TITLE = re.compile(r"\S+(?: \S+)*")  # of a column, such as "ITL ms"
 _SHOWN_DOUBT_MS = 0.5  # a TTFT is shown in whole milliseconds
-ADVICE = 3  # findings below the table, at most; the table keeps half of the rows
+MAX_FINDINGS = 3  # findings below the table, at most; the table keeps half of the rows
 MOST_ADVICE = 6  # rows of them, where the table leaves rows blank
 _TWO_LINES_FROM = 10  # rows of the pane from which a reason may take two
 
@@ -484,7 +484,7 @@ class Results(Pane, PickList):
     def foot_rows(self, width: int, height: int) -> list[Row]:
         rows = [*self._why_absent(width, height), *self._limit(width)]
         taken = len(self.items) + 1 + len(rows)  # with the head of the table
-        most = max(min(ADVICE, (height - 4) // 2), min(MOST_ADVICE, height - taken))
+        most = max(min(MAX_FINDINGS, (height - 4) // 2), min(MOST_ADVICE, height - taken))
         return [*rows, *self._advice(width, most)]
 
     def _advice(self, width: int, most: int) -> list[Row]:
@@ -493,7 +493,7 @@ class Results(Pane, PickList):
         newest = next((row for row in self.state.results if row.advice), None)
         if newest is None or most < 1:
             return []
-        findings = newest.advice[: min(ADVICE, most)]
+        findings = newest.advice[: min(MAX_FINDINGS, most)]
         label = f"i advice #{newest.id} "
         rows: list[Row] = []
         for number, finding in enumerate(findings):

@@ -18,6 +18,7 @@ def test_the_page_says_what_to_do(size: tuple[int, int]) -> None:
             "Doctor: sim:rtx-5060ti-old-stack", "driver 560.35.03 is older than sm_120"
         )
         assert re.search(r"next +install driver 570 or newer", text) and "R examine again" in text
+        assert "workbench gpu" not in text, "copied, it would change this machine"
         await screen.press("end")
         await screen.until("torch 2.5.1+cu121 (CUDA 12.1)")
         await screen.press("home", "R")
@@ -42,3 +43,12 @@ def test_the_page_offers_the_copies_between_gpus_and_shows_their_matrix() -> Non
         await screen.until("124 published traps: Workbench sees")
 
     shown(work, size=(120, 40), profile="rtx-5060ti-x2")
+
+
+@pytest.mark.slow
+def test_a_proposed_command_names_the_host() -> None:
+    async def work(screen: RealScreen) -> None:
+        await screen.press("H")
+        await screen.until("workbench --simulate four-pcie gpu set --persistence on")
+
+    shown(work, size=(120, 40), profile="four-pcie")

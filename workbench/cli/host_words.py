@@ -13,9 +13,8 @@ from dataclasses import replace
 from workbench.cli.registry import FIRST_WORDS
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
+from workbench.session.hosts.names import words_of_recorded_host
 
-# how records name a simulated host, a cluster and this machine (session/hosts/names.py)
-_SIMULATED, _CLUSTER, _LOCAL = "sim:", "cluster:", "local"
 _OPTIONS = ("host", "container", "cluster", "simulate")
 _FIRST_WORDS = "|".join(word for word, found in FIRST_WORDS.items() if found.on_host)
 _PROPOSED = re.compile(rf"(?<![\w./-])workbench (?!models copy\b)(?=(?:{_FIRST_WORDS})(?![\w-]))")
@@ -35,18 +34,6 @@ def name_host(text: str, arguments: argparse.Namespace) -> str:
 
 def _with_words(text: str, words: str) -> str:
     return _PROPOSED.sub(lambda _: f"workbench {words} ", text) if words else text
-
-
-def words_of_recorded_host(host: str) -> str:
-    """Return the options that name the host of a stored sweep or experiment, quoted for a shell,
-    such as "--simulate rtx-pro-6000". "" for this machine."""
-    if host.startswith(_CLUSTER):
-        return shlex.join(("--cluster", host.removeprefix(_CLUSTER)))
-    machine, simulated, profile = f"/{host}".partition(f"/{_SIMULATED}")
-    machine = machine.removeprefix("/")
-    words = [] if machine in ("", _LOCAL) else ["--host", machine]
-    words += ["--simulate", profile] if simulated else []
-    return shlex.join(words)
 
 
 def name_recorded_host(text: str, host: str) -> str:

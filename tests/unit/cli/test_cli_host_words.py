@@ -13,7 +13,6 @@ from workbench.cli.host_words import (
     name_host,
     name_host_in_fixes,
     name_recorded_host,
-    words_of_recorded_host,
 )
 from workbench.cli.parser import parse_command_line
 from workbench.cli.run import run
@@ -35,6 +34,7 @@ from workbench.model.sweep import (
     of_gpu_setting,
 )
 from workbench.model.tune import TuneSpec
+from workbench.session.hosts.names import words_of_recorded_host
 from workbench.store import paths
 from workbench.store.bisections import BisectionStore
 from workbench.store.sweeps import SweepStore

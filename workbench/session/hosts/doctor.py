@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
@@ -16,6 +17,7 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
+from workbench.session.hosts.names import words_of_recorded_host
 from workbench.session.hosts.settings import HostSettings
 from workbench.store.hosts_file import HostsStore
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.store.config import ConfigStore
 
+_GPU_COMMAND = re.compile(r"\bworkbench gpu\b")
 RIGHTS_TIMEOUT_S = 10.0
 RUNS_TIMEOUT_S = 10.0
 GPU_PATHS_TIMEOUT_S = 5.0
@@ -110,7 +113,17 @@ async def examine_host(session: Session) -> HostReport:
         text = f"{count_of(count, 'change')} of GPU settings by Workbench: {outcome}"
         found.append(Finding(Level.WARN, "gpu.begun", text, fix="workbench gpu revert"))
     can_change = rights is not None and rights.refusal is None
-    return HostReport(seen, by_severity(found), can_change, paths)
+    named = [_name_host_in_fix(finding, host.name) for finding in found]
+    return HostReport(seen, by_severity(named), can_change, paths)
+
+
+def _name_host_in_fix(finding: Finding, host_name: str) -> Finding:
+    """Return the finding with the host in the command of its fix. Copied without it, the command
+    would change this machine."""
+    words = words_of_recorded_host(host_name)
+    if not words or not finding.fix:
+        return finding
+    return replace(finding, fix=_GPU_COMMAND.sub(f"workbench {words} gpu", finding.fix))
 
 
 def _chosen_programs(settings: HostSettings) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,18 @@ class KnownHost:
     source: str = ""
     label: str = ""
     way: str = ""
+
+
+def words_of_recorded_host(name: str) -> str:
+    """Return the options with which a command line names the host of a record, quoted for a shell,
+    such as "--simulate rtx-pro-6000". "" for this machine."""
+    if name.startswith(CLUSTER_PREFIX):
+        return shlex.join(("--cluster", name.removeprefix(CLUSTER_PREFIX)))
+    machine, simulated, profile = f"/{name}".partition(f"/{SIMULATED_PREFIX}")
+    machine = machine.removeprefix("/")
+    words = [] if machine in ("", LOCAL_HOST_NAME) else ["--host", machine]
+    words += ["--simulate", profile] if simulated else []
+    return shlex.join(words)
 
 
 def open_host_by_name(name: str | None, simulate: str | None = None) -> Host:

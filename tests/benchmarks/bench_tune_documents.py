@@ -119,7 +119,7 @@ class VirtualServers:
     def server(self, editor: PlanEditor, *, noise: bool = True) -> VirtualServer:
         """Start the server of a plan. Raises NotStarted if its engine would not start."""
         nodes = editor.node_commands()
-        command = nodes[0][1] if nodes else editor.command_lines()
+        command = nodes[0][1] if nodes else editor.launch_command()
         return VirtualServer(
             self.case.profile,
             editor.plan.engine,

@@ -302,7 +302,7 @@ async def main():
     session.gpu.guard.begin_heartbeats()
     await session.plans.load_preset("whole")
     preset = PresetApply(session)
-    await preset.apply(await preset.look(), on_step=lambda text: print(text, flush=True))
+    await preset.apply_preset(await preset.look_at_preset(), on_step=lambda text: print(text, flush=True))
 
 asyncio.run(main())
 """

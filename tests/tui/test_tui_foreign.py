@@ -149,7 +149,7 @@ def test_no_page_of_the_real_plan_shows_a_key() -> None:
         assert "api-key" in seen and "SSL_PASSPHRASE" in seen and "surely-not" in seen
         state = repr(session.state)
         assert "SUPERSECRET" not in state and "SUPERSECRET" in repr(
-            session.plans.editor.command_lines()
+            session.plans.editor.launch_command()
         )
 
     drive(scenario, session)

@@ -60,7 +60,7 @@ def test_a_port_in_use_is_named_and_a_key_takes_a_free_one() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.load()
         with socket.socket() as other:
-            other.bind(("127.0.0.1", s.session.plans.editor.command().port))
+            other.bind(("127.0.0.1", s.session.plans.editor.launch_command().port))
             other.listen()
             await s.press("s")
             text = await s.until("is in use by process", "f port=")

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights
+from workbench.gpu.settings import (
+    alterations,
+    apply,
+    current_values,
+    plan,
+    revert,
+    rights,
+    standstill,
+)
 from workbench.gpu.settings.owners import DEAD, ELSEWHERE, THIS, owner_facts, process_state_of
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
@@ -583,3 +591,51 @@ def test_an_interrupted_change_is_made_whole_or_reverted(
     assert bench.power()[0] == limit_w
     left_settings = {"power_limit_w", "gpu_clocks"} if limit_w else set()
     assert {entry[1] for entry in bench.brief()} == left_settings
+
+
+class ClockSetAhead:
+    """A clock that a test sets ahead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead_s = 0.0
+        real = standstill.time.monotonic
+        monkeypatch.setattr(
+            standstill, "time", type("Time", (), {"monotonic": lambda: real() + self.ahead_s})
+        )
+
+
+class StandsStill(LocalHost):
+    """This machine, whose first command that sets something takes `for_s` while nothing looks."""
+
+    def __init__(self, clock: ClockSetAhead, for_s: float) -> None:
+        super().__init__()
+        self._clock, self._for_s = clock, for_s
+
+    async def run(self, argv: Sequence[str], **rest: Any) -> Any:
+        done = await super().run(argv, **rest)
+        if "nvidia-smi" in argv[0]:
+            self._clock.ahead_s += self._for_s
+            self._for_s = 0.0
+        return done
+
+
+@pytest.mark.parametrize(("for_s", "goes_on"), [(40.0, False), (10.0, True)])
+def test_a_thawed_change_sets_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_s: float, goes_on: bool
+) -> None:
+    bench, clock = Bench(tmp_path), ClockSetAhead(monkeypatch)
+
+    async def work() -> None:
+        wanted = GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(600, 1200))
+        commands = await bench.commands(wanted)
+        bench.host = SimulatedHost(StandsStill(clock, for_s), "four-pcie", str(tmp_path))
+        if goes_on:
+            assert (await apply.apply_commands(bench.host, commands)).ok
+            return
+        with pytest.raises(SettingsError, match="stood still for 40 s"):
+            await apply.apply_commands(bench.host, commands)
+
+    asyncio.run(work())
+    states = {setting: state for _, setting, _, _, state in bench.brief()}
+    state = "applied" if goes_on else "pending"  # the guard takes a pending change back
+    assert states == {"power_limit_w": state, "gpu_clocks": state}

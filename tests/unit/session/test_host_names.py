@@ -198,7 +198,7 @@ def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
     assert "the plan's own value of VLLM_LOGGING_LEVEL is used, not DEBUG of hosts.toml" in texts
     assert "/opt/v/bin/vllm, which hosts.toml names for this host" in texts
     assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)
-    assert session.plans.editor.command_lines().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
+    assert session.plans.editor.launch_command().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
     assert not session.plans.untrusted_findings()  # the user wrote hosts.toml
     assert view.edit_count == 0
 

@@ -92,7 +92,7 @@ def test_assignments_are_one_step() -> None:
 def test_unknown_flags_are_kept_and_found() -> None:
     editor = PlanEditor(BASE)
     editor.set_flag("max-num-sequences", "8")
-    command = editor.command_lines()
+    command = editor.launch_command()
     assert command.argv[-2:] == ("--max-num-sequences", "8")
     assert any(f.flag == "max-num-sequences" for f in editor.findings())
     assert "max-num-sequences" in [row.name for row in editor.flag_rows()]
@@ -130,8 +130,8 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
     )
     editor.set_flag("executable", "'/opt/v 1/bin/vllm'")
     assert (
-        editor.command_lines().argv[:2] == ("/opt/v 1/bin/vllm", "serve")
-        and "--executable" not in editor.command_lines().argv
+        editor.launch_command().argv[:2] == ("/opt/v 1/bin/vllm", "serve")
+        and "--executable" not in editor.launch_command().argv
     )
     row = editor.flag_rows()[1]
     assert (row.value, row.origin) == (
@@ -141,7 +141,7 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
     editor.apply_assignments(
         ["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ()
     )
-    assert editor.command_lines().argv[:3] == (
+    assert editor.launch_command().argv[:3] == (
         "/opt/v/bin/python",
         "-m",
         "vllm.entrypoints.openai.api_server",
@@ -150,9 +150,9 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
         with pytest.raises(InputError):
             editor.set_flag("executable", wrong)
     editor.unset_flag("executable")
-    assert editor.command_lines().argv[0] == "vllm"
+    assert editor.launch_command().argv[0] == "vllm"
     editor.undo()
-    assert editor.command_lines().argv[0] == "/opt/v/bin/python"
+    assert editor.launch_command().argv[0] == "/opt/v/bin/python"
 
 
 def test_a_host_without_the_engine_is_a_finding_like_others() -> None:
@@ -213,4 +213,4 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
         )
     wrong = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "h|w" in wrong.stderr
-    assert PlanEditor(BASE).view().shell_command() == PlanEditor(BASE).command_lines().shell()
+    assert PlanEditor(BASE).view().shell_command() == PlanEditor(BASE).launch_command().shell()

@@ -207,7 +207,7 @@ def test_no_value_becomes_an_option(clone: Path, change: str) -> None:
     session = Session.of_host()
     session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
     with pytest.raises(PlanError, match="be read as"):
-        session.plans.editor.command_lines()
+        session.plans.editor.launch_command()
 
 
 def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
     asyncio.run(session.plans.save_preset("mine", "Mine"))
     session.plans.edit_plan(session.presets.plan_of("mine"), "mine")
     assert (
-        "/opt/mine.so" in repr(session.plans.editor.command_lines().env)
+        "/opt/mine.so" in repr(session.plans.editor.launch_command().env)
         and session.plans.untrusted_findings() == ()
     )
 

@@ -32,6 +32,7 @@ from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.plan import commands_for
 from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_last
 from workbench.gpu.settings.rights import Rights
+from workbench.gpu.settings.standstill import StandstillWatch
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
@@ -136,10 +137,10 @@ async def _carry_out_commands(
     seen: Collection[tuple[str, str]] | None,
     stop: asyncio.Event,
 ) -> SettingsReport:
-    async with journals.locked_journal(host) as held:
+    async with StandstillWatch() as standstill, journals.locked_journal(host) as held:
         now, was, before = await _write_and_publish_entries(held, commands, watch, seen)
         watching = await _start_guard(held, was, guard)
-        ran = await command_runner.run_all(host, commands, rights, stop)
+        ran = await command_runner.run_all(host, commands, rights, stop, standstill)
         after = await read_values_again(host, {c.setting for c in commands})
         outcomes = judged.keep_one_persistence_warning(
             [judged.outcome_of_change(c, before[c], ran.get(c), after, now) for c in commands]

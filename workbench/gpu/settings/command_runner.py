@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from workbench.gpu.settings.rights import Rights, run_allowed
+from workbench.gpu.settings.standstill import StandstillWatch
 from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
 from workbench.model import setting_commands
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import SettingCommand
 
@@ -73,12 +74,25 @@ async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -
 
 
 async def run_all(
-    host: Host, commands: Sequence[SettingCommand], rights: Rights, stop: asyncio.Event
+    host: Host,
+    commands: Sequence[SettingCommand],
+    rights: Rights,
+    stop: asyncio.Event,
+    standstill: StandstillWatch,
 ) -> dict[SettingCommand, CommandRun]:
     """Run the commands up to the first failure, and return the result of each command that was run.
-    Once `stop` is set, the next command counts as failed."""
+    Once `stop` is set, the next command counts as failed. Raises SettingsError if this process stood
+    still for so long that the guard may have reverted the commands before."""
     ran: dict[SettingCommand, CommandRun] = {}
     for one in commands:
+        if standstill.stood_still():
+            raise SettingsError(
+                f"this Workbench stood still for {standstill.longest_s:.0f} s while it changed GPU "
+                "settings, and the guard reverts a change without a heartbeat; nothing more was "
+                "changed",
+                host=host.name,
+                next_step="`workbench gpu status` shows what is set now; then run the command again",
+            )
         if stop.is_set():
             ran[one] = CommandRun("the change was interrupted before this command")
             break

@@ -135,7 +135,7 @@ async def _identify_model(host: Host, plan: LaunchPlan) -> ModelBytes:
 def _ports_of_plan(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
     """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
     through which the processes on the nodes find each other."""
-    yield editor.command_lines().port
+    yield editor.launch_command().port
     flags = {flag.name: flag.value for flag in plan.flags}
     if plan.nodes:
         flags |= plan.nodes[0].flags

@@ -268,7 +268,7 @@ class PlanEditor:
         self._redo.clear()
         self.plan = plan
 
-    def command_lines(self) -> Command:
+    def launch_command(self) -> Command:
         """Return the command that starts the plan; with several nodes, that of the first node.
         Raises PlanError if no command can be made."""
         plan = self.effective_plan
@@ -282,7 +282,7 @@ class PlanEditor:
             launcher = launcher_of(self.plan.run_as)
             if launcher is None or self.plan.nodes:
                 return None
-            command = self.command_lines()
+            command = self.launch_command()
         except WorkbenchError:
             return None
         # loads modules that a process does not need
@@ -323,7 +323,7 @@ class PlanEditor:
         nodes = self._cluster_findings() if self.around.places else ()
         found = (*foreign, *nodes, *self._executable_findings(), *found)
         try:
-            self.command_lines()
+            self.launch_command()
         except WorkbenchError as error:
             return (
                 Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step),
@@ -470,7 +470,7 @@ class PlanEditor:
         """Return the plan as it is shown, with every secret masked."""
         findings = self.findings()
         try:
-            command: Command | None = self.command_lines()
+            command: Command | None = self.launch_command()
         except WorkbenchError:
             command = None
         estimate = self.estimate()

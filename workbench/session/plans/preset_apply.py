@@ -142,7 +142,7 @@ class PresetApply:
             if server is not None and server.alive
             else "not running"
         )
-        command = mask_command(editor.command_lines()).shell()
+        command = mask_command(editor.launch_command()).shell()
         parts = [
             PresetPart(
                 "server",

@@ -590,7 +590,7 @@ class Servers:
         if self._on_cluster or editor.node_commands():
             return ()  # the check of a cluster has findings about each node
         try:
-            command = editor.command_lines()
+            command = editor.launch_command()
         except WorkbenchError:  # the plan says so itself
             return ()
         port = None
@@ -611,7 +611,7 @@ class Servers:
         if self._on_cluster or editor.node_commands():
             return ()
         try:
-            command = editor.command_lines()
+            command = editor.launch_command()
         except WorkbenchError:
             return ()
         found = await state_findings(host)
@@ -674,7 +674,7 @@ class Servers:
             await preflight.check_before_start(
                 self._core.host,
                 editor.plan,
-                editor.command_lines(),
+                editor.launch_command(),
                 await self.supervisor.runs(),
                 simulated=simulated,
                 freed=preflight.port_freed_by(replaced),
@@ -770,7 +770,7 @@ class Servers:
                 self._show_servers()
             raise
         self._started_plans[status.run_id] = editor.plan
-        command = editor.command_lines()
+        command = editor.launch_command()
         nodes = editor.node_commands() if self._on_cluster else ()
         for node, its in nodes or ((None, command),):
             where = f"{node.node_title} on {node.name}, " if node else ""
@@ -799,7 +799,7 @@ class Servers:
         nodes = editor.node_commands() if on_cluster is not None else ()
         if on_cluster is not None and nodes:
             return await on_cluster.prepare_ranks(plan, nodes, editor.engine, **options)
-        return await supervisor.prepare(plan, editor.command_lines(), editor.engine, **options)
+        return await supervisor.prepare(plan, editor.launch_command(), editor.engine, **options)
 
     async def stop(self, run_id: str | None = None) -> None:
         """Stop a run, by default the selected one. Returns when its processes have ended. Raises

@@ -531,6 +531,27 @@ def test_a_change_that_a_signal_ends_in_its_middle_is_reverted(
     assert (setting.limit_w, setting.gpu_lock_mhz, setting.memory_lock_mhz) == (500.0, None, None)
 
 
+@pytest.mark.slow
+def test_a_revert_that_a_signal_ends_says_what_is_left_and_how_to_go_on(box: CommandLine) -> None:
+    def gpu(number: int, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", _SIGNALLED, str(number), "--simulate", PRO, "gpu", *words]
+        return subprocess.run(
+            [*argv, "--json"], env=box.env, capture_output=True, text=True, check=False
+        )
+
+    locks = ("--gpu-clocks", "1000,2000", "--memory-clocks", "14001,14001")
+    assert gpu(0, "set", "--power-limit", "500", *locks, "--yes").returncode == 0
+    ended = gpu(signal.SIGTERM, "revert")
+    assert ended.returncode == 128 + signal.SIGTERM, ended
+    said = json.loads(ended.stdout)["error"]
+    assert "what was not reverted yet is still set" in said
+    assert f"`workbench --simulate {PRO} gpu revert` goes on" in said
+
+    assert gpu(0, "revert").returncode == 0
+    setting = driver().settings()[0]
+    assert (setting.limit_w, setting.gpu_lock_mhz, setting.memory_lock_mhz) == (600.0, None, None)
+
+
 # is killed when the journal has announced the change, before the guard and the first command
 _KILLED_AT_BEGIN = """
 import os, sys

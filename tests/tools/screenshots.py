@@ -263,6 +263,24 @@ async def _concurrency(scene: Scene) -> None:
     await scene.press("escape")
 
 
+async def _capacity(scene: Scene) -> None:
+    """Take pictures of a search for users under limits, with its operating map."""
+    await scene.load("vllmany")
+    scene.session.plans.set_flag("port", "8003")
+    scene.session.plans.set_flag("max-num-seqs", "8")
+    await scene.start()
+    await scene.press("S", "u", "tab")
+    await scene.type("ttft<=500@p95,tpot<=40@p95")
+    await scene.shot("capacity-form-120x40")
+    await scene.press("enter")
+    await scene.sweep_ends()
+    await scene.shot("capacity-120x40")
+    await scene.shot("capacity-80x24", (80, 24))
+    await scene.press("end")
+    await scene.shot("capacity-map-80x24")
+    await scene.press("escape")
+
+
 async def _settings(scene: Scene) -> None:
     """Take pictures of a clock lock on a GPU that is passed through to a virtual machine. The
     driver accepts the lock, and a load shows that the lock has no effect."""
@@ -538,6 +556,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "tune": ("sim:rtx-pro-6000", _tune),
     "nights": ("sim:rtx-pro-6000", _nights),
     "concurrency": ("sim:rtx-pro-6000", _concurrency),
+    "capacity": ("sim:rtx-pro-6000", _capacity),
     "settings": ("sim:rtx-pro-6000-passthrough", _settings),
     "preset": ("sim:rtx-5060ti-x2", _preset),
     "sparks": ("sim:gb10-x2", _two_sparks),

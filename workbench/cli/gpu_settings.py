@@ -67,6 +67,10 @@ SET_FOREIGN_NEXT = (
 CUT_OFF = (
     "the change was cut off; the guard reverts what it has set, and `workbench gpu status` shows it"
 )
+REVERT_CUT_OFF = (
+    "what was not reverted yet is still set; `workbench gpu status` shows it, and `workbench gpu "
+    "revert` goes on"
+)
 NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
 
 
@@ -212,11 +216,11 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
         gpu = None if arguments.gpu == "all" else arguments.gpu
         if not arguments.dry_run:
             await warn_if_measured(session)
-        report = await session.gpu.revert(gpu, dry_run=arguments.dry_run, foreign=arguments.foreign)
+        report = await _revert_unless_interrupted(session, gpu, arguments)
         if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
             password = await ask_sudo_password(session, arguments)
             if password is not None:
-                report = await session.gpu.revert(gpu, password=password, foreign=arguments.foreign)
+                report = await _revert_unless_interrupted(session, gpu, arguments, password)
         if not arguments.json:
             if not report.outcomes:
                 say("nothing to revert")
@@ -227,6 +231,18 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
         if of_others and not arguments.json:
             note(FOREIGN_NEXT)
         return code
+
+
+async def _revert_unless_interrupted(
+    session: Session,
+    gpu: int | str | None,
+    arguments: argparse.Namespace,
+    password: str | None = None,
+) -> SettingsReport:
+    async with cancelled_by_signals(REVERT_CUT_OFF):
+        return await session.gpu.revert(
+            gpu, dry_run=arguments.dry_run, password=password, foreign=arguments.foreign
+        )
 
 
 @command(

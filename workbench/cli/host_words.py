@@ -58,7 +58,9 @@ def name_host_in_fixes(
 
 
 def name_host_in_error(error: WorkbenchError, arguments: argparse.Namespace) -> None:
-    """Name the host of the command line in the next step of an error and in its findings."""
+    """Name the host of the command line in the message of an error, in its next step and in its
+    findings."""
+    error.message = name_host(error.message, arguments)
     if error.next_step:
         error.next_step = name_host(error.next_step, arguments)
     error.findings = name_host_in_fixes(error.findings, arguments)

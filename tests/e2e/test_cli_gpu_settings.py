@@ -549,7 +549,8 @@ def test_a_revert_that_a_signal_ends_says_what_is_left_and_how_to_go_on(box: Com
 
     assert gpu(0, "revert").returncode == 0
     setting = driver().settings()[0]
-    assert (setting.limit_w, setting.gpu_lock_mhz, setting.memory_lock_mhz) == (600.0, None, None)
+    assert setting.limit_w in (None, 600.0)
+    assert (setting.gpu_lock_mhz, setting.memory_lock_mhz) == (None, None)
 
 
 # is killed when the journal has announced the change, before the guard and the first command

@@ -346,6 +346,24 @@ def test_an_interrupted_sweep_reverts_its_settings(
     assert kept["state"] == "stopped" and {p["state"] for p in kept["points"]} == {"skipped"}
 
 
+@pytest.mark.slow
+def test_a_signal_names_the_command_that_resumes_the_levels_of_a_benchmark(
+    cli: Cli, settings_end: None
+) -> None:
+    run_id = started(cli, PRO)
+    levels = ("--concurrency", "1,2", "--requests", "400", "--max-tokens", "256")
+    argv = [sys.executable, "-m", "workbench", *PRO, "bench", run_id, *levels]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        end = time.monotonic() + 60
+        while not cli("sweep", "list", "--json").document["sweeps"]:
+            assert time.monotonic() < end and process.poll() is None, "waited 60 s for the sweep"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert b"to resume it: workbench --simulate rtx-pro-6000 sweep resume 1" in said
+
+
 @pytest.mark.long
 def test_the_guard_reverts_the_settings_of_a_killed_sweep(cli: Cli, settings_end: None) -> None:
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "workbench" / "config.toml"

@@ -20,7 +20,11 @@ from workbench.cli.output import emit, note, say_lines
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED
-from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
+from workbench.cli.stop_signals import (
+    benchmark_stopped_by_signals,
+    cancelled_by_signals,
+    raise_for,
+)
 from workbench.model.bench_cli_options import FOR_OWN_COMMAND
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -153,7 +157,7 @@ async def _bench_levels(
     from workbench.cli.sweeps import sweep_lines, tell_how_to_resume
 
     url = None if run_id else arguments.url
-    async with tell_how_to_resume(session):
+    async with cancelled_by_signals(), tell_how_to_resume(session):
         sweep = await session.sweeps.run_concurrency(
             levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
         )

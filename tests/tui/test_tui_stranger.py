@@ -137,6 +137,16 @@ def test_the_keys_of_the_launch_pane_without_a_plan() -> None:
     shown(scenario)
 
 
+def test_the_key_that_opens_the_search_is_no_letter_of_it() -> None:
+    """`p` opens the search of presets, beside which the pane says "/ find"."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.press("p", "slash", "d", "p", "4", "enter")
+        await s.until("$ vllm serve")
+
+    shown(scenario)
+
+
 def test_enter_that_was_typed_before_the_terminal_was_taken_over_is_enter() -> None:
     """The line discipline had made a line feed of it, and p, a name and enter, typed early, loaded
     nothing."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -34,6 +35,11 @@ class SearchEntry(Entry):
             placeholder=search.pane.SEARCH, on_change=lambda text: search.changed(search.pane, text)
         )
         self.search = search
+
+    def take_key(self, event: events.Key) -> bool:
+        if event.character == "/" and not self.value:
+            return True  # the key that opens the search, which `p` has opened already
+        return super().take_key(event)
 
     def action_list(self, by: int) -> None:
         self.search.pane.action_move(by)

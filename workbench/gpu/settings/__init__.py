@@ -4,6 +4,7 @@ model/settings.py lists all settings, and model/setting_commands.py has their co
 plan                            makes commands from requested settings
 apply, revert                   change and revert settings: write the journal, run commands, read the values back
 command_runner, outcomes        run the commands, and decide from the values read back whether they worked
+standstill                      whether this process stood still during a change, so that the guard has reverted it
 current_values                  the values that the host's settings have now
 journal, owners                 the previous values on disk, and the process that made a change
 journal_client, journal_program the program on the host that reads, locks and writes the journal, and its client

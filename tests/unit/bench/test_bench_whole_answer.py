@@ -180,7 +180,9 @@ def run(answer: Callable[[Request, int], list[Step]]) -> Client:
         spec = BenchSpec(server.url, "m", 1, 40, 2, warmup=0, salt="s", length_spread=0.5)
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
-    client.counted = [replace(r, start_s=0, end_us=0, ttft_us=0, send_us=0) for r in client.counted]
+    client.counted = [
+        replace(r, start_s=0, end_us=0, ttft_us=0, send_us=0, gaps_us=()) for r in client.counted
+    ]
     return client
 
 

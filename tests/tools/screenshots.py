@@ -448,6 +448,8 @@ async def _experiment(scene: Scene) -> None:
     await scene.type("gpu.power-limit=400")
     await scene.shot("experiment-form-120x40")
     await scene.press("enter")
+    await scene.until(lambda: scene.page == "These commands change the GPUs")
+    await scene.press("pagedown", "pagedown", "enter")
     await scene.until(
         lambda: (e := scene.session.state.experiment) is not None and e.completed_pairs >= 2
     )

@@ -181,7 +181,8 @@ def run(answer: Callable[[Request, int], list[Step]]) -> Client:
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     client.counted = [
-        replace(r, start_s=0, end_us=0, ttft_us=0, send_us=0, gaps_us=()) for r in client.counted
+        replace(r, start_s=0, end_us=0, ttft_us=0, send_us=0, gaps_us=(), unsure=())
+        for r in client.counted
     ]
     return client
 

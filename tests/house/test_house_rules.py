@@ -25,14 +25,18 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 HEAVY = {"asyncssh", "textual", "pydantic", "httpx", "plotext", "sqlite3", "tomlkit", "rich"}
 
 
-def loaded_after(code: str) -> set[str]:
-    """Return the top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
-    script = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+def words_printed_by(code: str) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=110, cwd=ROOT
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return the top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
+    script = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    return words_printed_by(script)
 
 
 def test_no_vague_file_names_and_nothing_left_unfinished() -> None:
@@ -186,11 +190,8 @@ def test_a_benchmark_of_a_url_loads_no_supervisor_and_no_series() -> None:
         "Session.of_host().bench\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, cwd=ROOT
-    )
-    loaded = set(done.stdout.split())
-    assert "workbench.session.bench.bench" in loaded, done.stderr
+    loaded = words_printed_by(code)
+    assert "workbench.session.bench.bench" in loaded
     assert not loaded & {"workbench.server.supervisor", "workbench.cli.sweeps"}
 
 
@@ -216,12 +217,9 @@ def test_a_first_reading_loads_nothing_heavy() -> None:
         "    await session.close()\n"
         "asyncio.run(main())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, cwd=ROOT
-    )
-    loaded = done.stdout.split()
+    loaded = words_printed_by(code)
     assert {name.split(".")[0] for name in loaded} & HEAVY == {"textual", "rich"}
-    assert not {"ssl", "_hashlib"} & set(loaded), "OpenSSL takes 1 to 4 MB"
+    assert not {"ssl", "_hashlib"} & loaded, "OpenSSL takes 1 to 4 MB"
 
 
 def test_drawing_the_first_frame_loads_no_later_part() -> None:

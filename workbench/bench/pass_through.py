@@ -4,7 +4,7 @@ It does nothing else and understands none of the bytes, so nothing delays them. 
 it tells in frames on stdout, where `trace_writer` reads them. `traffic_capture` starts both, and gives
 it the socket that clients connect to, the addresses of the server, and orders in lines on stdin:
 
-    totals            tell the reader that its totals are wanted
+    totals NUMBER     tell the reader that its totals are wanted, and by which request
     drain             accept no more connections, and end when there are none
     end NUMBER TOLD   end a connection, unless more was told of it than so many frames
 
@@ -30,7 +30,7 @@ from workbench.bench.short_slice import ask_for_short_slice
 
 Address = tuple[object, ...]
 Place = tuple[int, Address]  # (family, address) of a socket
-# when it came (time.monotonic), connection (0: none), bytes after it, kind
+# when it came (time.monotonic), connection (of TOTALS_WANTED: request), bytes after it, kind
 FRAME = struct.Struct("=dIIB")
 CLIENT_SENT, SERVER_SENT, ENDED, REFUSED, UNTOLD, TOTALS_WANTED, DRAINING = range(7)
 ANY_NUMBER = -1  # of frames
@@ -357,7 +357,7 @@ class PassThrough:
         for order in orders:
             name, *numbers = order.split()
             if name == b"totals":
-                self._send_frame(TOTALS_WANTED)
+                self._send_frame(TOTALS_WANTED, int(numbers[0]))
             elif name == b"drain":
                 self._drain()
             elif name == b"end":

@@ -3,8 +3,8 @@
 It reads what `pass_through` has passed on, in frames on stdin until its end, and writes a line for each
 request whose answer has ended. It is a process of its own, so that reading long prompts delays no byte
 that passes through the port, and so that what was passed on is written although the command is killed.
-On stdout it writes lines of JSON: the totals so far when it is ready, when a frame asks for them and at
-its end, and, once a frame says that the port drains, which connections carry no request. At the end it
+On stdout it writes lines of JSON: the totals so far when a frame asks for them, with the number of that
+request, and at its end; and, once a frame says that the port drains, which connections carry no request. At the end it
 puts the lines of the file in the order of their times.
 """
 
@@ -55,10 +55,11 @@ class _TraceWriter:
         self._traffic, self._totals = CapturedTraffic(), _Totals()
         self._passed = PassedTraffic(PROMPT_READERS_BY_PATH, self._write_exchange)
         self._drains = False
-        self._print_totals()  # it is ready
+        self._answered = 0  # the number of the last request for the totals
 
     def take_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
         if kind == pass_through.TOTALS_WANTED:
+            self._answered = number
             self._print_totals()
         elif kind == pass_through.DRAINING:
             self._drains = True
@@ -87,7 +88,8 @@ class _TraceWriter:
     def _print_totals(self) -> None:
         names = ("requests", "in_flight", "unread", "refused")
         passed = {name: getattr(self._passed, name) for name in names}
-        _print_json({**self._totals.as_document(), "passed": passed})
+        totals = {**self._totals.as_document(), "passed": passed}
+        _print_json({"totals": totals, "answers": self._answered})
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ class TrafficCapture:
         self._port: LocalProcess | None = None
         self._reading: asyncio.Task[None] | None = None
         self._totals: dict[str, Any] = {}
+        self._asked = self._answered = 0  # the last request for totals, and the last one answered
         self._totals_came = asyncio.Event()
         self.url = ""
         self.ended = asyncio.Event()  # the writer has ended
@@ -71,10 +72,13 @@ class TrafficCapture:
         await self.read_totals()  # both are ready
 
     async def read_totals(self) -> dict[str, Any]:
-        """Ask the writer what it has written so far, and return its answer."""
-        if not self.ended.is_set():
+        """Ask the writer what it has written so far, and return its answer. The answer to an earlier
+        request, which may come first, does not count."""
+        self._asked += 1
+        number = self._asked
+        self._order("totals", number)
+        while self._answered < number and not self.ended.is_set():
             self._totals_came.clear()
-            self._order("totals")
             await self._totals_came.wait()
         return self._totals
 
@@ -128,7 +132,8 @@ class TrafficCapture:
             if "idle" in told:
                 self._order("end", *told["idle"])
                 continue
-            self._totals = told
+            self._totals = told["totals"]
+            self._answered = told["answers"]
             self._totals_came.set()
         self.ended.set()
         self._totals_came.set()

@@ -70,7 +70,7 @@ def test_the_file_is_in_order_and_contains_no_text(tmp_path: Path) -> None:
     written = path.read_text()
     assert [json.loads(line)["timestamp"] for line in written.splitlines()] == [2000, 3000, 4000]
     assert not any(word in written or word in out.decode() for word in PLANTED)
-    last = json.loads(out.splitlines()[-1])
+    last = json.loads(out.splitlines()[-1])["totals"]
     assert last["requests"] == 3 and last["seconds"] == 2
     assert last["left_out"] == {"answered with HTTP 500": 1, "ended before the first token": 1}
     assert len(trace_file.read_trace(path).requests) == 3
@@ -82,7 +82,6 @@ def test_what_was_written_stays_whole_if_the_writer_is_killed(tmp_path: Path) ->
     path.touch()
     with writer(path) as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdout.readline()  # it is ready
         for number in range(20):
             process.stdin.write(exchange("w" * 9000, number) + TOTALS_WANTED)
             process.stdin.flush()
@@ -157,6 +156,44 @@ def test_a_capture_tells_what_it_wrote(tmp_path: Path) -> None:
     run(go())
     assert path.stat().st_mode & 0o777 == 0o600
     assert not any(word in path.read_text() for word in PLANTED)
+
+
+def test_totals_that_were_asked_for_earlier_do_not_answer_a_later_request(tmp_path: Path) -> None:
+    """The end of a capture waited for a request without saying so: the totals from before the request
+    arrived late, and had none in flight."""
+    path = tmp_path / "made.jsonl"
+    body = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+    sent = f"POST {CHAT} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    came, more = asyncio.Event(), asyncio.Event()
+
+    async def wait_to_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(sent))
+        came.set()
+        await more.wait()
+        writer.close()
+
+    async def go() -> None:
+        listener = await asyncio.start_server(wait_to_answer, "127.0.0.1", 0)
+        made = await capturing(path, listener.sockets[0].getsockname()[:2])
+        assert made._writer is not None
+        os.kill(made._writer.pid, signal.SIGSTOP)
+        earlier = asyncio.create_task(made.read_totals())
+        await asyncio.sleep(0)  # it has asked, and waits
+        earlier.cancel()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]))
+        writer.write(sent)
+        await came.wait()
+        later = asyncio.create_task(made.read_totals())
+        await asyncio.sleep(0)
+        os.kill(made._writer.pid, signal.SIGCONT)
+        assert (await later)["passed"]["in_flight"] == 1
+        more.set()
+        await made.end()
+        writer.close()
+        listener.close()
+        await listener.wait_closed()
+
+    run(go())
 
 
 def test_a_killed_writer_is_named_and_its_file_ends_with_a_whole_line(tmp_path: Path) -> None:

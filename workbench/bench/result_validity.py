@@ -20,6 +20,7 @@ MIN_LOAD_SHARE = 0.97  # share of the requested streams or rate that must be rea
 MAX_CACHED_SHARE = 0.01
 _LATE_START_MS = 10.0  # a start that is further behind its schedule is late
 _SHORT_REQUEST_MS = 10.0  # between two requests, a stream needs about 0.2 ms: 3 % of 7 ms
+_STALL_ADVICE = "see the log of the server at that time, and measure again"
 _ODD_READS_SHARE = 0.01  # share of unusual reads above which the result gets a note
 
 
@@ -66,6 +67,7 @@ def reasons_for_invalid_result(
         partial,
         failures,
         idle,
+        _text_of_stalls(spec, counted, window, reject=True),
         _reason_of_busy_client(good, facts),
         _reason_of_cached_prompts(spec, good, facts),
         _reason_of_rate_not_offered(spec, counted),
@@ -85,6 +87,7 @@ def reliability_marks(
         # the second half of a trace may just have more to do
         steadiness.why_overloaded(spec, counted) if spec.trace_name else None,
         None if spec.trace_name else steadiness.why_halves_differ(spec, counted, window),
+        _text_of_stalls(spec, counted, window, reject=False),
     )
     return tuple(r for r in reasons if r)
 
@@ -126,6 +129,25 @@ def _reason_of_idle_streams(
         f" ({_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * MIN_LOAD_SHARE:.0f} % are"
         f" needed): {_why_idle(counted, window)}"
     )
+
+
+def _text_of_stalls(
+    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window, *, reject: bool
+) -> str | None:
+    """Return the stalls of a run as a reason to reject its result, or else as a mark; None if there
+    are none, or if they are the other thing.
+
+    Stalls for more than 3 % of the window reject a result, since its mean is then that of no server.
+    Not in a trace, where one long prompt may hold up all streams.
+    """
+    stalls = [] if _reason_of_failures(counted) else steadiness.find_stalls(counted)
+    if not stalls:
+        return None
+    too_long = steadiness.stalled_share(stalls, window) > 1 - MIN_LOAD_SHARE
+    rejects = too_long and not spec.trace_name
+    if rejects != reject:
+        return None
+    return f"{steadiness.describe_stalls(stalls, counted, window)}; {_STALL_ADVICE}"
 
 
 def _why_idle(counted: Sequence[RequestRecord], window: Window) -> str:

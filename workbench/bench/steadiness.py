@@ -3,13 +3,15 @@ on how long the run lasted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from math import sqrt
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.steady_window import STEADY_WINDOW, Window, record_end_s
 from workbench.model.bench import BenchSpec
+from workbench.model.distribution import quantile
+from workbench.model.lazy_dataclass import dataclass
 
 # in a shorter measurement, a single pause of server or client decides
 MIN_REQUESTS, MIN_WINDOW_S = 4, 1.0
@@ -23,6 +25,8 @@ _MIN_COMPLETED_SHARE = 0.97  # share of the due rate that must be completed
 _QUEUE_WAIT_FACTOR = 1.2  # if a queue grows, later requests wait longer by this factor,
 # and by this share of the schedule's length, more than in a queue that comes and goes
 _QUEUE_GROWTH_SHARE = 0.03
+# a shorter silence is no stall, nor is one that the usual wait for a first chunk explains
+_MIN_STALL_S, _STALL_WAIT_FACTOR = 2.0, 5.0
 
 
 def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
@@ -67,6 +71,98 @@ def why_not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
         "in the first half and"
         f" {1000 * fmean(late):,.0f} ms in the second, and grows with the length of the run"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A time, in seconds after the run began, in which requests were in flight and no stream got a
+    byte."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+    def seconds_inside(self, window: Window) -> float:
+        """Return for how many seconds of the window the stall lasted."""
+        return max(0.0, min(self.end_s, window.end_s) - max(self.begin_s, window.begin_s))
+
+
+def find_stalls(counted: Sequence[RequestRecord]) -> list[Stall]:
+    """Return the stalls of a run, in the order of their times.
+
+    A silence is a stall if it lasts at least 2 s, and five times as long as the longest prompt
+    usually waits for its first bytes: its prefill may hold up all other streams.
+    """
+    if not counted:
+        return []
+    least_s = max(_MIN_STALL_S, _STALL_WAIT_FACTOR * _usual_first_wait_s(counted))
+    if not any(_longest_wait_us(record) >= 1e6 * least_s for record in counted):
+        return []  # nearly all runs: no further look at each chunk
+    byte_times_s = sorted({at for record in counted for at in _byte_times_s(record)})
+    first_start_s = min(record.start_s for record in counted)
+    silences = (
+        Stall(max(begin_s, _oldest_start_s(counted, end_s)), end_s)
+        for begin_s, end_s in pairwise([first_start_s, *byte_times_s])
+        if end_s - begin_s >= least_s
+    )
+    return [silence for silence in silences if silence.seconds >= least_s]
+
+
+def describe_stalls(
+    stalls: Sequence[Stall], counted: Sequence[RequestRecord], window: Window
+) -> str:
+    """Return when the stalls of a run were, how long, and which share of the window they took."""
+    first_start_s = min(record.start_s for record in counted)
+    longest = max(stalls, key=lambda stall: stall.seconds)
+    others = f", and {len(stalls) - 1} more" if len(stalls) > 1 else ""
+    measured = "the steady window" if window.name == STEADY_WINDOW else "the run"
+    return (
+        f"a stall of {longest.seconds:.1f} s, {longest.begin_s - first_start_s:.1f} s after the "
+        f"first request{others}: no stream got a byte in {100 * stalled_share(stalls, window):.0f} %"
+        f" of {measured}"
+    )
+
+
+def stalled_share(stalls: Sequence[Stall], window: Window) -> float:
+    """Return the share of the window that the stalls took."""
+    if window.seconds <= 0:
+        return 0.0
+    return sum(stall.seconds_inside(window) for stall in stalls) / window.seconds
+
+
+def _usual_first_wait_s(counted: Sequence[RequestRecord]) -> float:
+    """Return how long the longest prompt usually waits for its first bytes, in proportion to the
+    median wait for the median prompt."""
+    wait_s = quantile(sorted(map(_first_wait_us, counted)), 0.5) / 1e6
+    prompts = sorted(record.prompt_tokens for record in counted if record.prompt_tokens)
+    if not prompts:
+        return wait_s
+    return wait_s * prompts[-1] / quantile(prompts, 0.5)
+
+
+def _first_wait_us(record: RequestRecord) -> int:
+    return record.end_us if record.ttft_us is None else record.ttft_us
+
+
+def _longest_wait_us(record: RequestRecord) -> int:
+    return max(_first_wait_us(record), max(record.gaps_us, default=0))
+
+
+def _byte_times_s(record: RequestRecord) -> Iterator[float]:
+    """Yield when bytes of a request came: its chunks, and its end."""
+    if record.ttft_us is not None:
+        for after_us in accumulate(record.gaps_us, initial=record.ttft_us):
+            yield record.start_s + after_us / 1e6
+    yield record_end_s(record)
+
+
+def _oldest_start_s(counted: Sequence[RequestRecord], at_s: float) -> float:
+    """Return when the oldest request in flight at a time, which a byte ended, was sent."""
+    starts_s = (r.start_s for r in counted if r.start_s < at_s <= record_end_s(r))
+    return min(starts_s, default=at_s)
 
 
 def why_too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:

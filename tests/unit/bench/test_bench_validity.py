@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +65,90 @@ def test_the_rate_of_a_run_is_as_sure_as_its_parts_agree() -> None:
     assert error is not None and 1.0 < error < 3.0
     assert judged(closed_loop([0.1] * 12)).rate_error_pct is None  # too short
     assert judged(closed_loop([0.1] * 64), rate=10.0).rate_error_pct is None
+
+
+# -- stalls ----------------------------------------------------------------------------------------
+
+
+def stop_server(made: list[RequestRecord], at_s: float, for_s: float) -> list[RequestRecord]:
+    """Return the records of a run whose server stood still at a time, as SIGSTOP makes it."""
+    return [_delay_record(one, at_s, for_s) for one in made]
+
+
+def _delay_record(one: RequestRecord, at_s: float, for_s: float) -> RequestRecord:
+    if one.start_s >= at_s:
+        return replace(one, start_s=one.start_s + for_s)
+    if record_end_s(one) <= at_s:
+        return one
+    for_us = round(for_s * 1e6)
+    gap_us = one.gaps_us[0]
+    at_chunk = int((at_s - one.start_s) * 1e6 // gap_us)
+    gaps = list(one.gaps_us)
+    if at_chunk == 0:
+        return replace(one, ttft_us=gap_us + for_us, end_us=one.end_us + for_us)
+    gaps[at_chunk - 1] += for_us
+    return replace(one, gaps_us=tuple(gaps), end_us=one.end_us + for_us)
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize("at_s", [7.77, 8.02])  # the second: some streams wait for a first chunk
+def test_a_server_that_stood_still_rejects_the_result_with_time_and_length(
+    streams: int, at_s: float
+) -> None:
+    calm = closed_loop([1.0] * 64, streams)
+    assert not judged(calm, concurrency=streams).refused
+    summary = judged(stop_server(calm, at_s, 19.8), concurrency=streams)
+    (why,) = [why for why in summary.refused if why.startswith("a stall of 19.")]
+    said = re.search(r", ([\d.]+) s after the first request: .* (\d+) % of the steady", why)
+    assert said is not None, why
+    assert float(said[1]) == pytest.approx(at_s, abs=0.3)
+    assert float(said[2]) == pytest.approx(100 * 19.8 / summary.window_s, abs=1)
+
+
+def test_a_stall_of_a_long_run_is_a_mark_and_not_a_reason() -> None:
+    calm = closed_loop([1.0] * 480)  # 120 s
+    summary = judged(stop_server(calm, 60.3, 3.0))
+    assert not summary.refused
+    assert any(why.startswith("a stall of 3.") for why in summary.marked)
+
+
+def test_two_stalls_are_counted_together() -> None:
+    once = stop_server(closed_loop([1.0] * 240), 20.3, 5.0)
+    (why,) = judged(stop_server(once, 50.3, 4.0)).refused
+    assert "a stall of 5." in why and "and 1 more" in why
+
+
+def test_a_stall_of_one_stream_beside_others_is_no_stall_of_the_server() -> None:
+    made = closed_loop([1.0] * 64)
+    slow = replace(made[20], gaps_us=(*made[20].gaps_us[:-1], 9_000_000), end_us=10_000_000)
+    assert not any("a stall of" in why for why in judged([*made[:20], slow, *made[21:]]).refused)
+
+
+def test_a_long_prefill_and_a_time_without_requests_are_no_stalls() -> None:
+    # each request waits 6 s for its first chunk
+    prefill = [
+        reply(index, 7.0 * index, 7.0, ttft_us=6_000_000, gaps_us=(50_000,) * 19)
+        for index in range(8)
+    ]
+    summary = judged(prefill, concurrency=1)
+    assert not any("a stall" in why for why in (*summary.refused, *summary.marked))
+    # one prompt in eight is 50 times as long as the others
+    long = replace(
+        reply(8, 56.0, 12.0), prompt_tokens=500, ttft_us=10_000_000, gaps_us=(100_000,) * 19
+    )
+    short = [reply(index, 7.0 * index, 1.0) for index in range(8)]
+    summary = judged([*short, long], concurrency=1)
+    assert not any("a stall" in why for why in (*summary.refused, *summary.marked))
+    # between two requests of a low rate, nothing is in flight
+    seldom = [reply(index, 30.0 * index, 1.0, due_s=30.0 * index) for index in range(8)]
+    summary = judged(seldom, rate=1 / 30)
+    assert not any("a stall" in why for why in (*summary.refused, *summary.marked))
+
+
+def test_a_trace_with_a_stall_is_marked() -> None:
+    summary = judged(stop_server(closed_loop([1.0] * 64), 7.77, 19.8), trace_name="users")
+    assert not any("a stall" in why for why in summary.refused)
+    assert any(why.startswith("a stall of 19.") for why in summary.marked)
 
 
 # -- failures --------------------------------------------------------------------------------------

@@ -73,6 +73,10 @@ class Finding:
     settings: tuple[str, ...] = ()
 
     @property
+    def is_error(self) -> bool:
+        return self.level is Level.ERROR
+
+    @property
     def file_and_line(self) -> str:
         """The file and line that this finding is about, such as "presets/x.toml:12". Without a line
         it is the file only, and "" if the finding is not about a file."""

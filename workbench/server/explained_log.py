@@ -113,8 +113,9 @@ class ExplainedLog:
         chosen = fresh
         if self._searched_chars > _MAX_SEARCHED_CHARACTERS:
             text = "\n".join(fresh.values()).lower()
-            signs = [sign for sign in _SIGNS_OF_ERROR if sign in text]
-            signs = signs if self._searched_chars <= 2 * _MAX_SEARCHED_CHARACTERS else []
+            signs = list(filter(text.__contains__, _SIGNS_OF_ERROR))
+            if self._searched_chars > 2 * _MAX_SEARCHED_CHARACTERS:
+                signs.clear()
             chosen = {
                 form: line
                 for form, line in fresh.items()
@@ -143,9 +144,10 @@ class ExplainedLog:
 
     def _known_number(self, number: int | None) -> int | None:
         """Return the number of a line in the log, None for a line after a part that was not read."""
-        if number is None or self._last_numbered is None:
-            return number
-        return number if number <= self._last_numbered else None
+        last = self._last_numbered
+        if number is not None and last is not None and number > last:
+            return None
+        return number
 
     def _kind(self, line: str, needles: Sequence[str]) -> _LineKind:
         """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
@@ -199,11 +201,10 @@ class ExplainedLog:
         own = found if engine is None else _findings_of_engine(found, engine)
         passed = self._passed_errors(own)
         stopped = self._stop_line(own)
-        own = [self._soften_passed_error(finding, passed) for finding in own]
-        own = [self._after_the_stop(finding, stopped) for finding in own]
-        own = [self._with_later_success(finding) for finding in own]
-        no_causes = passed.keys() | self._errors_after(stopped)
-        before = self._errors_before_success()
+        own = [self._soften_by_later_lines(finding, passed, stopped) for finding in own]
+        raised = {error.number for error in self._tracebacks.errors} - {0}
+        no_causes = passed.keys() | {number for number in raised if number > stopped}
+        before = {number for number in raised if number < self._last_success}
         causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes | before)
         if before and not _has_error(causes):
             causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes)
@@ -222,39 +223,52 @@ class ExplainedLog:
             return (log_patterns.without_end(cut),)
         lines = self._lines.lines()
         error = self._logged_error(lines, engine)
-        served = self._ready or self._answered
-        if error is None and not served and not any(map(log_patterns.reports_process_end, told)):
-            phase = self._last_start_phase()
-            return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
-        if error is None or any(one.evidence == error.text for one in told):
+        if error is None:
+            return self._explain_end_without_error(lines, told)
+        if any(one.evidence == error.text for one in told):
             return ()
-        number = error.index + 1 if not self._lines.dropped else None
-        stopped = self._stop_line(told)
-        after_stop = stopped is not None and number is not None and number > stopped
+        number = 0 if self._lines.dropped else error.index + 1
         of_request = log_patterns.is_of_request_handler(lines[error.index])
-        if after_stop or of_request or (number or 0) in self._tracebacks.ignored:
+        ignored = of_request or number in self._tracebacks.ignored
+        if ignored or number > self._stop_line(told):
             return ()
         if error.only_reports:
-            quoted = log_patterns.quoted_error(error)
-            ends = any(log_patterns.reports_process_end(one) for one in told)
-            before = lines[error.index - 1] if error.index else ""
-            only = quoted or log_patterns.error_without_cause(error, before)
-            return () if ends and quoted is None else (only,)
-        near = (one for one in told if one.level is Level.WARN and one.line and number)
-        if any(abs((one.line or 0) - (number or 0)) <= _LINES_OF_ONE_FAILURE for one in near):
+            return self._explain_report(error, lines, told)
+        if number and any(_is_warning_near(one, number) for one in told):
             return ()
-        later = 0 < self._ready < (number or self._lines.total)
-        level = Level.WARN if later else Level.ERROR
-        finding = log_patterns.error_by_its_text(error, number, level)
-        shown = self._later_phase(number) if level is Level.ERROR else None
+        if 0 < self._ready < (number or self._lines.total):
+            return (log_patterns.error_by_its_text(error, number or None, Level.WARN),)
+        finding = log_patterns.error_by_its_text(error, number or None, Level.ERROR)
+        shown = self._later_phase(number)
         if shown is None:
             return (finding,)
         return (self._without_end(finding, "went on with its start", shown, Level.HINT),)
 
-    def _later_phase(self, number: int | None) -> int | None:
+    def _explain_end_without_error(
+        self, lines: Sequence[str], told: Sequence[Finding]
+    ) -> Sequence[Finding]:
+        """Return the finding about a start that ends within one of its phases."""
+        if self._has_served or any(map(log_patterns.reports_process_end, told)):
+            return ()
+        phase = self._last_start_phase()
+        return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
+
+    def _explain_report(
+        self, error: log_patterns.LoggedError, lines: Sequence[str], told: Sequence[Finding]
+    ) -> Sequence[Finding]:
+        """Return the finding about an `error` that only reports that something else has failed."""
+        quoted = log_patterns.quoted_error(error)
+        if quoted is not None:
+            return (quoted,)
+        if any(map(log_patterns.reports_process_end, told)):
+            return ()
+        before = lines[error.index - 1] if error.index else ""
+        return (log_patterns.error_without_cause(error, before),)
+
+    def _later_phase(self, number: int) -> int | None:
         """Return the line in which the process that wrote the line `number`, which is no part of a
-        traceback, went on with its start; None if it did not."""
-        if number is None:
+        traceback, went on with its start; None if it did not, or if `number` is 0."""
+        if not number:
             return None
         (line,) = self._lines.lines(number - 1, 1)
         raised = any(one.number == number for one in self._tracebacks.errors)
@@ -279,25 +293,26 @@ class ExplainedLog:
     def _last_success(self) -> int:
         """The number of the last line that shows that the server became ready, or that it answered a
         request if it has not failed since it was ready; 0 if there is none."""
-        goes_on = self._failed <= self._ready
-        return max(self._ready, self._answered if goes_on else 0)
+        if self._failed > self._ready:
+            return self._ready
+        return max(self._ready, self._answered)
 
-    def _errors_before_success(self) -> frozenset[int]:
-        """Return the numbers of the errors at the ends of tracebacks before the last success."""
-        raised = (one.number or 0 for one in self._tracebacks.errors)
-        return frozenset(number for number in raised if 0 < number < self._last_success)
+    @property
+    def _has_served(self) -> bool:
+        return bool(self._ready or self._answered)
 
     def _judge_finding_by_end(self, finding: Finding, engine: str | None) -> Finding:
         """Return the finding with the fix for the engine that the log names. An error after which the
         server became ready or answered requests is a warning."""
-        finding = finding if engine is None else log_patterns.add_fix_for_engine(finding, engine)
+        if engine is not None:
+            finding = log_patterns.add_fix_for_engine(finding, engine)
         return self._with_later_success(finding)
 
     def _with_later_success(self, finding: Finding) -> Finding:
         """Return the finding; as a warning if the server became ready or answered requests after its
         last line."""
         last = self._last_line(finding)
-        if finding.level is not Level.ERROR or not 0 < last < self._last_success:
+        if not finding.is_error or not 0 < last < self._last_success:
             return finding
         if last < self._ready:
             return self._without_end(finding, "became ready", self._ready, Level.WARN)
@@ -311,34 +326,35 @@ class ExplainedLog:
         text = f"{finding.text.rstrip('.')}. It did not end the server, which {then} {place}"
         return replace(finding, level=level, text=text)
 
+    def _soften_by_later_lines(
+        self, finding: Finding, passed: Mapping[int, int], stop: int
+    ) -> Finding:
+        """Return the finding; below the level ERROR if the lines after it say that it is no cause."""
+        finding = self._soften_passed_error(finding, passed)
+        finding = self._soften_error_after_stop(finding, stop)
+        return self._with_later_success(finding)
+
     def _soften_passed_error(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
         """Return the finding; as a hint if its last line is among the errors `passed`."""
         later = passed.get(self._last_line(finding))
-        if finding.level is not Level.ERROR or later is None:
+        if later is None or not finding.is_error:
             return finding
         return self._without_end(finding, "went on with its start", later, Level.HINT)
 
-    def _stop_line(self, findings: Iterable[Finding]) -> int | None:
+    def _stop_line(self, findings: Iterable[Finding]) -> int:
         """Return the number of the line that says that the server was stopped from outside, or shuts
-        down without a failure. None if there is none, or if a start follows it, which makes it the
-        end of an earlier server."""
-        stops = [one.line for one in findings if one.code in _STOP_CODES and one.line]
-        stop = min([*stops, *filter(None, [self._shut_down])], default=None)
-        if stop is None or self._lines.dropped:
-            return None
-        return None if self._phases_between(stop, self._lines.total + 1) else stop
+        down without a failure. It is the number after the last line if there is none, or if a start
+        follows it, which makes it the end of an earlier server."""
+        after_log = self._lines.total + 1
+        lines = {one.line or 0 for one in findings if one.code in _STOP_CODES}
+        stop = min((lines | {self._shut_down}) - {0}, default=after_log)
+        if stop == after_log or self._lines.dropped or self._phases_between(stop, after_log):
+            return after_log
+        return stop
 
-    def _errors_after(self, stop: int | None) -> frozenset[int]:
-        """Return the numbers of the errors at the ends of tracebacks after the line `stop`."""
-        if stop is None:
-            return frozenset()
-        raised = (one.number or 0 for one in self._tracebacks.errors)
-        return frozenset(number for number in raised if number > stop)
-
-    def _after_the_stop(self, finding: Finding, stop: int | None) -> Finding:
+    def _soften_error_after_stop(self, finding: Finding, stop: int) -> Finding:
         """Return the finding; as a warning if it is about an error after the line `stop`."""
-        follows = stop is not None and (finding.line or 0) > stop
-        if finding.level is not Level.ERROR or not follows:
+        if not finding.is_error or (finding.line or 0) <= stop:
             return finding
         text = f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop}"
         return replace(finding, level=Level.WARN, text=text)
@@ -352,37 +368,31 @@ class ExplainedLog:
         with the line that shows it. The last error is none of them, because it ended the server, unless
         it stands before the start and only its kind is known: then the script that starts the server
         wrote it."""
-        cut = self._tracebacks.unfinished
-        raised = {one.number or 0 for one in self._tracebacks.errors if not one.ended_one_request}
-        told = {self._last_line(one) for one in findings if one.level is Level.ERROR}
-        end = max([*told, *raised, (cut.number or 0) if cut else 0], default=0)
-        numbers = sorted(number for number in told | raised if number > 0)
+        raised = {one.number for one in self._tracebacks.errors if not one.ended_one_request}
+        told = {self._last_line(one) for one in findings if one.is_error}
+        numbers = sorted((told | raised) - {0})
         if not numbers or self._lines.dropped:
             return {}
+        cut = self._tracebacks.unfinished
+        end = max(numbers[-1], cut.number if cut is not None else 0)
         phases = self._phases_between(numbers[0], self._lines.total + 1)
-        before_start = bool(phases) and not self._phases_between(0, numbers[-1])
-        of_script = {
-            self._last_line(one)
-            for one in findings
-            if before_start and log_patterns.is_general(one)
-        }
+        of_script = set[int]()
+        if phases and not self._phases_between(0, numbers[-1]):
+            of_script.update(map(self._last_line, filter(log_patterns.is_general, findings)))
         passed = {}
         for number in numbers:
             (line,) = self._lines.lines(number - 1, 1)
-            writer = log_patterns.writer_of(line)
-            in_traceback = number in raised or log_patterns.is_in_traceback(line)
-            anyone = not (writer or in_traceback)
-            if number == end and not (anyone and number in of_script):
-                continue
-            until = self._lines.total + 1 if number == end else end
-            later = (
-                one
-                for one, who in phases
-                if number < one < until and (anyone or writer == who != "")
-            )
-            shown = next(later, None)
-            if shown is not None:
-                passed[number] = shown
+            writer, until = log_patterns.writer_of(line), end
+            if not writer and (number in raised or log_patterns.is_in_traceback(line)):
+                continue  # no later line is known to be of the same process
+            if number == end:
+                if writer or number not in of_script:
+                    continue
+                until = self._lines.total + 1
+            same = (one for one, who in phases if writer in ("", who))
+            later = next((one for one in same if number < one < until), None)
+            if later is not None:
+                passed[number] = later
         return passed
 
     def _phases_between(self, first: int, last: int) -> Sequence[tuple[int, str]]:
@@ -403,8 +413,7 @@ class ExplainedLog:
     @property
     def _most_named_engine(self) -> str | None:
         """The engine that the log names most often; None if it names none."""
-        most = self._named.most_common(1)
-        return most[0][0] if most else None
+        return max(self._named, key=self._named.__getitem__, default=None)
 
     def count(self, finding: Finding) -> int:
         return self._counts[finding.code]
@@ -428,11 +437,10 @@ class ExplainedLog:
         """Return the line of the first cause among `findings`, those about this log; if there is
         none, and the server neither served nor was stopped, the first line that looks like an
         error. None if there is none either."""
-        causes = (one.evidence for one in findings if one.level is Level.ERROR)
-        first = next(causes, None)
-        stopped = any(log_patterns.reports_process_end(one) for one in findings)
-        if first is not None or self._ready or self._answered or stopped:
-            return first
+        cause = _first_cause(findings)
+        stopped = any(map(log_patterns.reports_process_end, findings))
+        if cause is not None or self._has_served or stopped:
+            return cause
         return log_patterns.first_error(self._lines.lines(), self._engine)
 
     def as_json(self) -> dict[str, Any]:
@@ -451,7 +459,20 @@ class ExplainedLog:
 
 
 def _has_error(findings: Iterable[Finding]) -> bool:
-    return any(finding.level is Level.ERROR for finding in findings)
+    return any(finding.is_error for finding in findings)
+
+
+def _first_cause(findings: Iterable[Finding]) -> str | None:
+    """Return the line of the first error among the findings; None if there is none."""
+    return next((finding.evidence for finding in findings if finding.is_error), None)
+
+
+def _is_warning_near(finding: Finding, number: int) -> bool:
+    """Return whether the finding is a warning about a line so near to the line `number` that both are
+    about one failure."""
+    if finding.level is not Level.WARN or not finding.line:
+        return False
+    return abs(finding.line - number) <= _LINES_OF_ONE_FAILURE
 
 
 def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
@@ -472,8 +493,7 @@ def find_cause_in_lines(lines: Sequence[str], engine: str | None) -> str | None:
     report that something else failed."""
     explained = ExplainedLog(engine)
     explained.add(lines)
-    causes = (one.evidence for one in explained.findings if one.level is Level.ERROR)
-    return next(causes, None)
+    return _first_cause(explained.findings)
 
 
 def _findings_of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:
@@ -481,14 +501,16 @@ def _findings_of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Fi
     that the patterns of `engine` have about their lines."""
     found = tuple(findings)
     own = log_patterns.findings_of_engine(found, engine)
-    instead = {
-        finding.code: replace(finding, line=other.line)
-        for other in found
-        if other not in own and other.evidence is not None
-        for finding in filter(None, (log_patterns.explain_line(other.evidence, engine),))
-    }
-    told = {finding.code for finding in own}
-    return (*own, *(finding for code, finding in instead.items() if code not in told))
+    instead: dict[str, Finding] = {}
+    for other in found:
+        if other in own or other.evidence is None:
+            continue
+        finding = log_patterns.explain_line(other.evidence, engine)
+        if finding is not None:
+            instead[finding.code] = replace(finding, line=other.line)
+    for finding in own:
+        instead.pop(finding.code, None)
+    return (*own, *instead.values())
 
 
 def _is_binary(line: str) -> bool:

@@ -14,7 +14,9 @@ import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, lru_cache
-from typing import Any
+from itertools import filterfalse
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.lazy_dataclass import dataclass
@@ -69,8 +71,16 @@ class LogPattern:
     fixes: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def code(self) -> str:
+        """The code of the findings about lines that match this pattern."""
+        return f"log.{self.id}"
+
+    @property
     def level(self) -> Level:
         return _LEVEL_OF_SEVERITY[self.severity]
+
+    def applies_to(self, engine: str) -> bool:
+        return not self.engines or engine in self.engines
 
     def level_of(self, line: str) -> Level:
         """Return the level of a finding about `line`. What the engine itself calls a warning did not
@@ -79,6 +89,10 @@ class LogPattern:
             return self.level
         goes_on = _is_marked_as_warning(line) or _REQUEST_HANDLER_LINE.search(line)
         return Level.WARN if goes_on else Level.ERROR
+
+    def has_needle_in(self, lower: str) -> bool:
+        """Return whether a text in lower case has one of the needles, so that the pattern may match."""
+        return any(map(lower.__contains__, self.needles))
 
     def is_in(self, line: str) -> bool:
         # compiled when it is first needed
@@ -93,18 +107,15 @@ class LogPattern:
             text = f"harmless: {text}"
         if self.level is Level.ERROR and _REQUEST_HANDLER_LINE.search(line):
             text = f"{_ONE_REQUEST_FAILED_TEXT}: {text}"
-        evidence, changes = (
-            self._evidence(line),
-            self._changes(line[:_MAX_SEARCHED_CHARACTERS], engine),
-        )
-        code = f"log.{self.id}"
+        evidence = self._evidence(line)
+        changes = self._changes(line[:_MAX_SEARCHED_CHARACTERS], engine)
         fix = self.fixes.get(engine or "", self.fix)
         part = _engine_part_of_path(_SOURCE_ROOT.sub("", evidence)) if self.placed else None
         if part is not None:
             text, fix = f"{text}, in {part.name}", f"{part.fix}; or else: {fix}"
         return Finding(
             self.level_of(line),
-            code,
+            self.code,
             text,
             fix=fix,
             source=self.source,
@@ -122,20 +133,27 @@ class LogPattern:
         return plain_line(f"… {line[found.start() :]}")
 
     def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
-        rows = self.changes.get(engine or "") or self.changes.get("") or ()
-        if not rows and engine is None and len(self.changes) == 1:
-            (rows,) = self.changes.values()
-        found = re.search(self.regex, line, re.IGNORECASE) if rows else None
+        found = re.search(self.regex, line, re.IGNORECASE)
         if found is None:
             return ()
         groups = found.groupdict()
-        filled = [
-            (_fill_in_groups(name, groups), _fill_in_groups(value, groups), bool(env))
-            for name, value, *env in rows
-        ]
-        if any(_MISSING_GROUP in (name, value) for name, value, _ in filled):
-            return ()
-        return tuple(PlanChange(str(name), value, env) for name, value, env in filled)
+        changes = []
+        for name_form, value_form, *env in self._rows_of_changes(engine):
+            name = _fill_in_groups(name_form, groups)
+            value = _fill_in_groups(value_form, groups)
+            if _MISSING_GROUP in (name, value):
+                return ()
+            changes.append(PlanChange(str(name), value, bool(env)))
+        return tuple(changes)
+
+    def _rows_of_changes(self, engine: str | None) -> Sequence[Sequence[Any]]:
+        common = self.changes.get("", ())
+        if engine is not None:
+            return self.changes.get(engine, common)
+        if len(self.changes) != 1:
+            return common
+        (only,) = self.changes.values()
+        return only
 
 
 _MISSING_GROUP = object()  # a group that the line lacks
@@ -160,7 +178,7 @@ def _fill_in_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
 def patterns_of_engine(engine: str | None = None) -> tuple[LogPattern, ...]:
     """Return the log patterns that apply to `engine`, or the patterns of all engines."""
     if engine is not None:
-        return tuple(p for p in patterns_of_engine() if not p.engines or engine in p.engines)
+        return tuple(pattern for pattern in patterns_of_engine() if pattern.applies_to(engine))
     return tuple(
         LogPattern(
             **{
@@ -187,10 +205,8 @@ def _patterns_document() -> dict[str, Any]:
 def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return one finding for each log pattern that matches a line of `lines`, in the order of the
     lines. The evidence of a finding is the first line that matches."""
-    found = [
-        (index, p.finding(line, engine)) for p, index, line in _matches_in_lines(lines, engine)
-    ]
-    return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
+    matches = sorted(_matches_in_lines(lines, engine), key=itemgetter(1))
+    return tuple(pattern.finding(line, engine) for pattern, _, line in matches)
 
 
 @lru_cache(maxsize=4096)
@@ -278,9 +294,8 @@ class LogScan:
             return
         self._forms = self._forms | fresh if len(self._forms) < MAX_REMEMBERED_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
-        for pattern, index, line in sorted(
-            _matches_in_lines([lines[i] for i in chosen], self.engine), key=lambda m: m[1]
-        ):
+        matches = _matches_in_lines([lines[index] for index in chosen], self.engine)
+        for pattern, index, line in sorted(matches, key=itemgetter(1)):
             finding = pattern.finding(line, self.engine)
             if finding.code not in self._codes:
                 self._codes.add(finding.code)
@@ -304,28 +319,36 @@ def _matches_in_lines(
     text = "\n".join(lines)
     lower = text.lower()  # keeps the newlines in place, unlike other offsets
     searched = patterns_of_engine(engine) if among is None else among
-    possible = [p for p in searched if not p.only_last and any(n in lower for n in p.needles)]
+    possible = [p for p in searched if not p.only_last and p.has_needle_in(lower)]
     if not possible:
         return
     split, split_lower = text.split("\n"), lower.split("\n")
-    better = [p for p in possible if not p.general]
+    better = [pattern for pattern in possible if not pattern.general]
     for pattern in possible:
-        candidates = (
-            i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles)
-        )
-        lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_MAX_SEARCHED_CHARACTERS]))
-        unquoted = (i for i in lines_of_it if not _is_quoted(split[i]))
-        if pattern.level is Level.ERROR:
-            unquoted = (i for i in unquoted if not _OPTIONAL_PART_LINE.search(split[i]))
-            unquoted = (i for i in unquoted if not _LINE_ABOUT_REQUEST.search(split[i]))
-            unquoted = (i for i in unquoted if _level(split[i]) not in _INFO_LEVELS)
-        if pattern.general:
-            unquoted = (i for i in unquoted if _is_unexplained_error(split[i], better))
-        hit = next(unquoted, None)
+        candidates = (i for i, line in enumerate(split_lower) if pattern.has_needle_in(line))
+        hits = (i for i in candidates if _reports(split[i], pattern, better))
+        hit = next(hits, None)
         if pattern.general:
             better.append(pattern)
         if hit is not None:
             yield pattern, hit, split[hit]
+
+
+def _reports(line: str, pattern: LogPattern, better: Sequence[LogPattern]) -> bool:
+    """Return whether the line itself reports what the pattern is about: it does not quote it, and an
+    error concerns the server. A general pattern counts only where none of the `better` ones does."""
+    if not pattern.is_in(line[:_MAX_SEARCHED_CHARACTERS]) or _is_quoted(line):
+        return False
+    if pattern.level is Level.ERROR and _is_no_failure_of_server(line):
+        return False
+    return not pattern.general or _is_unexplained_error(line, better)
+
+
+def _is_no_failure_of_server(line: str) -> bool:
+    """Return whether the line is about a request or an optional part, or is only information."""
+    if _OPTIONAL_PART_LINE.search(line) or _LINE_ABOUT_REQUEST.search(line):
+        return True
+    return _level(line) in _INFO_LEVELS
 
 
 def needles_in(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
@@ -339,12 +362,11 @@ def explain_among(line: str, engine: str | None, needles: Sequence[str]) -> Find
     """Return what `explain_line` returns, for one of many lines. `needles` are from `needles_in` of
     all of them. None if no pattern matches."""
     lower, places = line.lower(), _by_needle(engine)
-    numbers = sorted({number for needle in needles if needle in lower for number in places[needle]})
-    among = [patterns_of_engine(engine)[number] for number in numbers]
-    found = [
-        pattern.finding(line, engine)
-        for pattern, _, line in _matches_in_lines((line,), engine, among)
-    ]
+    numbers = set[int]().union(*(places[needle] for needle in needles if needle in lower))
+    patterns = patterns_of_engine(engine)
+    among = [patterns[number] for number in sorted(numbers)]
+    matches = _matches_in_lines((line,), engine, among)
+    found = (pattern.finding(line, engine) for pattern, _, line in matches)
     return next(iter(by_severity(found)), None)
 
 
@@ -368,13 +390,9 @@ def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
 
 
 @cache
-def _general_codes() -> frozenset[str]:
-    return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.general)
-
-
-@cache
-def _following_codes() -> frozenset[str]:
-    return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.follows)
+def _codes_of_patterns(trait: str) -> frozenset[str]:
+    """Return the codes of the log patterns whose field `trait` is set, such as `general`."""
+    return frozenset(one.code for one in patterns_of_engine() if getattr(one, trait))
 
 
 _OF_KERNEL = re.compile(r"\]:? (?:segfault at|general protection)|\btraps: ")
@@ -391,18 +409,29 @@ def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     that name only the kind of an error, and of those that mostly follow from others, only the first
     remains, and none beside a specific cause."""
     found = tuple(findings)
-    causes = [f for f in found if f.level is Level.ERROR and f.code not in _following_codes()]
     # lines of the kernel's log are pasted in: where they stand says nothing
-    following = sorted((f for f in found if f.code in _following_codes()), key=_is_of_kernel)
-    known_causes = [f for f in causes if f.code not in _general_codes()]
-    first = following[:1]
-    after = [f for f in causes if first and (f.line or 0) <= (first[0].line or 0)]
-    surplus = following if known_causes or after else following[1:]
-    kept = [f for f in found if f not in surplus]
-    general = [f for f in kept if f.code in _general_codes()]
-    known = any(f.level is Level.ERROR and f.code not in _general_codes() for f in kept)
-    dropped = general if known else general[1:]
-    return tuple(finding for finding in kept if finding not in dropped)
+    following = sorted(filter(reports_process_end, found), key=_is_of_kernel)
+    first_line = next(map(_line_number, following), 0)
+    causes = filterfalse(reports_process_end, filter(_is_error, found))
+    explained = any(not is_general(one) or _line_number(one) <= first_line for one in causes)
+    kept = _without_findings(found, following if explained else following[1:])
+    general = list(filter(is_general, kept))
+    known = not all(map(is_general, filter(_is_error, kept)))
+    return _without_findings(kept, general if known else general[1:])
+
+
+def _without_findings(
+    findings: Iterable[Finding], dropped: Collection[Finding]
+) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding not in dropped)
+
+
+def _line_number(finding: Finding) -> int:
+    """Return the number of the line that the finding is about; 0 if unknown."""
+    return finding.line or 0
+
+
+_is_error = attrgetter("is_error")
 
 
 # The kind of an error, and the part of the engine in which it was raised
@@ -440,7 +469,7 @@ def part_named_in(text: str) -> str | None:
 
 def add_fix_for_engine(finding: Finding, engine: str) -> Finding:
     """Return the finding with the fix that its log pattern has for `engine`, if it has one."""
-    pattern = _by_code().get(finding.code)
+    pattern = _patterns_by_code().get(finding.code)
     if pattern is None or engine not in pattern.fixes:
         return finding
     common, own = pattern.fix, pattern.fixes[engine]
@@ -448,8 +477,8 @@ def add_fix_for_engine(finding: Finding, engine: str) -> Finding:
 
 
 @cache
-def _by_code() -> Mapping[str, LogPattern]:
-    return {f"log.{pattern.id}": pattern for pattern in patterns_of_engine()}
+def _patterns_by_code() -> Mapping[str, LogPattern]:
+    return {pattern.code: pattern for pattern in patterns_of_engine()}
 
 
 def findings_of_engine(findings: Iterable[Finding], engine: str) -> tuple[Finding, ...]:
@@ -460,9 +489,7 @@ def findings_of_engine(findings: Iterable[Finding], engine: str) -> tuple[Findin
 
 @cache
 def _codes_of_others(engine: str) -> frozenset[str]:
-    return frozenset(
-        f"log.{p.id}" for p in patterns_of_engine() if p.engines and engine not in p.engines
-    )
+    return frozenset(p.code for p in patterns_of_engine() if not p.applies_to(engine))
 
 
 def traceback_reader() -> TracebackReader:
@@ -481,34 +508,54 @@ def possible_causes(
     from another one are left out. If no log pattern explains the error that was raised first, the
     finding names its kind and the part of the engine in which it was raised."""
     errors = tuple(one for one in tracebacks_read.errors if one.number not in passed)
-    ignored = tracebacks_read.ignored
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
-    findings = _findings_about_end(findings, ignored, of_server)
-    first = tracebacks.root_error(of_server, _reports_or_follows)
-    first = first or tracebacks.root_error(of_server, _reports_another_error)
-    first = first or tracebacks.root_error(of_requests, _reports_another_error)
-    if first is not None:
-        first = _most_telling_error(first, errors)
-    at_places = {
-        one.code: _add_place(one, error)
-        for one in findings
-        for error in errors
-        if one.code in _placed_codes() and one.line is not None and one.line == error.number
-    }
-    kept = drop_consequences(
-        _request_error_finding(one) if any(_is_about(one, error) for error in of_requests) else one
-        for one in (at_places.get(finding.code, finding) for finding in findings)
-    )
-    kept = _add_native_calls(kept, tracebacks_read.native_calls)
-    general = next((one for one in kept if one.code in _general_codes()), None)
-    known = [one for one in kept if one.level is Level.ERROR and one is not general]
-    earlier = first is not None and general is not None and _precedes_error(general, first, errors)
-    if first is None or earlier or (known and not _precedes_causes(first, known, errors)):
+    described = []
+    for finding in _findings_about_end(findings, tracebacks_read.ignored, of_server):
+        finding = _add_place_of_line(finding, errors)
+        if any(_is_about(finding, error) for error in of_requests):
+            finding = _request_error_finding(finding)
+        described.append(finding)
+    kept = _add_native_calls(drop_consequences(described), tracebacks_read.native_calls)
+    first = _first_raised_error(of_server, of_requests)
+    if first is None:
         return kept
-    others = tuple(one for one in kept if one is not general)
+    first = _most_telling_error(first, errors)
+    general = next(filter(is_general, kept), None)
+    if general is not None and _precedes_error(general, first, errors):
+        return kept
+    known = list(filterfalse(is_general, filter(_is_error, kept)))
+    if known and not _precedes_causes(first, known, errors):
+        return kept
+    others = tuple(filterfalse(is_general, kept))
     kind = _error_kind_finding(first, engine, {one.code for one in kept})
     return (kind, *others) if kind is not None else others
+
+
+def _first_raised_error(
+    of_server: Sequence[RaisedError], of_requests: Sequence[RaisedError]
+) -> RaisedError | None:
+    """Return the error that is the cause of the others: one of the server if there is one, and
+    rather one that does not mostly follow from others."""
+    for errors, is_consequence in (
+        (of_server, _reports_or_follows),
+        (of_server, _reports_another_error),
+        (of_requests, _reports_another_error),
+    ):
+        found = tracebacks.root_error(errors, is_consequence)
+        if found is not None:
+            return found
+    return None
+
+
+def _add_place_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Finding:
+    """Return the finding with the part of the engine in which the error in its line was raised, if
+    its pattern names a place."""
+    if finding.line is None or finding.code not in _codes_of_patterns("placed"):
+        return finding
+    raised = (error for error in errors if error.number == finding.line)
+    error = next(raised, None)
+    return finding if error is None else _add_place(finding, error)
 
 
 def _precedes_causes(
@@ -516,55 +563,57 @@ def _precedes_causes(
 ) -> bool:
     """Return whether all `causes` are in lines after the error and after the errors of `errors` that
     were raised from it, so that none of them explains it."""
-    if error.number is None or error.is_attempt or error.ended_one_request:
+    if error.is_attempt or error.ended_one_request:
         return False
     end = _end_of_chain(error, errors)
-    return all(one.line is not None and one.line > end for one in causes)
+    return error.number > 0 and all(_line_number(one) > end for one in causes)
 
 
 def _end_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
     """Return the number of the last line of the errors that were raised from `error`, or that other
     processes wrote with its text."""
-    numbers = [error.number or 0]
+    numbers = [error.number]
     for one in errors[errors.index(error) + 1 :]:
         follows = one.replaces or one.caused or one.line == error.line
         if not follows:
             break
-        numbers.append(one.number or 0)
+        numbers.append(one.number)
     return max(numbers) + _DETAIL_LINES
 
 
 def _findings_about_end(
-    findings: Iterable[Finding], ignored: frozenset[int | None], errors: Sequence[RaisedError]
+    findings: Iterable[Finding], ignored: frozenset[int], errors: Sequence[RaisedError]
 ) -> tuple[Finding, ...]:
     """Return the findings without those about errors after which Python went on, in the lines `ignored`.
     They are kept if nothing else in the log says why the server has ended."""
     found = tuple(findings)
-    others = tuple(one for one in found if one.line is None or one.line not in ignored)
-    reported = any(_reports_another_error(error.line) for error in errors)
-    unexplained = reported and tracebacks.root_error(errors, _reports_another_error) is None
-    told = any(one.level is Level.ERROR for one in others)
-    return found if unexplained and not told else others
+    others = tuple(one for one in found if one.line not in ignored)
+    if any(map(_is_error, others)):
+        return others
+    each_reports_another = tracebacks.root_error(errors, _reports_another_error) is None
+    return found if errors and each_reports_another else others
 
 
 def _most_telling_error(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
     """Return the traceback of the same error that says most about its place: a process repeats the
     error of another one, with calls that only wait for it."""
     same = [one for one in errors if one.line == error.line]
-    return next((one for one in same if _place(one) != (None, None)), error)
+    return next((one for one in same if _place_of_error(one) is not None), error)
 
 
 def _part_in(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
     """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
     only pass work on count if there is no other."""
-    named = [
-        (call, _engine_part_of_path(call)) for call in native_backtraces.places_of_crash(calls)
-    ]
-    known = [(call, part) for call, part in named if part is not None]
-    own = [
-        (call, part) for call, part in known if not native_backtraces.does_only_pass_work_on(call)
-    ]
-    return next(iter(own or known), ("", None))
+    passing: tuple[str, EnginePart | None] = ("", None)
+    for call in native_backtraces.places_of_crash(calls):
+        part = _engine_part_of_path(call)
+        if part is None:
+            continue
+        if not native_backtraces.does_only_pass_work_on(call):
+            return call, part
+        if not passing[0]:
+            passing = call, part
+    return passing
 
 
 def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
@@ -574,14 +623,8 @@ def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tupl
     if part is None:
         return tuple(findings)
     where = f", in {part.name} ({native_backtraces.name_of(call)})"
-    errors = [one for one in findings if one.level is Level.ERROR]
-    if errors:
-        return tuple(
-            replace(one, text=one.text + where, fix=f"{part.fix}; or else: {one.fix}")
-            if one.code in _placed_codes() and ", in " not in one.text
-            else one
-            for one in findings
-        )
+    if any(map(_is_error, findings)):
+        return tuple(_add_part_of_crash(one, part, where) for one in findings)
     crash = Finding(
         Level.ERROR,
         "log.native-crash",
@@ -590,7 +633,14 @@ def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tupl
         source="backtraces of gdb and glibc",
         evidence=call,
     )
-    return (*(one for one in findings if one.code not in _following_codes()), crash)
+    return (*filterfalse(reports_process_end, findings), crash)
+
+
+def _add_part_of_crash(finding: Finding, part: EnginePart, where: str) -> Finding:
+    if finding.code not in _codes_of_patterns("placed") or ", in " in finding.text:
+        return finding
+    fix = f"{part.fix}; or else: {finding.fix}"
+    return replace(finding, text=finding.text + where, fix=fix)
 
 
 _DETAIL_LINES = 5  # after the first line of an error
@@ -598,7 +648,7 @@ _DETAIL_LINES = 5  # after the first line of an error
 
 def _is_about(finding: Finding, error: RaisedError) -> bool:
     """Return whether the finding is about one of the lines of the error."""
-    if finding.line is None or error.number is None:
+    if finding.line is None or not error.number:
         return False
     return 0 <= finding.line - error.number <= _DETAIL_LINES
 
@@ -610,17 +660,16 @@ _CODES_WRITTEN_BEFORE = ("log.error-compile",)
 def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[RaisedError]) -> bool:
     """Return whether the finding is about an earlier error that explains `error`, and that none of the
     tracebacks of `errors` has. Other errors before a traceback did not end the process."""
-    if finding.line is None or error.number is None or finding.level is not Level.ERROR:
+    if not finding.is_error or finding.code not in _CODES_WRITTEN_BEFORE:
         return False
-    of_traceback = any(finding.line == one.number for one in errors)
-    return (
-        finding.line < error.number and not of_traceback and finding.code in _CODES_WRITTEN_BEFORE
-    )
+    if finding.line in map(attrgetter("number"), errors):
+        return False
+    return 0 < _line_number(finding) < error.number
 
 
 def _request_error_finding(finding: Finding) -> Finding:
     """Return the finding about an error that ended only the answer to one request."""
-    if finding.level is Level.ERROR:
+    if finding.is_error:
         finding = replace(finding, level=Level.WARN)
     if finding.text.startswith(_ONE_REQUEST_FAILED_TEXT):
         return finding
@@ -636,7 +685,7 @@ def _error_kind_finding(
     pattern = _general_pattern_of(error.line, engine) or _pattern_of(error.line, engine, told)
     if pattern is None:
         return None
-    finding = replace(pattern.finding(error.line, engine), line=error.number)
+    finding = replace(pattern.finding(error.line, engine), line=error.number or None)
     if pattern.general:
         finding = _add_place(finding, error)
     return _request_error_finding(finding) if error.ended_one_request else finding
@@ -645,36 +694,40 @@ def _error_kind_finding(
 def _pattern_of(line: str, engine: str | None, told: Collection[str]) -> LogPattern | None:
     """Return the log pattern of an error, not only of its kind, that matches the line; None if there
     is none, or if one of the codes `told` matches it too."""
-    found = [
-        one
-        for one in patterns_of_engine(engine)
-        if not (one.only_last or one.general) and one.is_in(line)
-    ]
-    if any(f"log.{one.id}" in told for one in found):
+    found = [one for one in _patterns_in(line, engine) if not one.general]
+    if any(one.code in told for one in found):
         return None
     return next((one for one in found if one.level is Level.ERROR), None)
+
+
+def _patterns_in(line: str, engine: str | None) -> list[LogPattern]:
+    """Return the log patterns of `engine` that match the line wherever it stands in a log."""
+    return [one for one in patterns_of_engine(engine) if not one.only_last and one.is_in(line)]
 
 
 def _add_place(finding: Finding, error: RaisedError) -> Finding:
     """Return the finding about the error with the part of the engine in which it was raised, and
     with what the engine did then."""
-    frame, part = _place(error)
     doing = _activity_in_calls(error.frames)
     meanwhile = f", while {doing}" if doing else ""
-    if part is not None and frame is not None:
-        text = f"{finding.text}, in {part.name} ({frame.place}){meanwhile}"
-        pattern = _by_code().get(finding.code)
-        own = finding.fix or ""
-        if _SAYS_WHAT_TO_DO.search(error.line):
-            ordered = ["follow the line, which says what is wrong or missing", own]
-        elif pattern is not None and pattern.fix_first:
-            ordered = [own, part.fix]
-        else:
-            ordered = [part.fix, own]
-        return replace(finding, text=text, fix="; or else: ".join(ordered))
+    place = _place_of_error(error)
+    if place is not None:
+        text = f"{finding.text}, in {place.part.name} ({place.frame.place}){meanwhile}"
+        fixes = _order_fixes(finding, error, place.part)
+        return replace(finding, text=text, fix="; or else: ".join(fixes))
     last = next((one for one in reversed(error.frames) if one.package), None)
     raised = f", raised by {last.place}" if last is not None else ""
     return replace(finding, text=f"{finding.text}{raised}{meanwhile}")
+
+
+def _order_fixes(finding: Finding, error: RaisedError, part: EnginePart) -> tuple[str, str]:
+    """Return what to try first and then, of the fix of the finding and that of the engine's part."""
+    own = finding.fix or ""
+    if _SAYS_WHAT_TO_DO.search(error.line):
+        return "follow the line, which says what is wrong or missing", own
+    if finding.code in _codes_of_patterns("fix_first"):
+        return own, part.fix
+    return part.fix, own
 
 
 # A message with its own next step, beside which one for the part of the code would be a guess.
@@ -697,23 +750,28 @@ def _shows_doing(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
     return any(re.search(row["call"], one.call) for one in shown)
 
 
-def _place(error: RaisedError) -> tuple[Frame, EnginePart] | tuple[None, None]:
-    """Return the innermost call of the error that belongs to a known part, and that part."""
-    placed = ((frame, _engine_part_of_path(frame.call)) for frame in reversed(error.frames))
-    return next(((frame, part) for frame, part in placed if part), (None, None))
+class _Place(NamedTuple):
+    """Where an error was raised: a call, and the part of the engine to which it belongs."""
+
+    frame: Frame
+    part: EnginePart
 
 
-@cache
-def _placed_codes() -> frozenset[str]:
-    return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.placed)
+def _place_of_error(error: RaisedError) -> _Place | None:
+    """Return the innermost call of the error that belongs to a known part, and that part; None if
+    there is none."""
+    for frame in reversed(error.frames):
+        part = _engine_part_of_path(frame.call)
+        if part is not None:
+            return _Place(frame, part)
+    return None
 
 
 @lru_cache(maxsize=256)
 def _general_pattern_of(line: str, engine: str | None = None) -> LogPattern | None:
     """Return the general log pattern of `engine` that matches an error; None if another pattern
     explains it."""
-    patterns = patterns_of_engine(engine)
-    found = [one for one in patterns if not one.only_last and one.is_in(line)]
+    found = _patterns_in(line, engine)
     return found[0] if found and all(one.general for one in found) else None
 
 
@@ -724,8 +782,10 @@ def _reports_another_error(line: str) -> bool:
 
 def _reports_or_follows(line: str) -> bool:
     """Return whether an error reports another one, or mostly follows from another one."""
+    if _reports_another_error(line):
+        return True
     kind = _general_pattern_of(line)
-    return _reports_another_error(line) or (kind is not None and kind.follows)
+    return kind is not None and kind.follows
 
 
 def _split_prefix(line: str) -> tuple[str, str]:
@@ -883,7 +943,7 @@ _EXIT_CODE = re.compile(
     r"(?:exit(?:ed)?(?: with)?(?: code)?|exitcode|return code|code)[:=]? ?(?P<minus>-)?(?P<number>\d{1,3})\b",
     re.IGNORECASE,
 )
-_TEXT_OF_SIGNAL = {
+_TEXT_OF_SIGNAL: Mapping[int, str] = {
     signal.SIGKILL: "SIGKILL ended it: mostly the kernel or a container did, for lack of host memory",
     signal.SIGSEGV: "it crashed in native code (SIGSEGV)",
     signal.SIGABRT: "it ended itself after an error in native code (SIGABRT)",
@@ -901,7 +961,7 @@ def _end_by_exit_code(text: str) -> str | None:
     number = int(found["number"])
     if not found["minus"]:
         number -= 128
-    return next((why for one, why in _TEXT_OF_SIGNAL.items() if one == number), None)
+    return _TEXT_OF_SIGNAL.get(number)
 
 
 def error_without_cause(error: LoggedError, before: str) -> Finding:
@@ -942,18 +1002,18 @@ def quoted_error(error: LoggedError) -> Finding | None:
 
 def is_general(finding: Finding) -> bool:
     """Return whether the finding explains only the kind of an error."""
-    return finding.code in _general_codes()
+    return finding.code in _codes_of_patterns("general")
 
 
 def reports_process_end(finding: Finding) -> bool:
     """Return whether the finding is about the end of a process, such as a signal."""
-    return finding.code in _following_codes()
+    return finding.code in _codes_of_patterns("follows")
 
 
 def error_by_its_text(error: LoggedError, number: int | None, level: Level) -> Finding:
     """Return the finding about the `error` of a log, in the line `number`, that no log pattern
     explains."""
-    other = _by_code()["log.error-other"]
+    other = _patterns_by_code()["log.error-other"]
     return Finding(
         level,
         "log.first-error",
@@ -967,11 +1027,11 @@ def error_by_its_text(error: LoggedError, number: int | None, level: Level) -> F
 
 def without_end(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
-    _, part = _place(cut)
+    place = _place_of_error(cut)
     doing = _activity_in_calls(cut.frames)
     where = hint = ""
-    if part is not None:
-        where, hint = f" The last call is in {part.name}.", f"; until then: {part.fix}"
+    if place is not None:
+        where, hint = f" The last call is in {place.part.name}.", f"; until then: {place.part.fix}"
     if doing:
         where += f" It was made while {doing}."
     return Finding(
@@ -982,7 +1042,7 @@ def without_end(cut: RaisedError) -> Finding:
         f"last lines), and at the log of each rank{hint}",
         source="the form of Python's tracebacks",
         evidence=cut.line[:500],
-        line=cut.number,
+        line=cut.number or None,
     )
 
 
@@ -1028,11 +1088,7 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
         error, message = _error_in_line(split[index])
         if not error:
             continue
-        detail = (
-            _validation_detail(split[index + 1 : index + 6])
-            if _VALIDATION_HEADING.search(message)
-            else None
-        )
+        detail = _validation_detail(message, split[index + 1 : index + 6])
         if detail is not None:
             return LoggedError(detail, index=index)
         if message == "AssertionError":
@@ -1047,9 +1103,10 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
 def _add_condition(message: str, before: Sequence[str]) -> str:
     """Return the message of an assertion without a text, with the condition that a traceback shows
     in one of the lines `before` it."""
-    texts = [plain_line(line) for line in before]
-    condition = next((text for text in reversed(texts) if text.startswith("assert ")), None)
-    return f"{message}: {condition}" if condition else message
+    for text in map(plain_line, reversed(before)):
+        if text.startswith("assert "):
+            return f"{message}: {text}"
+    return message
 
 
 @cache
@@ -1126,26 +1183,30 @@ def _error_in_line(line: str) -> tuple[bool, str]:
         return True, uncaught[1][:500]
     prefix = _prefix().match(bare)
     rest = bare[prefix.end() :] if prefix else bare
-    noise = (
-        _TRACEBACK_HEADING.search(rest)
-        or _HARMLESS_ERROR.search(rest)
-        or rest.startswith(
-            (" ", "\t", "~", "^", "raise ", "else: raise ")
-        )  # source code of a traceback
-    )
-    if noise or not rest.strip():
+    text, level = rest.strip()[:500], _level_of_prefix(prefix)
+    if _is_never_error(rest) or level in _LEVELS_BELOW_ERROR:
         return False, ""
-    level = _level_of_prefix(prefix)
-    if level in _LEVELS_BELOW_ERROR:
-        return False, ""
-    marked = level in _ERROR_LEVELS
-    error = marked or bool(_EXCEPTION_LINE.match(rest) or _PLAIN_ERROR_LINE.search(rest))
-    return error, rest.strip()[:500]
+    if level in _ERROR_LEVELS:
+        return True, text
+    return bool(_EXCEPTION_LINE.match(rest) or _PLAIN_ERROR_LINE.search(rest)), text
 
 
-def _validation_detail(following: Sequence[str]) -> str | None:
-    """Return the explanation in a pydantic ValidationError; None if there is none. `following` are
-    the log lines after the error's first line."""
+_SOURCE_CODE_STARTS = (" ", "\t", "~", "^", "raise ", "else: raise ")  # in a traceback
+
+
+def _is_never_error(text: str) -> bool:
+    """Return whether a line is empty, a part of a traceback, or an error after which a server goes
+    on."""
+    if not text.strip() or text.startswith(_SOURCE_CODE_STARTS):
+        return True
+    return bool(_TRACEBACK_HEADING.search(text) or _HARMLESS_ERROR.search(text))
+
+
+def _validation_detail(heading: str, following: Sequence[str]) -> str | None:
+    """Return the explanation in a pydantic ValidationError; None if `heading`, the error's first
+    line, is none or has none. `following` are the log lines after it."""
+    if not _VALIDATION_HEADING.search(heading):
+        return None
     for line in following:
         if found := _VALIDATION_MESSAGE.match(_prefix_and_text(line)[1]):
             return (found["why"] or found["other"])[:500]

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from itertools import count, repeat
+from operator import attrgetter
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -123,13 +125,13 @@ class Frame:
 @dataclass(frozen=True, slots=True)
 class RaisedError:
     """An error at the end of a traceback. `kind` is the name of its class without the module,
-    `number` the number of its line from 1, None if unknown. `frames` are the calls, the innermost
+    `number` the number of its line from 1, 0 if unknown. `frames` are the calls, the innermost
     last. `replaces` says that it was raised while the error before it was handled, and `caused`
     that the error before it is its cause."""
 
     line: str
     kind: str
-    number: int | None
+    number: int
     frames: tuple[Frame, ...]
     replaces: bool = False
     caused: bool = False
@@ -164,6 +166,10 @@ class _OpenTraceback:
     left: bool = False  # something else was written after its last call
     last: RaisedError | None = None  # the last call as evidence, without an error
 
+    @property
+    def awaits_lines(self) -> bool:
+        return bool(self.reading or self.continues or self.crashed)
+
 
 class TracebackReader:
     """Collects the errors at the ends of the tracebacks in a log, while lines are added. `split`
@@ -173,31 +179,29 @@ class TracebackReader:
         self._split = split
         self._open: dict[str, _OpenTraceback] = {}
         self.errors: tuple[RaisedError, ...] = ()
-        self.ignored: frozenset[int | None] = (
-            frozenset()
-        )  # lines of errors after which Python went on
+        # lines of errors after which Python went on
+        self.ignored: frozenset[int] = frozenset()
         self.native_calls: tuple[str, ...] = ()  # of the first backtrace of native code
 
     def feed(self, lines: Sequence[str], first: int | None) -> None:
         """Add lines of the log. `first` is the number of the first one, None if unknown."""
         if len(self.errors) >= _MAX_ERRORS:
             return
-        waiting = any(one.reading or one.continues or one.crashed for one in self._open.values())
-        text = "" if waiting else "\n".join(lines)
-        if not waiting and not any(mark in text for mark in _TRACEBACK_MARKS):
+        waiting = any(one.awaits_lines for one in self._open.values())
+        if not waiting and not any(map("\n".join(lines).__contains__, _TRACEBACK_MARKS)):
             return
-        for offset, line in enumerate(lines):
-            self._read_line(line, None if first is None else first + offset)
+        numbers = repeat(0) if first is None else count(first)
+        for line, number in zip(lines, numbers, strict=False):
+            self._read_line(line, number)
 
     @property
     def unfinished(self) -> RaisedError | None:
         """The last traceback at whose end the line with the error is missing, because the log ends
         before it; None if there is none. `line` and `number` are those of the last call."""
         cut = (one.last for one in self._open.values() if one.reading and not one.left)
-        found = [last for last in cut if last is not None]
-        return max(found, key=lambda last: last.number or 0, default=None)
+        return max(filter(None, cut), key=attrgetter("number"), default=None)
 
-    def _read_line(self, line: str, number: int | None) -> None:
+    def _read_line(self, line: str, number: int) -> None:
         writer, text = self._split(line)
         call = native_backtraces.parse_backtrace_call(text)
         if call is not None:
@@ -219,10 +223,9 @@ class TracebackReader:
             self._open[writer] = begun
             return
         own = self._open.get(writer)
-        if own is None and (_FRAME_LINE.match(text) or _VALIDATION_MESSAGE.search(text)):
-            own = self._open[writer] = (
-                _OpenTraceback()
-            )  # the beginning of the traceback is not in the log
+        if own is None and _is_in_traceback(text):
+            # the beginning of the traceback is not in the log
+            own = self._open[writer] = _OpenTraceback()
         if own is None:
             return
         if text.startswith(_CAUSE_HEADING):
@@ -231,7 +234,7 @@ class TracebackReader:
             own.replaces = True
         elif own.crashed is not None:
             self._read_crash(own, text)
-        elif own.reading or _FRAME_LINE.match(text) or _VALIDATION_MESSAGE.search(text):
+        elif own.reading or _is_in_traceback(text):
             own.reading = True
             self._read_text_of_process(writer, text, number)
         elif own.continues and text.strip():
@@ -250,9 +253,10 @@ class TracebackReader:
             own.crashed, own.frames = None, []
         else:
             own.between += 1
-            own.crashed = own.crashed if own.between < _MAX_OTHER_LINES else None
+            if own.between >= _MAX_OTHER_LINES:
+                own.crashed = None
 
-    def _read_text_of_process(self, writer: str, text: str, number: int | None) -> None:
+    def _read_text_of_process(self, writer: str, text: str, number: int) -> None:
         own = self._open[writer]
         frame = _FRAME_LINE.match(text)
         if frame is not None:
@@ -263,17 +267,21 @@ class TracebackReader:
             return
         raised = _RAISED_ERROR_LINE.match(text)
         if raised is None or not (own.frames or _VALIDATION_MESSAGE.search(text)):
-            own.source = text.strip() if _ASSERT_LINE.search(text) else own.source
-            own.left = own.left or not (text[:1].isspace() or _BROKEN_LINE_PIECE.match(text))
+            if _ASSERT_LINE.search(text):
+                own.source = text.strip()
+            if not text[:1].isspace() and not _BROKEN_LINE_PIECE.match(text):
+                own.left = True
             own.between += 1
             own.reading = own.between < _MAX_OTHER_LINES
             return
         kind = raised["kind"].rpartition(".")[2]
-        told = f"{text}: {own.source}" if text == "AssertionError" and own.source else text
-        error = RaisedError(told, kind, number, tuple(own.frames), own.replaces, own.caused)
+        message = text
+        if text == "AssertionError" and own.source:
+            message = f"{text}: {own.source}"
+        error = RaisedError(message, kind, number, tuple(own.frames), own.replaces, own.caused)
         cleanup = any(frame.function in _CLEANUP_FUNCTIONS for frame in own.frames)
-        if own.ignored or cleanup or told == _NUMPY_WARNING:
-            self.ignored |= {number}
+        if own.ignored or cleanup or message == _NUMPY_WARNING:
+            self.ignored |= {number} - {0}
             del self._open[writer]
             return
         self.errors = (*self.errors, error)[:_MAX_ERRORS]
@@ -286,12 +294,19 @@ class TracebackReader:
 
 def _says_more_than(error: RaisedError, before: RaisedError) -> bool:
     """Return whether the error says more than the error before it, from which it was raised."""
-    command = before.kind == "CalledProcessError"
+    if error.replaces and before.is_attempt:
+        return True
+    if not error.caused:
+        return False
+    if before.kind not in _LOOKUP_ERRORS:
+        return before.kind == "CalledProcessError"
     repeats = before.line.partition(": ")[2] in error.line
-    looked_up = (
-        before.kind in _LOOKUP_ERRORS and not repeats and len(error.line.split()) > _MAX_FEW_WORDS
-    )
-    return (error.replaces and before.is_attempt) or (error.caused and (command or looked_up))
+    return not repeats and len(error.line.split()) > _MAX_FEW_WORDS
+
+
+def _is_in_traceback(text: str) -> bool:
+    """Return whether a line is a call of a traceback, or the heading of a pydantic error."""
+    return bool(_FRAME_LINE.match(text) or _VALIDATION_MESSAGE.search(text))
 
 
 def _frame_of_match(found: re.Match[str]) -> Frame:

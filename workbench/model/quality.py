@@ -13,6 +13,7 @@ from typing import Any
 from workbench.model.lazy_dataclass import dataclass
 
 Token = int | str  # the id, or the piece of an engine that gives no ids
+TextKey = tuple[str, int, str]  # (lane, concurrency, name) of a scored text
 
 # Lanes: how a log probability was obtained.
 PREFILL = "prefill"  # of the prompt
@@ -38,6 +39,14 @@ class ScoredPosition:
     logprob: float | None
     top: tuple[tuple[Token, float], ...] = ()
 
+    @property
+    def log_probabilities(self) -> list[float]:
+        """The log probabilities that the server named at this position."""
+        values = [value for _, value in self.top]
+        if self.logprob is not None:
+            values.append(self.logprob)
+        return values
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
@@ -52,6 +61,14 @@ class ScoredText:
     concurrency: int = 1
     asked: int | None = None
     problem: str = ""
+
+    @property
+    def key(self) -> TextKey:
+        return self.lane, self.concurrency, self.name
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [one.token for one in self.positions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,12 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def negated(self) -> Interval:
+        if self.low is None or self.high is None:
+            return Interval(-self.value)
+        return Interval(-self.value, -self.high, -self.low)
+
 
 @dataclass(frozen=True, slots=True)
 class QualityMeasure:
@@ -143,6 +166,10 @@ class TextDifference:
     same_top: float
     lane: str = PREFILL
     concurrency: int = 1
+
+    @property
+    def key(self) -> TextKey:
+        return self.lane, self.concurrency, self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import (
     DECODE,
@@ -87,30 +88,40 @@ class AnswersScored:
 
 def requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the texts takes."""
-    long = sum(text.is_long for text in texts)
-    short = len(texts) - long
-    return long * FORCED_POSITIONS + short * (1 if prefill else FORCED_POSITIONS)
+    long = _count_long(texts)
+    return long * FORCED_POSITIONS + (len(texts) - long) * _requests_of_short_text(prefill)
 
 
 def positions_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of positions at which one scoring of the texts looks, at most."""
-    long = sum(text.is_long for text in texts)
+    long = _count_long(texts)
     each = PREFILL_POSITIONS if prefill else FORCED_POSITIONS
     return long * FORCED_POSITIONS + (len(texts) - long) * each
 
 
 def answer_requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the answers to the texts takes, at most."""
-    short = sum(not text.is_long for text in texts)
-    return short * (1 if prefill else FORCED_POSITIONS)
+    return (len(texts) - _count_long(texts)) * _requests_of_short_text(prefill)
+
+
+def _count_long(texts: Sequence[Text]) -> int:
+    return sum(text.is_long for text in texts)
+
+
+def _requests_of_short_text(prefill: bool) -> int:
+    return 1 if prefill else FORCED_POSITIONS
+
+
+def _ignore_progress(what: str, done: int, total: int) -> None:
+    """Do nothing: the progress that nobody asked for."""
 
 
 class Instrument:
     """The instruments on one server. `on_progress` hears of each text."""
 
-    def __init__(self, interface: Interface, on_progress: Progress | None = None) -> None:
+    def __init__(self, interface: Interface, on_progress: Progress = _ignore_progress) -> None:
         self._interface = interface
-        self._on_progress = on_progress or (lambda what, done, total: None)
+        self._on_progress = on_progress
         self._prompts: dict[str, Prompt] = {}
         self._one_token_s = float("inf")  # the shortest request for one token
         self._known_scores: dict[tuple[Any, ...], AnswerScore] = {}
@@ -194,16 +205,24 @@ class Instrument:
     async def _repeat_noise(self, text: Text) -> float | None:
         """Return the largest difference between two equal measurements."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(PROOF_POSITIONS + 1)
-        first, second = [await self._score_once(prompt) for _ in range(2)]
-        pairs = [(a.logprob, b.logprob) for a, b in zip(first, second, strict=True) if a and b]
-        known = [abs(a - b) for a, b in pairs if a is not None and b is not None]
-        return max(known, default=None)
+        first, second = await self._score_once(prompt), await self._score_once(prompt)
+        differences = []
+        for a, b in zip(first, second, strict=True):
+            if a and b:
+                differences.append(_logprob_difference(a, b))
+        return max(known_values(differences), default=None)
 
     async def _score_once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
         if self._interface.prefill:
             return await self._interface.score_all(prompt)
-        places = range(max(1, len(prompt.ids) - _FEWEST_POSITIONS), len(prompt.ids))
-        return [await self._interface.score_next(prompt, place) for place in places]
+        end = len(prompt.ids)
+        return await self._score_places(prompt, range(max(1, end - _FEWEST_POSITIONS), end))
+
+    async def _score_places(
+        self, prompt: Prompt, places: range, slot: int = 0
+    ) -> list[ScoredPosition | None]:
+        """Score the tokens at some places of a prompt, one after the other."""
+        return [await self._interface.score_next(prompt, place, slot) for place in places]
 
     async def _score_differences(self, text: Text, tokens: int) -> list[float]:
         """Score at most this many tokens in two ways, and return the differences."""
@@ -225,17 +244,17 @@ class Instrument:
             self._one_token_s = min(self._one_token_s, time.monotonic() - began)
             _check_order(first)
             _check_order(second)
-            if first.logprob is not None and second.logprob is not None:
-                differences.append(abs(first.logprob - second.logprob))
-        return differences
+            differences.append(_logprob_difference(first, second))
+        return known_values(differences)
 
     async def _prompt_with_answer(self, prompt: Prompt, answer: list[ScoredPosition]) -> Prompt:
         """Return the prompt with an answer. Shorten the answer to the part that the tokenizer of the
         server gives back as it was."""
-        if all(isinstance(one.token, int) for one in answer):
-            ids = tuple(one.token for one in answer if isinstance(one.token, int))
+        tokens = [one.token for one in answer]
+        ids = [token for token in tokens if isinstance(token, int)]
+        if len(ids) == len(tokens):
             return type(prompt)(prompt.text, (*prompt.ids, *ids))
-        said = "".join(str(one.token) for one in answer)
+        said = "".join(map(str, tokens))
         start = await self._interface.text_of(prompt)
         again = await self._interface.tokenize(start + said)
         del answer[max(0, len(again.ids) - len(prompt.ids)) :]
@@ -269,14 +288,14 @@ class Instrument:
     async def _score_text(self, text: Text, slot: int, concurrency: int) -> ScoredText:
         prompt = await self._tokenize_prompt(text)
         whole = self._interface.prefill and not text.is_long and concurrency == 1
-        lane = PREFILL if whole else DECODE
         if whole:
+            lane = PREFILL
             positions = (await self._interface.score_all(prompt))[-PREFILL_POSITIONS:]
         else:
-            first = max(1, len(prompt.ids) - FORCED_POSITIONS)
-            places = range(first, len(prompt.ids))
-            scored = [await self._interface.score_next(prompt, place, slot) for place in places]
-            positions = tuple(one for one in scored if one is not None)
+            lane = DECODE
+            end = len(prompt.ids)
+            places = range(max(1, end - FORCED_POSITIONS), end)
+            positions = tuple(known_values(await self._score_places(prompt, places, slot)))
         for one in positions:
             _check_order(one)
         if len(positions) < min(_FEWEST_POSITIONS, len(prompt.ids) - 1):
@@ -291,17 +310,19 @@ class Instrument:
         )
 
     async def _tokenize_prompt(self, text: Text) -> Prompt:
-        if text.name not in self._prompts:
-            whole = await self._interface.tokenize(text.before + text.content)
-            cut = (
-                self._interface.last_tokens(whole, LONG_TOKENS)
-                if text.is_long
-                else whole.first_tokens(MOST_TOKENS)
-            )
-            if len(cut.ids) < 2:
-                raise UnusableText("it has fewer than two tokens")
-            self._prompts[text.name] = cut
-        return self._prompts[text.name]
+        if text.name in self._prompts:
+            return self._prompts[text.name]
+        whole = await self._interface.tokenize(text.before + text.content)
+        prompt = self._scored_part(text, whole)
+        if len(prompt.ids) < 2:
+            raise UnusableText("it has fewer than two tokens")
+        self._prompts[text.name] = prompt
+        return prompt
+
+    def _scored_part(self, text: Text, prompt: Prompt) -> Prompt:
+        if text.is_long:
+            return self._interface.last_tokens(prompt, LONG_TOKENS)
+        return prompt.first_tokens(MOST_TOKENS)
 
     # ---- answers
 
@@ -392,11 +413,10 @@ class Instrument:
             positions = (await self._interface.score_all(whole))[first - 1 :]
         else:
             places = range(first, min(len(whole.ids), first + FORCED_POSITIONS))
-            scored = [await self._interface.score_next(whole, place) for place in places]
-            positions = tuple(one for one in scored if one is not None)
+            positions = tuple(known_values(await self._score_places(whole, places)))
         for one in positions:
             _check_order(one)
-        named = [one for one in positions if one.logprob is not None or one.top]
+        named = [one for one in positions if one.log_probabilities]
         if not named:
             raise UnusableText("no token of the answer can be scored")
         return named
@@ -426,8 +446,15 @@ class Instrument:
                     return
                 self._on_progress(what, len(found), len(texts))
 
-        await asyncio.gather(*(work(slot) for slot in range(min(concurrency, len(texts)))))
-        return [found[place] for place in sorted(found)], problems[0] if problems else ""
+        await asyncio.gather(*map(work, range(min(concurrency, len(texts)))))
+        return [found[place] for place in sorted(found)], next(iter(problems), "")
+
+
+def _logprob_difference(a: ScoredPosition, b: ScoredPosition) -> float | None:
+    """Return the difference between two log probabilities; None if one is not known."""
+    if a.logprob is None or b.logprob is None:
+        return None
+    return abs(a.logprob - b.logprob)
 
 
 def _greedy_answer(
@@ -445,8 +472,9 @@ def _greedy_answer(
 
 def _check_order(scored: ScoredPosition) -> None:
     """Raise ScoreError if a token is more probable than the most probable one."""
-    value = scored.logprob
-    if scored.top and value is not None and value > scored.top[0][1] + _AT_TOP:
+    if scored.logprob is None or not scored.top:
+        return
+    if scored.logprob > scored.top[0][1] + _AT_TOP:
         raise ImpossibleScore(
             "the server gave a token a higher probability than its most probable one"
         )

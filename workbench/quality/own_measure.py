@@ -12,7 +12,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import sub
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from workbench.model.counts import count_of
@@ -69,8 +71,9 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
         filter_ = wanted
         for place, line in _non_empty_lines(path, directory):
             entry = _parse_object(line, place)
-            filter_ = filter_ or _name_part(entry.get("filter"))
-            if _name_part(entry.get("filter")) != filter_:
+            own_filter = _name_part(entry.get("filter"))
+            filter_ = filter_ or own_filter
+            if own_filter != filter_:
                 continue
             item, name, value = _parse_score(entry, path.stem, field, place)
             fields.setdefault(name, place)
@@ -89,8 +92,7 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
             f"{at}: the score is in the field {second!r}, and before in {first!r}",
             next_step=f"choose one: --eval-score {first}",
         )
-    means = {item: math.fsum(values) / len(values) for item, values in found.items()}
-    return Scores(next(iter(fields)), means)
+    return Scores(next(iter(fields)), {item: fmean(values) for item, values in found.items()})
 
 
 def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
@@ -129,7 +131,7 @@ def _parse_score(
             f'{place}: the item has no name: there is no "item", "doc_id" or "example_id"',
             next_step=_EXPECTED,
         )
-    name = field if field else fallback
+    name = field or fallback
     if name is None:
         names = ", ".join(sorted(clean_text(str(one), 40) for one in entry)[:12])
         raise InputError(
@@ -155,32 +157,43 @@ def _item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str
     """Return the name of the item of a line, and the field of its score; "" and None if there is
     none."""
     if own := _item_name(entry.get("item")):
-        return own, "score" if "score" in entry else None
+        return own, _field_in(entry, "score")
     if number := _item_name(entry.get("doc_id")):
         task = _SAMPLES.fullmatch(stem)
-        filtered = _name_part(entry.get("filter"))
-        parts = [task[1] if task else stem, number, filtered if filtered != "none" else ""]
-        metrics = entry.get("metrics")
-        named = metrics if isinstance(metrics, list) else list(_KNOWN_METRICS)
-        known = [one for one in named if isinstance(one, str) and one in entry]
-        # of a metric of the whole set, such as a corpus F1, a sample has a list and no score
-        known.sort(key=lambda one: not isinstance(entry[one], (int, float)))
-        return ":".join(filter(None, parts)), known[0] if known else None
+        parts = [task[1] if task else stem, number]
+        if (filtered := _name_part(entry.get("filter"))) != "none":
+            parts.append(filtered)
+        return ":".join(filter(None, parts)), _metric_of_sample(entry)
+    reward = _field_in(entry, "reward")
     # verifiers before example_id; "id" alone says nothing
-    older = entry.get("id") if "reward" in entry else None
+    older = entry.get("id") if reward else None
     if number := _item_name(entry.get("example_id", older)):
         parts = [_name_part(entry.get("task")), number]
-        return ":".join(filter(None, parts)), "reward" if "reward" in entry else None
+        return ":".join(filter(None, parts)), reward
     return "", None
+
+
+def _field_in(entry: Mapping[str, Any], name: str) -> str | None:
+    return name if name in entry else None
+
+
+def _metric_of_sample(entry: Mapping[str, Any]) -> str | None:
+    """Return the field of the score of a sample of lm-eval; None if there is none."""
+    metrics = entry.get("metrics")
+    if not isinstance(metrics, list):
+        metrics = list(_KNOWN_METRICS)
+    known = [one for one in metrics if isinstance(one, str) and one in entry]
+    # of a metric of the whole set, such as a corpus F1, a sample has a list and no score
+    return min(known, key=lambda one: not isinstance(entry[one], (int, float)), default=None)
 
 
 def _item_name(value: Any) -> str:
     """Return the name of an item; "" if the value is none. Two values never have one name: the text
     "1" is not the number 1, and is shown in quotes."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        return ""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if value.bit_length() <= _MOST_BITS else ""
+    if not isinstance(value, str) or not value:
+        return ""
     text = f'"{value}"' if _QUOTED.fullmatch(value) else value
     shown = clean_text(text, NAME_CHARS).strip()
     if shown == text:
@@ -192,7 +205,9 @@ def _item_name(value: Any) -> str:
 
 def _name_part(value: Any) -> str:
     """Return a text that is part of a name, such as a task or a filter; "" if the value is none."""
-    return clean_text(value, NAME_CHARS).strip() if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    return clean_text(value, NAME_CHARS).strip()
 
 
 # -- tests -----------------------------------------------------------------------------------------
@@ -209,14 +224,14 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
         )
     names = dict.fromkeys([*a.by_item, *b.by_item])
     items = tuple(ScoredItem(one, a.by_item.get(one), b.by_item.get(one)) for one in names)
-    pairs = [(one.a, one.b) for one in items if one.a is not None and one.b is not None]
+    pairs = [(x, b.by_item[name]) for name, x in a.by_item.items() if name in b.by_item]
     if not pairs:
         raise InputError(
             "no item of A is among those of B, so no scores can be paired",
             next_step="let the command measure the same items each time",
         )
-    differences = [y - x for x, y in pairs]
-    right_wrong = all(value in (0.0, 1.0) for pair in pairs for value in pair)
+    of_a, of_b = zip(*pairs, strict=True)
+    right_wrong = {*of_a, *of_b} <= {0.0, 1.0}
     lost = gained = 0
     if right_wrong:
         lost, gained = pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
@@ -225,21 +240,22 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
         p = mcnemar_p(lost, gained)
         difference = newcombe_interval(both, lost, gained, neither)
     else:
+        differences = list(map(sub, of_b, of_a))
         p, difference = _p_value_of_scores(differences), mean_interval(differences, LEVEL)
     return OwnMeasure(
         field=a.field,
         right_wrong=right_wrong,
         items=items,
         pairs=len(pairs),
-        mean_a=math.fsum(x for x, _ in pairs) / len(pairs),
-        mean_b=math.fsum(y for _, y in pairs) / len(pairs),
+        mean_a=fmean(of_a),
+        mean_b=fmean(of_b),
         difference=difference,
         p=p,
         verdict=DIFFERS if p < _SHARE_LOST else NOT_DECIDED,
         lost=lost,
         gained=gained,
-        only_a=sum(one.b is None for one in items),
-        only_b=sum(one.a is None for one in items),
+        only_a=len(a.by_item) - len(pairs),
+        only_b=len(b.by_item) - len(pairs),
         command=tuple(command),
     )
 
@@ -247,8 +263,8 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
 def _p_value_of_scores(differences: Sequence[float]) -> float:
     """Return the p-value that scores differ: of the paired t test, or of the exact sign test if all
     differences are equal. Their spread is then 0, and t would be sure after two items."""
-    different = {round(difference, 12) for difference in differences}
-    if len(differences) > 1 and len(different) == 1 and different != {0.0}:
+    smallest, largest = round(min(differences), 12), round(max(differences), 12)
+    if len(differences) > 1 and smallest == largest != 0.0:
         return min(1.0, 2 * 0.5 ** len(differences))
     return p_value_not_zero(differences)
 
@@ -330,13 +346,16 @@ def own_measure_text(own: OwnMeasure) -> str:
 def _missing_item_sentences(own: OwnMeasure) -> list[str]:
     """Return a sentence about the items that only one side has, with the first names."""
     notes = []
-    for side, other, count in (("A", "B", own.only_a), ("B", "A", own.only_b)):
-        if count:
-            lacking = [one.name for one in own.items if (one.b if side == "A" else one.a) is None]
-            shown = ", ".join(lacking[:3])
-            more = f" and {count - 3} more" if count > 3 else ""
-            notes.append(
-                f"your measure left out {count_of(count, 'item')} of {side} that {other} lacks: "
-                f"{shown}{more}"
-            )
+    only_a = [one.name for one in own.items if one.b is None]
+    only_b = [one.name for one in own.items if one.a is None]
+    for side, other, names in (("A", "B", only_a), ("B", "A", only_b)):
+        if not names:
+            continue
+        shown = ", ".join(names[:3])
+        if len(names) > 3:
+            shown += f" and {len(names) - 3} more"
+        notes.append(
+            f"your measure left out {count_of(len(names), 'item')} of {side} that {other} lacks: "
+            f"{shown}"
+        )
     return notes

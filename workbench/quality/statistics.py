@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import (
     ForkCount,
@@ -42,14 +43,12 @@ def problem_of_scored_text(text: ScoredText) -> str:
     if text.asked is not None and len(text.positions) != text.asked:
         return f"{len(text.positions)} positions came back, {text.asked} were asked for"
     for place, position in enumerate(text.positions):
-        values = [value for _, value in position.top]
-        if position.logprob is not None:
-            values.append(position.logprob)
+        values = position.log_probabilities
         if not values:
             return f"there is no log probability at position {place}"
-        if any(math.isnan(value) for value in values):
+        if any(map(math.isnan, values)):
             return f"the log probability at position {place} is not a number"
-        if any(value > _HIGHEST_LOGPROB for value in values):
+        if max(values) > _HIGHEST_LOGPROB:
             return f"a log probability at position {place} is above 0"
     return ""
 
@@ -61,7 +60,7 @@ def top_count_of(text: ScoredText) -> int:
 
 def same_tokens(a: ScoredText, b: ScoredText) -> bool:
     """Return whether two scored texts consist of the same tokens."""
-    return [one.token for one in a.positions] == [one.token for one in b.positions]
+    return a.tokens == b.tokens
 
 
 def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
@@ -88,7 +87,9 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
 
 def same_most_probable_token(a: ScoredPosition, b: ScoredPosition) -> bool:
     """Return whether A and B have the same most probable token at a position."""
-    return bool(a.top) and bool(b.top) and a.top[0][0] == b.top[0][0]
+    if not a.top or not b.top:
+        return False
+    return a.top[0][0] == b.top[0][0]
 
 
 # A probability of 0 in 32 bits: ln(2 ** -149). One such position must not make a mean infinite.
@@ -181,7 +182,9 @@ def _minimum_over_other_tokens(
 
 
 def _divergence_term(p: float, q: float) -> float:
-    return 0.0 if p <= 0.0 else p * math.log(p / max(q, _LEAST_REST * _LEAST_REST))
+    if p <= 0.0:
+        return 0.0
+    return p * math.log(p / max(q, _LEAST_REST * _LEAST_REST))
 
 
 # -- intervals and tests ---------------------------------------------------------------------------
@@ -312,20 +315,22 @@ class Fork:
     at_risk: int
     gap: float | None = None
 
+    @property
+    def alike(self) -> int:
+        """The number of tokens before the fork."""
+        return self.at_risk if self.place is None else self.place
+
 
 def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
     """Return where two greedy answers part. An answer that ends earlier parts at its end. What comes
     after a fork is not compared, because the contexts differ."""
     shorter = min(len(a.tokens), len(b.tokens))
-    place = next((i for i in range(shorter) if a.tokens[i] != b.tokens[i]), None)
-    if place is None and len(a.tokens) != len(b.tokens):
-        place = shorter
-    if place is None:
+    if a.tokens == b.tokens:
         return Fork(None, shorter)
+    place = next((i for i in range(shorter) if a.tokens[i] != b.tokens[i]), shorter)
     # A's gap first: a B whose probabilities are all equal is broken, and has a tie at each token.
-    gaps = [one.gaps[place] for one in (a, b) if place < len(one.gaps)]
-    known = [gap for gap in gaps if gap is not None]
-    return Fork(place, place + 1, known[0] if known else None)
+    gaps = known_values((*a.gaps[place : place + 1], *b.gaps[place : place + 1]))
+    return Fork(place, place + 1, next(iter(gaps), None))
 
 
 Pair = tuple[GreedyAnswer, GreedyAnswer]
@@ -333,12 +338,12 @@ Pair = tuple[GreedyAnswer, GreedyAnswer]
 
 def _paired_answers(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
     """Return the answers of A and B to the same texts."""
-    others = {(one.name, one.concurrency): one for one in b if not one.problem}
-    return [
-        (one, others[one.name, one.concurrency])
-        for one in a
-        if not one.problem and (one.name, one.concurrency) in others
-    ]
+    mine, others = _usable_answers(a), _usable_answers(b)
+    return [(one, others[key]) for key, one in mine.items() if key in others]
+
+
+def _usable_answers(answers: Sequence[GreedyAnswer]) -> dict[tuple[str, int], GreedyAnswer]:
+    return {(one.name, one.concurrency): one for one in answers if not one.problem}
 
 
 def _is_tie(fork: Fork, noise: float) -> bool:
@@ -393,11 +398,10 @@ def p_value_of_more_forks(b: ForkCount, floor: ForkCount) -> float:
 def top2_gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
     """Return the noise of a top-2 gap in nats: of the gaps that move between two equal measurements
     of A, 99 % move by less."""
-    others = {(one.name, one.lane, one.concurrency): one for one in again}
+    others = {text.key: text for text in again}
     moves: list[float] = []
     for text in a:
-        other = others.get((text.name, text.lane, text.concurrency))
-        if other is not None:
+        if other := others.get(text.key):
             moves += _gap_changes(map(top2_gap, text.positions), map(top2_gap, other.positions))
     return _noise_of_changes(moves)
 
@@ -407,8 +411,7 @@ def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer
     wrote alike, and is higher than that of texts scored alone where a result depends on the batch."""
     moves: list[float] = []
     for one, other in _paired_answers(a, again):
-        fork = first_fork(one, other)
-        alike = fork.at_risk if fork.place is None else fork.place
+        alike = first_fork(one, other).alike
         moves += _gap_changes(one.gaps[:alike], other.gaps[:alike])
     return _noise_of_changes(moves)
 
@@ -428,13 +431,15 @@ def _noise_of_changes(moves: Sequence[float]) -> float:
 def top2_gap(position: ScoredPosition) -> float | None:
     """Return how much more probable the best token is than the second one, in nats; None if the
     server did not name both."""
-    return position.top[0][1] - position.top[1][1] if len(position.top) > 1 else None
+    if len(position.top) < 2:
+        return None
+    return position.top[0][1] - position.top[1][1]
 
 
 def first_difference(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] | None:
     """Return the first position at which the most probable tokens differ, and these tokens; None if
     there is none."""
     for place, (x, y) in enumerate(zip(a.positions, b.positions, strict=False)):
-        if x.top and y.top and x.top[0][0] != y.top[0][0]:
+        if x.top and y.top and not same_most_probable_token(x, y):
             return place, x.top[0][0], y.top[0][0]
     return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from workbench.model.counts import count_of
@@ -61,7 +62,7 @@ class TextSet:
 @cache
 def shipped_text_set() -> TextSet:
     """Return the texts of the package: short ones of about 256 to 512 tokens, and two long ones."""
-    short = [_shipped_text(path) for path in sorted(DIRECTORY.glob("*.txt"))]
+    short = list(map(_shipped_text, sorted(DIRECTORY.glob("*.txt"))))
     long = [_make_long_text(short, name) for name in _LONG_ENDS]
     return TextSet(NAME, VERSION, (*short, *long))
 
@@ -71,12 +72,12 @@ def shipped_contents() -> tuple[str, ...]:
     """Return the short texts of the package without their names. Texts of one kind stand apart from
     each other: the first of each kind comes first, then the second of each, and so on."""
     seen: Counter[str] = Counter()
-    placed: list[tuple[int, str]] = []
+    rounds: defaultdict[int, list[str]] = defaultdict(list)
     for text in shipped_text_set().texts:
         if not text.is_long:
-            placed.append((seen[text.kind], text.content))
+            rounds[seen[text.kind]].append(text.content)
             seen[text.kind] += 1
-    return tuple(content for _, content in sorted(placed, key=lambda one: one[0]))
+    return tuple(chain.from_iterable(rounds[number] for number in sorted(rounds)))
 
 
 def _shipped_text(path: Path) -> Text:
@@ -116,8 +117,8 @@ def read_own_texts(path: str | Path) -> TextSet:
         for number, line in enumerate(data.split(b"\n"), start=1)
         if line.strip()
     ]
-    names = [text.name for text in texts]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
+    names = Counter(text.name for text in texts)
+    if doubled := sorted(name for name, times in names.items() if times > 1):
         raise InputError(
             f"{path}: {count_of(len(doubled), 'name')} given twice, the first is {doubled[0]!r}",
             next_step="give each text a name of its own, or none",

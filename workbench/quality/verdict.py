@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import fmean
 
 from workbench.model.counts import count_of
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.multiple_tests import holm_rejections
 from workbench.model.quality import (
@@ -41,6 +43,7 @@ from workbench.model.quality import (
     QualityResult,
     ScoredText,
     TextDifference,
+    TextKey,
     WorstText,
 )
 from workbench.quality.pieces import Pieces, text_of_tokens
@@ -89,14 +92,8 @@ class ScoredAnswers:
 
     def score_triples(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
         """Return the scores of A, of A again and of B for each text whose answers both have one."""
-        again, of_b = (
-            {one.name: one for one in scores if not one.problem} for scores in (self.again, self.b)
-        )
-        return [
-            (one, again.get(one.name), of_b[one.name])
-            for one in self.a
-            if not one.problem and one.name in of_b
-        ]
+        a, again, b = map(_usable_scores, (self.a, self.again, self.b))
+        return [(one, again.get(name), b[name]) for name, one in a.items() if name in b]
 
     def mean_scores(self) -> AnswerScores | None:
         """Return how probable A finds the answers of both; None if none were scored."""
@@ -112,6 +109,10 @@ class ScoredAnswers:
         )
 
 
+def _usable_scores(scores: Sequence[AnswerScore]) -> dict[str, AnswerScore]:
+    return {one.name: one for one in scores if not one.problem}
+
+
 Way = tuple[str, int]  # (lane, concurrency)
 
 
@@ -122,6 +123,10 @@ class Margins:
 
     kl: float = KL_MARGIN
     ln_ppl: float = LN_PPL_MARGIN
+
+
+_MARGINS = Margins()
+_NO_ANSWERS = ScoredAnswers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +151,11 @@ def judge_quality(
     greedy_a: Sequence[GreedyAnswer] = (),
     greedy_b: Sequence[GreedyAnswer] = (),
     greedy_floor: Sequence[GreedyAnswer] = (),
-    scored_answers: ScoredAnswers | None = None,
+    scored_answers: ScoredAnswers = _NO_ANSWERS,
     proofs: Sequence[InstrumentProof] = (),
     names: tuple[str, str] = ("A", "B"),
     text_set: tuple[str, str] = ("", ""),
-    margins: Margins | None = None,
+    margins: Margins = _MARGINS,
     simulated: bool = False,
     pieces: tuple[Pieces, Pieces] = ({}, {}),
 ) -> QualityResult:
@@ -162,12 +167,10 @@ def judge_quality(
     has the texts of the tokens of A and of B, as far as they are known; other tokens are shown by
     their ids.
     """
-    margins = margins or Margins()
     notes: list[str] = []
     refused = {proof.lane: proof for proof in proofs if not proof.usable}
-    a, b = (
-        _usable_scored_texts(side, texts, refused, notes) for side, texts in (("A", a), ("B", b))
-    )
+    a = _usable_scored_texts("A", a, refused, notes)
+    b = _usable_scored_texts("B", b, refused, notes)
     again = [_usable_scored_texts("A again", texts, refused, notes) for texts in floors]
     compared = _compare_ways(a, b, again, notes)
     if _tokens_cannot_be_compared(a, b, greedy_a, greedy_b):
@@ -177,25 +180,27 @@ def judge_quality(
     noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
-    answers = scored_answers or ScoredAnswers()
-    _note_unscored(answers, notes)
-    measures, more = measures_of(compared, forks, forks_floor, margins, answers)
+    _note_unscored(scored_answers, notes)
+    measures, more = measures_of(compared, forks, forks_floor, margins, scored_answers)
     everything = [text for part in compared for text in part.texts]
-    broken = [text for part in compared for text in _broken_texts(part)]
-    verdict = BROKEN if broken or _measure_of_senseless_answers(measures) else verdict_of(measures)
-    if refused and not compared and verdict == NOT_DECIDED:
+    broken = list(chain.from_iterable(map(_broken_texts, compared)))
+    verdict = verdict_of(measures)
+    if broken or _measure_of_senseless_answers(measures):
+        verdict = BROKEN
+    elif refused and not compared and verdict == NOT_DECIDED:
         verdict = NOT_MEASURED  # answers alone can show a difference, and nothing else
     summary = _summary_sentence(
         verdict, measures, forks, forks_floor, more, broken, len(everything)
     )
+    refusals = list(map(_refusal_text, refused.values()))
     if verdict == NOT_MEASURED:
-        why = [*(_refusal_text(proof) for proof in refused.values()), *notes]
-        summary = f"{NOT_MEASURED}: {why[0] if why else 'there is no text that both scored'}"
-    unnamed = max((unnamed_share(text) for texts in (a, b) for text in texts), default=0.0)
-    if compared and unnamed > 0:
+        why = next(chain(refusals, notes), "there is no text that both scored")
+        summary = f"{NOT_MEASURED}: {why}"
+    top_k = min((part.top_k for part in compared), default=0)
+    if compared and any(map(unnamed_share, (*a, *b))):
         notes.append(
-            f"the server names only its {min(part.top_k for part in compared)} most probable "
-            "tokens, so ln perplexity counts another token like the last of them"
+            f"the server names only its {top_k} most probable tokens, so ln perplexity counts "
+            "another token like the last of them"
         )
     if compared and not again:
         notes.append("A was not measured again, so nothing says what this machine calls equal")
@@ -208,17 +213,17 @@ def judge_quality(
         forks=forks,
         forks_floor=forks_floor,
         forked=_forked_answer(greedy_a, greedy_b, noise, pieces),
-        answer_scores=answers.mean_scores(),
+        answer_scores=scored_answers.mean_scores(),
         texts=tuple(everything),
         worst=_worst_text(a, b, everything, pieces),
         proofs=tuple(proofs),
         text_set=text_set[0],
         text_version=text_set[1],
         positions=sum(text.positions for text in everything),
-        top_k=min((part.top_k for part in compared), default=0),
+        top_k=top_k,
         more_texts=more,
         simulated=simulated,
-        notes=(*dict.fromkeys(notes), *(_refusal_text(proof) for proof in refused.values())),
+        notes=(*dict.fromkeys(notes), *refusals),
     )
 
 
@@ -247,12 +252,13 @@ def _usable_scored_texts(
 
 def _names_text(names: Sequence[str]) -> str:
     shown = ", ".join(dict.fromkeys(names[:_MOST_NOTED]))
-    more = f" and {len(names) - _MOST_NOTED} more" if len(names) > _MOST_NOTED else ""
-    return f"{count_of(len(names), 'text')} ({shown}{more})"
+    if len(names) > _MOST_NOTED:
+        shown += f" and {len(names) - _MOST_NOTED} more"
+    return f"{count_of(len(names), 'text')} ({shown})"
 
 
-def _text_key(text: ScoredText | TextDifference) -> tuple[str, int, str]:
-    return text.lane, text.concurrency, text.name
+def _texts_by_key(texts: Sequence[ScoredText]) -> dict[TextKey, ScoredText]:
+    return {text.key: text for text in texts}
 
 
 def _compare_ways(
@@ -261,13 +267,13 @@ def _compare_ways(
     floors: Sequence[Sequence[ScoredText]],
     notes: list[str],
 ) -> list[Compared]:
-    others = {_text_key(text): text for text in b}
-    again = [{_text_key(text): text for text in texts} for texts in floors]
+    others = _texts_by_key(b)
+    again = list(map(_texts_by_key, floors))
     pairs: dict[Way, list[tuple[ScoredText, ScoredText]]] = {}
     missing: list[str] = []
     recut: list[str] = []
     for text in a:
-        other = others.get(_text_key(text))
+        other = others.get(text.key)
         if other is None:
             missing.append(text.name)
         elif not same_tokens(text, other):
@@ -290,22 +296,21 @@ def _tokens_cannot_be_compared(
     """Return whether no token of A can be compared with one of B: each text is cut differently, or
     one server names its tokens by ids and the other by their texts."""
     named = {type(one.tokens[0]) for one in (*greedy_a, *greedy_b) if one.tokens}
-    others = {_text_key(text): text for text in b}
-    pairs = [(text, others[_text_key(text)]) for text in a if _text_key(text) in others]
-    recut = bool(pairs) and not any(same_tokens(one, other) for one, other in pairs)
-    return recut or len(named) > 1
+    mine, others = _texts_by_key(a), _texts_by_key(b)
+    alike = {same_tokens(mine[key], others[key]) for key in mine.keys() & others}
+    return alike == {False} or len(named) > 1
 
 
 def _compare_one_way(
     pairs: Sequence[tuple[ScoredText, ScoredText]],
-    again: Sequence[Mapping[tuple[str, int, str], ScoredText]],
+    again: Sequence[Mapping[TextKey, ScoredText]],
 ) -> Compared:
-    k = min(top_count_of(text) for pair in pairs for text in pair)
+    k = min(map(top_count_of, chain.from_iterable(pairs)))
     found: list[dict[str, TextDifference]] = []
     for texts in again:
         floor = {}
         for text, _ in pairs:
-            other = texts.get(_text_key(text))
+            other = texts.get(text.key)
             if other is not None and same_tokens(text, other):
                 floor[text.name] = text_difference(text, other, min(k, top_count_of(other)))
         found.append(floor)
@@ -342,7 +347,7 @@ def _difference_from_mean(
 def _noise_floor_of(
     floors: Sequence[Mapping[str, TextDifference]],
 ) -> Mapping[str, TextDifference]:
-    known = [floor for floor in floors if floor]
+    known = list(filter(None, floors))
     if len(known) < 2:
         return next(iter(known), {})
     largest = max(known, key=_mean_kl)
@@ -350,11 +355,10 @@ def _noise_floor_of(
         more = [text.kl - other[name].kl for name, text in largest.items() if name in other]
         if more and p_value_above_zero(more) < _APART:
             return largest
-    names = {name: None for floor in known for name in floor}
-    return {
-        name: _mean_text_difference([floor[name] for floor in known if name in floor])
-        for name in names
-    }
+    found: dict[str, list[TextDifference]] = {}
+    for name, text in chain.from_iterable(floor.items() for floor in known):
+        found.setdefault(name, []).append(text)
+    return {name: _mean_text_difference(texts) for name, texts in found.items()}
 
 
 def _mean_text_difference(found: Sequence[TextDifference]) -> TextDifference:
@@ -389,7 +393,7 @@ def measures_of(
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
     margins: Margins,
-    answers: ScoredAnswers | None = None,
+    answers: ScoredAnswers = _NO_ANSWERS,
 ) -> tuple[tuple[QualityMeasure, ...], int | None]:
     """Return the measures with their verdicts, and how many more texts would probably decide all of
     them (0 if all are decided, None if too many)."""
@@ -398,17 +402,20 @@ def measures_of(
     tested: list[_Tested] = []
     for part in compared:
         of_part = _tested_measures_of_part(part, margins)
-        only_shown = enough and len(part.texts) < LEAST_TEXTS
-        tested += map(_drop_test, of_part) if only_shown else of_part
-    of_answers = [_fork_measure(forks, forks_floor)] if forks is not None else []
-    if answers is not None and answers.score_triples():
+        if enough and len(part.texts) < LEAST_TEXTS:
+            of_part = list(map(_drop_test, of_part))
+        tested += of_part
+    of_answers = []
+    if forks is not None:
+        of_answers.append(_fork_measure(forks, forks_floor))
+    if answers.score_triples():
         of_answers.append(_test_answer_scores(answers))
     # Two measures of the same answers count as one, so that scores of texts find as much as without.
     sharing = sum(one.p is not None for one in of_answers)
     tested += [replace(one, weight=1 / max(1, sharing)) for one in of_answers]
     stands = holm_rejections([one.p for one in tested], 1 - LEVEL, [one.weight for one in tested])
     measures = []
-    needed: list[int | None] = [0]
+    needed: list[int | None] = []
     for one, found in zip(tested, stands, strict=True):
         verdict = _verdict_of(one, found)
         measures.append(replace(one.measure, verdict=verdict))
@@ -416,7 +423,7 @@ def measures_of(
             needed.append(_texts_needed(one))
     if None in needed:
         return tuple(measures), None
-    return tuple(measures), max(value for value in needed if value is not None)
+    return tuple(measures), max(known_values(needed), default=0)
 
 
 def _interval_of(values: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -426,31 +433,35 @@ def _interval_of(values: Sequence[float], level: float = LEVEL) -> Interval | No
 
 def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
     lane, concurrency = part.way
-    floor = list(part.floor.values())
-    both = [(text, part.floor[text.name]) for text in part.texts if text.name in part.floor]
-    excess = tuple(text.kl - same.kl for text, same in both)
-    ln_ppl = tuple(text.ln_ppl for text in part.texts)
 
-    def measure(name: str, pick: Callable[[TextDifference], float]) -> QualityMeasure:
-        level = LEVEL if name == LN_PPL else SKEWED_LEVEL
+    def measure(
+        name: str,
+        pick: Callable[[TextDifference], float],
+        level: float = SKEWED_LEVEL,
+        margin: float | None = None,
+    ) -> QualityMeasure:
         return QualityMeasure(
             name=name,
-            value=mean_interval([pick(text) for text in part.texts], level),
-            floor=_interval_of([pick(text) for text in floor], level),
-            excess=_interval_of(excess, level) if name == KL else None,
-            margin={KL: margins.kl, LN_PPL: margins.ln_ppl}.get(name),
+            value=mean_interval(list(map(pick, part.texts)), level),
+            floor=_interval_of(list(map(pick, part.floor.values())), level),
+            margin=margin,
             texts=len(part.texts),
             lane=lane,
             concurrency=concurrency,
         )
 
+    kl = measure(KL, lambda text: text.kl, margin=margins.kl)
+    tested_kl = _Tested(kl, excess=tuple(text.kl for text in part.texts))
     # Without a floor, noise cannot be told from a difference, so nothing is tested.
-    of_kl = excess or tuple(text.kl for text in part.texts)
+    excess = tuple(t.kl - part.floor[t.name].kl for t in part.texts if t.name in part.floor)
+    if excess:
+        kl = replace(kl, excess=_interval_of(excess, SKEWED_LEVEL))
+        tested_kl = _Tested(kl, p_value_above_zero(excess), excess)
+    ln_ppl = tuple(text.ln_ppl for text in part.texts)
+    of_ln_ppl = measure(LN_PPL, lambda text: text.ln_ppl, LEVEL, margins.ln_ppl)
     return [
-        _Tested(
-            measure(KL, lambda text: text.kl), p_value_above_zero(excess) if excess else None, of_kl
-        ),
-        _Tested(measure(LN_PPL, lambda text: text.ln_ppl), p_value_not_zero(ln_ppl), ln_ppl),
+        tested_kl,
+        _Tested(of_ln_ppl, p_value_not_zero(ln_ppl), ln_ppl),
         _Tested(measure(SAME_TOP, lambda text: text.same_top)),
     ]
 
@@ -464,12 +475,13 @@ def _fork_measure(forks: ForkCount, floor: ForkCount | None) -> _Tested:
     shown = QualityMeasure(
         name=FORKS,
         value=forks.per_1000,
-        floor=floor.per_1000 if floor is not None else None,
         texts=forks.answers,
         lane="greedy",
         concurrency=forks.concurrency,
     )
-    return _Tested(shown, p_value_of_more_forks(forks, floor) if floor is not None else None)
+    if floor is None:
+        return _Tested(shown)
+    return _Tested(replace(shown, floor=floor.per_1000), p_value_of_more_forks(forks, floor))
 
 
 def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
@@ -478,10 +490,11 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
     trios = answers.score_triples()
     changes, floor = [], []
     for a, again, b in trios:
-        own = [one.logprob for one in (a, again) if one is not None]
-        changes.append(b.logprob - fmean(own))
+        own = [a.logprob]
         if again is not None:
+            own.append(again.logprob)
             floor.append(again.logprob - a.logprob)
+        changes.append(b.logprob - fmean(own))
     shown = QualityMeasure(
         name=ANSWER_SCORE,
         value=mean_interval(changes),
@@ -496,10 +509,9 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
 def _measure_of_senseless_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
     """Return the measure of the answers under A if it shows that the answers of B are not those of a
     model that works. None if it does not."""
-    for one in measures:
+    for one in _differing(measures, ANSWER_SCORE):
         high = one.value.high
-        shown = one.name == ANSWER_SCORE and one.verdict == DIFFERS
-        if shown and high is not None and high <= -BROKEN_ANSWERS:
+        if high is not None and high <= -BROKEN_ANSWERS:
             return one
     return None
 
@@ -545,12 +557,14 @@ def verdict_of(measures: Sequence[QualityMeasure]) -> str:
 def _broken_texts(part: Compared) -> list[TextDifference]:
     """Return the texts that B does not answer like a model that works. One text is enough: damage
     may begin with the second turn of a chat, or with a long context."""
-
-    def limit(text: TextDifference) -> float:
-        floor = part.floor.get(text.name)
-        return max(BROKEN_KL, _BROKEN_OVER_FLOOR * floor.kl if floor is not None else 0.0)
-
-    return [text for text in part.texts if text.kl >= limit(text)]
+    broken = []
+    for text in part.texts:
+        limit = BROKEN_KL
+        if floor := part.floor.get(text.name):
+            limit = max(limit, _BROKEN_OVER_FLOOR * floor.kl)
+        if text.kl >= limit:
+            broken.append(text)
+    return broken
 
 
 def _worst_text(
@@ -562,13 +576,12 @@ def _worst_text(
     if not texts:
         return None
     found = max(texts, key=lambda text: text.kl)
-    x = next(text for text in a if _text_key(text) == _text_key(found))
-    y = next(text for text in b if _text_key(text) == _text_key(found))
+    x, y = _texts_by_key(a)[found.key], _texts_by_key(b)[found.key]
     parted = first_difference(x, y)
     if parted is None:
         return WorstText(found.name, found.kind, found.kl)
     place, of_a, of_b = parted
-    before = [one.token for one in x.positions[max(0, place - _BEFORE) : place]]
+    before = x.tokens[max(0, place - _BEFORE) : place]
     return WorstText(
         name=found.name,
         kind=found.kind,
@@ -615,13 +628,22 @@ def _summary_sentence(
 ) -> str:
     if verdict == BROKEN:
         return f"its answers are broken: {_broken_texts_sentence(measures, broken, texts)}"
-    margin = next((one.margin for one in measures if one.name == KL), None)
     if verdict == SAME:
+        margin = _measures_named(measures, KL)[0].margin
         return f"its answers are the same within {margin:g} KLD"
     if verdict == DIFFERS:
         return f"its answers differ: {_difference_sentence(measures, forks, forks_floor)}"
     how_many = count_of(more, "more text") if more else "more texts would hardly decide it"
     return f"whether its answers are the same is not decided: {how_many}"
+
+
+def _measures_named(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
+    return [one for one in measures if one.name == name]
+
+
+def _differing(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
+    """Return the measures of this name that show a difference."""
+    return [one for one in _measures_named(measures, name) if one.verdict == DIFFERS]
 
 
 def _broken_texts_sentence(
@@ -644,29 +666,27 @@ def _difference_sentence(
     measures: Sequence[QualityMeasure], forks: ForkCount | None, forks_floor: ForkCount | None
 ) -> str:
     parts = []
-    of_kl = [one for one in measures if one.name == KL]
-    kls = [one for one in of_kl if one.verdict == DIFFERS] or of_kl
-    if kls:
+    if kls := _differing(measures, KL) or _measures_named(measures, KL):
         parts.append(f"KLD >= {with_half(max(kls, key=lambda one: one.value.value))}")
-    moved = [one for one in measures if one.name == LN_PPL and one.verdict == DIFFERS]
-    if moved:
+    if moved := _differing(measures, LN_PPL):
         largest = max(moved, key=lambda one: abs(one.value.value))
         parts.append(f"ln perplexity {with_half(largest, sign='+')}")
     if forks is not None:
-        floor = f" (floor {_fork_rate_text(forks_floor)})" if forks_floor is not None else ""
-        parts.append(f"{_fork_rate_text(forks)} forks per 1,000 tokens{floor}")
-    moved = [one for one in measures if one.name == ANSWER_SCORE and one.verdict == DIFFERS]
-    parts += [f"A finds what it writes {_less_probable_text(one)}" for one in moved]
+        rate = f"{_fork_rate_text(forks)} forks per 1,000 tokens"
+        if forks_floor is not None:
+            rate += f" (floor {_fork_rate_text(forks_floor)})"
+        parts.append(rate)
+    for one in _differing(measures, ANSWER_SCORE):
+        parts.append(f"A finds what it writes {_less_probable_text(one)}")
     return ", ".join(parts)
 
 
 def _less_probable_text(measure: QualityMeasure) -> str:
     """Return how much less probable A finds the answers of B, such as "less probable than its own
     answers by 0.52 ± 0.10 nats per token"."""
-    value = measure.value
-    word = "less" if value.value < 0 else "more"
-    if value.value < 0 and value.low is not None and value.high is not None:
-        value = Interval(-value.value, -value.high, -value.low)
+    value, word = measure.value, "more"
+    if value.value < 0:
+        value, word = value.negated, "less"
     by = with_half(replace(measure, value=value))
     return f"{word} probable than its own answers by {by} nats per token"
 

@@ -112,7 +112,9 @@ class Interface(ABC):
     def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
         """Return the last tokens of a prompt, after its first, which may be a special token."""
         ids = prompt.ids
-        return prompt if len(ids) <= tokens else replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
+        if len(ids) <= tokens:
+            return prompt
+        return replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
 
     def remember_token_text(self, token: Token, text: Any) -> None:
         """Remember the text of a token, if the server has given one."""

@@ -95,18 +95,17 @@ class LlamaServerInterface(Interface):
         return reply
 
     def _parse_scored_position(self, entry: Any) -> ScoredPosition:
-        value, token = self._parse_log_probability_and_id(entry)
+        token, value = self._parse_token(entry)
         tops = object_in_reply(entry, "log probabilities").get("top_logprobs")
-        pairs = [self._parse_log_probability_and_id(one) for one in as_list(tops)]
-        return ScoredPosition(
-            token, value, most_probable_tokens((name, logged) for logged, name in pairs)
-        )
+        found = map(self._parse_token, as_list(tops))
+        return ScoredPosition(token, value, most_probable_tokens(found))
 
-    def _parse_log_probability_and_id(self, entry: Any) -> tuple[float, int]:
+    def _parse_token(self, entry: Any) -> tuple[int, float]:
+        """Return the id and the log probability of a token."""
         one = object_in_reply(entry, "log probabilities")
         value, token = parse_log_probability(one.get("logprob")), parse_token_id(one.get("id"))
         self.remember_token_text(token, one.get("token"))
-        return value, token
+        return token, value
 
 
 def _align_scores_to_tokens(

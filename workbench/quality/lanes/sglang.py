@@ -89,16 +89,14 @@ class SglangInterface(Interface):
         return meta
 
     def _parse_scored_position(self, entry: Any, top: Any) -> ScoredPosition:
-        value, token = self._parse_log_probability_and_id(entry)
-        pairs = [self._parse_log_probability_and_id(one) for one in as_list(top)]
-        return ScoredPosition(
-            token, value, most_probable_tokens((name, logged) for logged, name in pairs)
-        )
+        token, value = self._parse_token(entry)
+        found = map(self._parse_token, as_list(top))
+        return ScoredPosition(token, value, most_probable_tokens(found))
 
-    def _parse_log_probability_and_id(self, entry: Any) -> tuple[float, int]:
-        """Return the log probability and the id in an entry [log probability, id, text]."""
+    def _parse_token(self, entry: Any) -> tuple[int, float]:
+        """Return the id and the log probability in an entry [log probability, id, text]."""
         if not isinstance(entry, list) or len(entry) < 2:
             raise ScoreError("the server's answer has no log probability of a token")
         value, token = parse_log_probability(entry[0]), parse_token_id(entry[1])
         self.remember_token_text(token, entry[2] if len(entry) > 2 else None)
-        return value, token
+        return token, value

@@ -58,6 +58,7 @@ student_t            Student's t distribution
 model_shape          the shape of a decoder model: its KV cache and its weights
 multiple_tests       several statistical tests at once
 distribution, fuzzy  statistics of values and the table of percentiles; search in lists
+known_values         means, ratios and lists of values of which some are not known
 json_records         dataclasses to JSON and back
 load_spec            the workload of a benchmark, with the declaration of each of its options
 declared_options     what the declaration of an option consists of, and the kinds of values

@@ -86,6 +86,47 @@ def test_watches_are_added_listed_and_removed(cli: Cli, store: WatchStore) -> No
     assert ran.code == 2 and "is not watched" in ran.err
 
 
+def test_each_host_has_watches_of_its_own(cli: Cli, store: WatchStore) -> None:
+    words = ("watch", "add", "vllm-any", "--candidate", "venv:/opt/new")
+    for host in ((), PRO, ("--host", "gpu-a"), ("--container", "podman:box")):
+        ran = cli(*host, *words)
+        assert ran.code == 0, ran
+    listed = cli("watch", "list").out
+    for host_text in ("local", "sim:rtx-pro-6000  SIMULATED", "gpu-a", "podman:box"):
+        assert f"  {host_text}  vllm-any venv:/opt/new" in listed
+    for host, host_text in (
+        ((), "local"),
+        (PRO, "sim:rtx-pro-6000"),
+        (("--host", "gpu-a"), "gpu-a"),
+    ):
+        ran = cli(*host, *words)
+        assert ran.code == 2 and f"on {host_text} is watched already" in ran.err
+        removal = re.search(r"`workbench (.* watch remove .*)`", ran.err)
+        assert removal is not None, ran
+        ran = cli(*removal[1].split())
+        assert ran.code == 0 and f"on {host_text} is no longer watched" in ran.out
+    assert [one.host_text for one in store.watches()] == ["podman:box"]
+
+
+def test_a_night_names_the_host_of_each_watch(cli: Cli, store: WatchStore, tmp_path: Path) -> None:
+    hosts = [replace(WATCH, simulate=None, host=name) for name in ("gpu-a", "gpu-b")]
+    speeds = {"gpu-a": 96.0, "gpu-b": 50.0}
+    for _ in range(2):
+        entries = [
+            NightEntry(one, QUIET, pinned_speed=100.0, speed=speeds[one.host_text], version="1")
+            for one in hosts
+        ]
+        store.save(replace(store.new_night(), entries=tuple(entries), done=True))
+    xml = tmp_path / "night.xml"
+    shown = cli("watch", "show", "--junit", str(xml)).out
+    for name in speeds:
+        assert f"History: vllm-any venv:/opt/new on {name}" in shown
+    history_a, history_b = shown.split("History: ")[1:]
+    assert "50.0 %" not in history_a and "96.0 %" not in history_b
+    cases = [case.get("name") for case in ElementTree.fromstring(xml.read_text())]
+    assert cases == ["venv:/opt/new on gpu-a", "venv:/opt/new on gpu-b"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -72,6 +72,7 @@ def _watch_store() -> WatchStore:
     examples=("workbench watch add vllm-any --candidate venv:/opt/vllm-nightly --nightly 03:00",),
 )
 def add_watch(arguments: argparse.Namespace) -> int:
+    from workbench.cli.open_session import host_named
     from workbench.model.watch import Watch
     from workbench.session.series.night_watch import check_candidate
 
@@ -80,7 +81,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
         preset=arguments.preset,
         candidate=check_candidate(arguments.candidate),
         nightly=_parse_time_of_day(arguments.nightly),
-        host=arguments.host,
+        host=host_named(arguments),
         simulate=arguments.simulate,
         variables=tuple(arguments.variables),
         sets=tuple(arguments.sets),
@@ -128,23 +129,30 @@ def list_watches(arguments: argparse.Namespace) -> int:
     found = _watch_store().watches()
     if not found and not arguments.json:
         note("nothing is watched; `workbench watch add` begins")
-    lines = (f"{one.nightly}  {_place_text(one)}  {one.watch_name}" for one in found)
+    lines = (f"{one.nightly}  {_marked_host(one)}  {one.preset} {one.candidate}" for one in found)
     return emit_or_say(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
 
 
-def _place_text(watch: Watch) -> str:
-    return f"sim:{watch.simulate}  SIMULATED" if watch.simulate else watch.host or "local"
+def _marked_host(watch: Watch) -> str:
+    return f"{watch.host_text}  SIMULATED" if watch.simulate else watch.host_text
 
 
 @command(
     "watch remove",
-    "watch an upgrade no longer; the nights stay",
+    "watch an upgrade no longer, on --host or on all hosts; the nights stay",
     _PRESET,
     option("candidate CANDIDATE", "only this candidate of the preset", nargs="?"),
     examples=("workbench watch remove vllm-any",),
 )
 def remove_watch(arguments: argparse.Namespace) -> int:
-    gone = _watch_store().remove(arguments.preset, arguments.candidate)
+    from workbench.cli.open_session import host_named
+    from workbench.model.watch import Watch
+
+    host, simulate = host_named(arguments), arguments.simulate
+    host_text = None  # of all hosts
+    if host or simulate:
+        host_text = Watch(arguments.preset, "", "", host=host, simulate=simulate).host_text
+    gone = _watch_store().remove(arguments.preset, arguments.candidate, host_text)
     lines = (f"{one.watch_name} is no longer watched" for one in gone)
     return emit_or_say(arguments.json, {"removed": [asdict(one) for one in gone]}, lines)
 

@@ -27,9 +27,16 @@ class Watch:
     quality: bool = True  # whether the answers are compared too
 
     @property
+    def host_text(self) -> str:
+        """The name of the host on which the watch starts servers."""
+        if not self.simulate:
+            return self.host or "local"
+        return f"{self.host}/sim:{self.simulate}" if self.host else f"sim:{self.simulate}"
+
+    @property
     def watch_name(self) -> str:
-        """What identifies the watch: the preset and the candidate."""
-        return f"{self.preset} {self.candidate}"
+        """What identifies the watch: the preset, the candidate and the host."""
+        return f"{self.preset} {self.candidate} on {self.host_text}"
 
 
 @dataclass(frozen=True, slots=True)

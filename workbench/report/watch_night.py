@@ -79,6 +79,7 @@ def _night_table(night: Night) -> Table:
             entry.state,
             entry.watch.preset,
             entry.watch.candidate,
+            entry.watch.host_text,
             entry.version or NA,
             entry.pinned_version or NA,
             outcome_clause(entry),
@@ -91,6 +92,7 @@ def _night_table(night: Night) -> Table:
         "",
         "preset",
         "candidate",
+        "host",
         "version",
         "pinned",
         "outcome",
@@ -98,7 +100,7 @@ def _night_table(night: Night) -> Table:
         "experiments",
     )
     marks = tuple(_MARKS.get(entry.state, "") for entry in night.entries)
-    return Table(head, rows, marks=marks, importance=(0, 0, 0, 2, 3, 0, 4, 1))
+    return Table(head, rows, marks=marks, importance=(0, 0, 0, 0, 2, 3, 0, 4, 1))
 
 
 def _chosen_metric_blocks(entry: NightEntry) -> list[Block]:
@@ -203,8 +205,9 @@ def night_junit_xml(night: Night) -> str:
 
 def _junit_case(entry: NightEntry) -> str:
     simulated = "SIMULATED " if entry.simulated else ""
-    name = quoteattr(clean_text(f"{simulated}{entry.watch.candidate}"))
-    start = f"  <testcase classname={quoteattr(clean_text(entry.watch.preset))} name={name}>"
+    watch = entry.watch
+    name = quoteattr(clean_text(f"{simulated}{watch.candidate} on {watch.host_text}"))
+    start = f"  <testcase classname={quoteattr(clean_text(watch.preset))} name={name}>"
     said = clean_text(outcome_clause(entry))
     if entry.state == ALARM:
         inner = f"<failure message={quoteattr(said)}>{escape(clean_text(entry.verdict))}</failure>"

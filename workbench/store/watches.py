@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -45,27 +46,34 @@ class WatchStore:
             ) from None
 
     def add(self, watch: Watch) -> None:
-        """Store a watch. Raises InputError if there is one of this preset and candidate."""
+        """Store a watch. Raises InputError if there is one of this preset, candidate and host."""
         with self._changed():
             known = self.watches()
             if any(one.watch_name == watch.watch_name for one in known):
                 raise InputError(
                     f"{watch.watch_name} is watched already",
-                    next_step=f"remove it first: `workbench watch remove {watch.watch_name}`",
+                    next_step=f"remove it first: `{_remove_command(watch)}`",
                 )
             self._save((*known, watch))
 
-    def remove(self, preset: str, candidate: str | None) -> tuple[Watch, ...]:
-        """Remove the watches of a preset, or only that of one candidate, and return them. Raises
-        InputError if there are none."""
+    def remove(
+        self, preset: str, candidate: str | None = None, host_text: str | None = None
+    ) -> tuple[Watch, ...]:
+        """Remove the watches of a preset, or only those of one candidate or of one host, and return
+        them. Raises InputError if there are none."""
         with self._changed():
             known = self.watches()
             gone = tuple(
-                one for one in known if one.preset == preset and candidate in (None, one.candidate)
+                one
+                for one in known
+                if one.preset == preset
+                and candidate in (None, one.candidate)
+                and host_text in (None, one.host_text)
             )
             if not gone:
+                on_host = f"on {host_text}" if host_text else None
                 raise InputError(
-                    f"{' '.join(filter(None, (preset, candidate)))} is not watched",
+                    f"{' '.join(filter(None, (preset, candidate, on_host)))} is not watched",
                     next_step="`workbench watch list` shows the watches",
                 )
             self._save(tuple(one for one in known if one not in gone))
@@ -128,6 +136,13 @@ def unfinished(nights: Sequence[Night], within_s: float) -> Night | None:
     if newest is None or newest.done or time.time() - newest.unix_s > within_s:
         return None
     return newest
+
+
+def _remove_command(watch: Watch) -> str:
+    """Return the command that removes a watch, and none of other hosts."""
+    host_words = ("--host", watch.host_text)  # also of this machine and of simulated hosts
+    words = ("workbench", *host_words, "watch", "remove", watch.preset, watch.candidate)
+    return shlex.join(words)
 
 
 def _text(path: Path) -> str | None:

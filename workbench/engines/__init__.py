@@ -58,9 +58,9 @@ if TYPE_CHECKING:
         apply_assignments,
         flag_rows,
         flags_unlike_default,
+        most_severe_finding_text,
         plan_from_preset,
         set_flag,
-        shown_finding,
         with_executable,
     )
     from workbench.engines.registry import engine_names, find_engine, get_engine, short_name
@@ -86,6 +86,7 @@ __all__ = [
     "group_names",
     "is_run_row",
     "look_up_flag",
+    "most_severe_finding_text",
     "nearest_name",
     "parse_value",
     "plan_from_preset",
@@ -94,7 +95,6 @@ __all__ = [
     "search_flags",
     "set_flag",
     "short_name",
-    "shown_finding",
     "sort_key_of_flag",
     "validate_plan",
     "version_key",
@@ -112,7 +112,7 @@ _NAMES_OF_MODULES = {
     "flag_values": "format_value parse_value",
     "memory_estimate": "MemoryFit estimate_memory",
     "plans": "EXECUTABLE apply_assignments flag_rows flags_unlike_default "
-    "plan_from_preset set_flag shown_finding with_executable",
+    "plan_from_preset set_flag most_severe_finding_text with_executable",
     "registry": "engine_names find_engine get_engine short_name",
     "run_as": "RUN_AS is_run_row run_rows",
     "validate": "check_value validate_plan",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from workbench.engines.catalog_files import DIRECTORY
@@ -26,7 +27,9 @@ def version_key(text: str | None) -> tuple[int, ...]:
     match = re.match(
         r"[vb]?(\d{1,18}(?:[.-]\d{1,18})*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip()
     )
-    return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
+    if not match:
+        return ()
+    return tuple(map(int, re.split(r"[.-]", match[1])))
 
 
 def version_satisfies(version: str, wanted: str | None) -> bool:
@@ -34,13 +37,14 @@ def version_satisfies(version: str, wanted: str | None) -> bool:
     no range or `version` has no numbers to compare.
     """
     have = version_key(version)
+    if not have:
+        return True
     for part in (wanted or "").split(","):
         match = re.fullmatch(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\S+)\s*", part)
-        if not match or not have:
+        if not match:
             continue
         bound = version_key(match[2].removesuffix(".*"))
-        width = max(len(have), len(bound))
-        a, b = (v + (0,) * (width - len(v)) for v in (have, bound))
+        a, b = _pad_to_equal_length(have, bound)
         same = have[: len(bound)] == bound if match[2].endswith(".*") else a == b
         holds = {
             ">=": a >= b,
@@ -56,6 +60,13 @@ def version_satisfies(version: str, wanted: str | None) -> bool:
     return True
 
 
+def _pad_to_equal_length(
+    a: tuple[int, ...], b: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    width = max(len(a), len(b))
+    return a + (0,) * (width - len(a)), b + (0,) * (width - len(b))
+
+
 @lru_cache(maxsize=8)
 def catalog_versions(engine: str) -> tuple[str, ...]:
     """Return the versions of an engine that have a flag catalog, oldest first."""
@@ -67,18 +78,17 @@ def nearest_version(engine: str, wanted: str | None) -> str:
     """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two
     are equally near, return the older one. If `wanted` is None, return the newest version."""
     have, key = catalog_versions(engine), version_key(wanted)
-    return min(have, key=lambda v: _version_distance(version_key(v), key)) if key else have[-1]
+    if not key:
+        return have[-1]
+    return min(have, key=lambda v: _version_distance(version_key(v), key))
 
 
 def _version_distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Return the distance of two versions as a sort key; the smallest key belongs to the nearest
     version. It is (minus the index of the first number that differs, the difference of these
     numbers), because a difference in an earlier number is larger."""
-    width = max(len(a), len(b))
-    parts = [
-        abs(x - y) for x, y in zip(*(v + (0,) * (width - len(v)) for v in (a, b)), strict=True)
-    ]
-    first = next((n for n, part in enumerate(parts) if part), width)
+    parts = [abs(x - y) for x, y in zip(*_pad_to_equal_length(a, b), strict=True)]
+    first = next((n for n, part in enumerate(parts) if part), len(parts))
     return (-first, *parts[first : first + 1])
 
 
@@ -175,6 +185,13 @@ class FlagMatch(NamedTuple):
     spec: FlagSpec | None
     negated: bool = False
 
+    def value_for_flag(self, value: Any) -> Any:
+        """Return the value to set the flag to if this spelling got `value`: the opposite of a
+        switch that is spelled negated."""
+        if self.negated and isinstance(value, bool):
+            return not value
+        return value
+
 
 def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     """Return the flag that `spelling` means. Leading dashes, and underscores in place of dashes,
@@ -220,7 +237,9 @@ def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
         return min(holders, key=len)
     spellings = _flags_by_spelling(catalog)
     close = get_close_matches(name, spellings, n=1, cutoff=0.7)
-    return spellings[close[0]].name if close else None
+    if not close:
+        return None
+    return spellings[close[0]].name
 
 
 def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
@@ -240,20 +259,17 @@ def search_flags(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     query = text.strip().lstrip("-").replace("_", "-").lower()
     if not query:
         return list(catalog.flags.values())
-    meant, words = (
-        look_up_flag(catalog, query).name,
-        [word for word in re.split(r"[\s-]+", query) if word],
-    )
-    scored = [(spec, _search_score(spec, words)) for spec in catalog.flags.values()]
-    ranked = [
-        (spec.name != meant, -round(value), len(spec.name), spec)
-        for spec, value in scored
-        if value is not None
-    ]
+    meant, words = look_up_flag(catalog, query).name, query.replace("-", " ").split()
+    ranked = []
+    for spec in catalog.flags.values():
+        score = _search_score(spec, words)
+        if score is not None:
+            ranked.append((spec.name != meant, -round(score), len(spec.name), spec))
     if not ranked:
         near = nearest_name(catalog, "-".join(query.split()))
         return [catalog.flags[near]] if near else []
-    return [spec for *_, spec in sorted(ranked, key=lambda item: item[:3])]
+    ranked.sort(key=itemgetter(0, 1, 2))
+    return [spec for *_, spec in ranked]
 
 
 def _search_score(spec: FlagSpec, words: Sequence[str]) -> float | None:

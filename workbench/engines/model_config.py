@@ -5,10 +5,12 @@ missing value is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.model_shape import KvLayers, ModelShape, WeightParts
+from workbench.model.untrusted_text import as_list
 
 _LARGEST = 2**40
 _MOST_LAYERS = 4096
@@ -40,6 +42,8 @@ FULL, WINDOW, CHUNK, LINEAR = (
 MAMBA, NONE = "mamba", "none"  # NONE: a layer without attention or state
 _NEMOTRON = {"M": MAMBA, "*": FULL, "-": NONE, "E": NONE}  # letters of hybrid_override_pattern
 _KIND_NAMES = {"attention": FULL, "mlp": NONE, "moe": NONE}
+# the field that has the window of a layer of this kind
+_WINDOW_FIELDS = {WINDOW: "sliding_window", CHUNK: "attention_chunk_size"}
 _STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 # types whose config.json may leave out which layers have a window
 _EVERY_SECOND = ("gemma2", "gpt_oss")
@@ -62,6 +66,15 @@ def first_count(config: Mapping[str, Any], *names: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
             return value
     return None
+
+
+def _count_or_zero(config: Mapping[str, Any], *names: str) -> int:
+    return first_count(config, *names) or 0
+
+
+def _product(config: Mapping[str, Any], *names: str) -> int:
+    """Return the product of the fields `names`; 0 if one of them is missing."""
+    return math.prod(_count_or_zero(config, name) for name in names)
 
 
 def model_shape_of(config: Mapping[str, Any]) -> ModelShape:
@@ -102,20 +115,14 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
     """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such
     as "full_attention" or "sliding_attention". None if the kinds are unknown."""
     layers = first_count(text, "num_hidden_layers")
-    listed = text.get("layers_block_type")
-    if layers is None and isinstance(listed, list):
-        layers = len(listed)
+    blocks = text.get("layers_block_type")
+    if layers is None and isinstance(blocks, list):
+        layers = len(blocks)
     if layers is None or layers > _MOST_LAYERS or _unsupported_cache_part(text):
         return None
-    pattern = text.get("hybrid_override_pattern")
-    if isinstance(pattern, str) and pattern:
-        known = len(pattern) == layers and set(pattern) <= _NEMOTRON.keys()
-        return [_NEMOTRON[letter] for letter in pattern] if known else None
-    kinds = text.get("layers_block_type") or text.get("layer_types")
-    if isinstance(kinds, list) and kinds:
-        if len(kinds) != layers or not all(isinstance(kind, str) for kind in kinds):
-            return None
-        return [_KIND_NAMES.get(str(kind), str(kind)) for kind in kinds]
+    if listed := _listed_kinds(text):
+        known = [kind for kind in listed if isinstance(kind, str)]
+        return known if len(known) == len(listed) == layers else None
     if every := first_count(text, "full_attention_interval"):
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     if not text.get("sliding_window") or text.get("use_sliding_window") is False:
@@ -125,51 +132,63 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
         every = 2
     if every:
         return [WINDOW if (i + 1) % every else FULL for i in range(layers)]
-    first = (
-        first_count(text, "max_window_layers") or 0
-    )  # Qwen2: the layers before it have no window
-    return [WINDOW if i >= first else FULL for i in range(layers)]
+    # Qwen2: the layers before it have no window
+    first = min(layers, _count_or_zero(text, "max_window_layers"))
+    return [FULL] * first + [WINDOW] * (layers - first)
+
+
+def _listed_kinds(text: Mapping[str, Any]) -> list[object]:
+    """Return the kinds of the layers that a config.json lists; [] if it lists none. An unknown
+    letter of a pattern is None."""
+    pattern = text.get("hybrid_override_pattern")
+    if isinstance(pattern, str) and pattern:
+        return [_NEMOTRON.get(letter) for letter in pattern]
+    kinds = as_list(text.get("layers_block_type") or text.get("layer_types"))
+    return [_KIND_NAMES.get(str(kind), kind) for kind in kinds]
 
 
 def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
     the cache of another layer do not count. () if the layers are unknown."""
     kinds = layer_kinds(text)
-    if kinds is None or (
-        _has_state_fields(text)
-        and set(kinds) <= {FULL, WINDOW}
-        and not _has_attention_and_mamba(text)
-    ):
+    if kinds is None or _hides_state_layers(text, kinds):
         return ()
     kinds = [kind for kind in kinds if kind != NONE]
     if _has_attention_and_mamba(text):
         kinds += [MAMBA] * len(kinds)
     # the last layers use the cache of earlier ones
-    shared = first_count(text, "num_kv_shared_layers") or 0
+    shared = _count_or_zero(text, "num_kv_shared_layers")
     kept = kinds[: max(1, len(kinds) - shared)]
     found = [_kv_layers_of_kind(text, kind, kept.count(kind)) for kind in dict.fromkeys(kept)]
-    return tuple(one for one in found if one) if all(found) else ()
+    if None in found:
+        return ()
+    return tuple(filter(None, found))
+
+
+def _hides_state_layers(text: Mapping[str, Any], kinds: list[str]) -> bool:
+    """Return whether the model has layers that keep a state, and `kinds` does not say which."""
+    if _has_attention_and_mamba(text) or not _has_state_fields(text):
+        return False
+    return set(kinds) <= {FULL, WINDOW}
 
 
 def _kv_layers_of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None:
-    windows = {
-        FULL: None,
-        WINDOW: first_count(text, "sliding_window"),
-        CHUNK: first_count(text, "attention_chunk_size"),
-    }
+    window = None
     if kind in (LINEAR, MAMBA):
-        linear = _linear_attention_state(text, layers) if kind == LINEAR else None
+        linear = kind == LINEAR and _linear_attention_state(text, layers)
         return linear or _mamba2_state(text, layers)
-    if kind not in windows or (kind != FULL and windows[kind] is None):
-        return None
+    if kind != FULL:
+        if kind not in _WINDOW_FIELDS:
+            return None
+        window = first_count(text, _WINDOW_FIELDS[kind])
+        if window is None:
+            return None
     if (rank := first_count(text, "kv_lora_rank")) is not None:
-        return KvLayers(
-            layers, 1, rank + (first_count(text, "qk_rope_head_dim") or 0), windows[kind]
-        )
+        return KvLayers(layers, 1, rank + _count_or_zero(text, "qk_rope_head_dim"), window)
     heads, size = _kv_heads_and_size(text, whole=kind == FULL)
     if not heads or not size:
         return None
-    return KvLayers(layers, heads, size + (first_count(text, "v_head_dim") or size), windows[kind])
+    return KvLayers(layers, heads, size + (first_count(text, "v_head_dim") or size), window)
 
 
 def _kv_heads_and_size(
@@ -178,15 +197,16 @@ def _kv_heads_and_size(
     """Return (number of KV heads, number of values in one head) of a layer. `whole` True means
     layers with full attention, False those with a sliding window, whose heads differ in some
     models. An unknown number is None."""
-    heads, hidden = first_count(text, "num_attention_heads"), first_count(text, "hidden_size")
-    size = first_count(text, "head_dim", "attention_head_dim") or (
-        hidden // heads if hidden and heads else None
-    )
-    kv_heads = first_count(text, "num_key_value_heads") or heads
+    head_fields = ["num_key_value_heads", "num_attention_heads"]
+    size_fields = ["head_dim", "attention_head_dim"]
     if whole:
-        size = first_count(text, "global_head_dim") or size
-        kv_heads = first_count(text, "num_global_key_value_heads") or kv_heads
-    return kv_heads, size
+        head_fields.insert(0, "num_global_key_value_heads")
+        size_fields.insert(0, "global_head_dim")
+    size = first_count(text, *size_fields)
+    heads, hidden = first_count(text, "num_attention_heads"), first_count(text, "hidden_size")
+    if size is None and hidden and heads:
+        size = hidden // heads
+    return first_count(text, *head_fields), size
 
 
 def _linear_attention_state(text: Mapping[str, Any], layers: int) -> KvLayers | None:
@@ -237,12 +257,11 @@ def _mamba2_state(text: Mapping[str, Any], layers: int) -> KvLayers | None:
     )
 
 
-def _mamba_width(text: Mapping[str, Any], heads: int) -> int | None:
-    """Return the width of the inputs of a layer of Mamba-2."""
+def _mamba_width(text: Mapping[str, Any], heads: int) -> int:
+    """Return the width of the inputs of a layer of Mamba-2; 0 if it is unknown."""
     if (size := first_count(text, "mamba_head_dim")) is not None:  # Nemotron-H
         return heads * size
-    expand, hidden = first_count(text, "mamba_expand"), first_count(text, "hidden_size")
-    return first_count(text, "mamba_d_ssm") or (expand * hidden if expand and hidden else None)
+    return first_count(text, "mamba_d_ssm") or _product(text, "mamba_expand", "hidden_size")
 
 
 def _has_attention_and_mamba(text: Mapping[str, Any]) -> bool:
@@ -257,8 +276,8 @@ def _has_state_fields(text: Mapping[str, Any]) -> bool:
 
 def _unsupported_cache_part(text: Mapping[str, Any]) -> str:
     """Return what a model has whose cache the arithmetic here does not know; "" if it has none."""
-    kinds = text.get("attn_type_list")  # 0: linear attention
-    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
+    kinds = as_list(text.get("attn_type_list"))  # 0: linear attention
+    if any(kind != 1 for kind in kinds):
         return "linear attention in an order of its own (MiniMax)"
     if isinstance(text.get("sliding_window_pattern"), str) and not text.get("layer_types"):
         return "windows in an order of their own"
@@ -277,11 +296,13 @@ def _why_no_kv(text: Mapping[str, Any]) -> str:
 def _feed_forward_width(text: Mapping[str, Any]) -> int | None:
     """Return the width of the feed-forward layer that computes one token: with experts, the sum
     over the experts that the token uses. None if the width is unknown."""
-    width = first_count(text, "moe_intermediate_size") or first_count(text, "intermediate_size")
-    used = expert_counts_of(text)
-    if width is None or used is None or used == (1, 1):
+    experts, used = expert_counts_of(text) or (1, 1)
+    if experts == 1:
         return first_count(text, "intermediate_size")
-    return width * (used[1] + (first_count(text, "n_shared_experts") or 0))
+    width = first_count(text, "moe_intermediate_size", "intermediate_size")
+    if width is None:
+        return None
+    return width * (used + _count_or_zero(text, "n_shared_experts"))
 
 
 def _weight_parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
@@ -302,19 +323,18 @@ def _weight_parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
         return None
     attention = [_attention_weights(text, hidden, kind) for kind in kinds]
     wide = first_count(text, "intermediate_size")
-    if any(one is None for one in attention) or (wide is None and used == (1, 1)):
+    if 0 in attention or (wide is None and used == (1, 1)):
         return None
     experts, active = used
-    sparse = _sparse_layers(text, len(kinds)) if experts > 1 else 0
-    narrow = first_count(text, "moe_intermediate_size", "intermediate_size") or 0
-    shared = first_count(text, "shared_expert_intermediate_size") or narrow * (
-        first_count(text, "n_shared_experts") or 0
-    )
-    dense = sum(one for one in attention if one)
-    dense += (
-        3 * hidden * ((len(kinds) - sparse) * (wide or 0) + sparse * shared)
-        + sparse * hidden * experts
-    )
+    sparse = 0
+    if experts > 1:
+        sparse = _sparse_layers(text, len(kinds))
+    narrow = _count_or_zero(text, "moe_intermediate_size", "intermediate_size")
+    shared = first_count(text, "shared_expert_intermediate_size")
+    if shared is None:
+        shared = narrow * _count_or_zero(text, "n_shared_experts")
+    feed_forward = (len(kinds) - sparse) * (wide or 0) + sparse * shared
+    dense = sum(attention) + 3 * hidden * feed_forward + sparse * hidden * experts
     embedding = float(vocabulary * hidden)
     return WeightParts(
         dense=float(dense),
@@ -327,38 +347,33 @@ def _weight_parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
 
 def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
     """Return how many of the `layers` layers have routed experts."""
-    first = first_count(text, "first_k_dense_replace") or 0
+    first = _count_or_zero(text, "first_k_dense_replace")
     step = first_count(text, "decoder_sparse_step", "moe_layer_freq") or 1
-    without = text.get("mlp_only_layers")
-    skipped: Sequence[Any] = without if isinstance(without, list) else ()
-    return sum(
-        1 for i in range(min(first, layers), layers) if (i + 1) % step == 0 and i not in skipped
-    )
+    skipped = as_list(text.get("mlp_only_layers"))
+    regular = (i for i in range(min(first, layers), layers) if (i + 1) % step == 0)
+    return sum(i not in skipped for i in regular)
 
 
-def _attention_weights(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
+def _attention_weights(text: Mapping[str, Any], hidden: int, kind: str) -> int:
     """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is
-    the hidden size. None if the number is unknown."""
-    heads = first_count(text, "num_attention_heads")
+    the hidden size. 0 if the number is unknown."""
     if kind == LINEAR:
         state = _linear_attention_state(text, 1)
         if state is None:
-            return None
-        keys = (first_count(text, "linear_num_key_heads") or 0) * (
-            first_count(text, "linear_key_head_dim") or 0
-        )
-        values = state.heads * (first_count(text, "linear_value_head_dim") or 0)
+            return 0
+        keys = _product(text, "linear_num_key_heads", "linear_key_head_dim")
+        values = state.heads * _count_or_zero(text, "linear_value_head_dim")
         return hidden * (2 * keys + 2 * values + 2 * state.heads) + values * hidden
+    heads = first_count(text, "num_attention_heads")
     kv_heads, size = _kv_heads_and_size(text, whole=kind == FULL)
     if not heads or not kv_heads or not size:
-        return None
+        return 0
     if (rank := first_count(text, "kv_lora_rank")) is None:
         return hidden * size * (2 * heads + 2 * kv_heads)
-    rope, plain = (
-        first_count(text, "qk_rope_head_dim") or 0,
-        first_count(text, "qk_nope_head_dim") or 0,
-    )
+    rope = _count_or_zero(text, "qk_rope_head_dim")
+    plain = _count_or_zero(text, "qk_nope_head_dim")
     value = first_count(text, "v_head_dim") or size
-    low = first_count(text, "q_lora_rank")
-    query = heads * (rope + plain) * (low or hidden) + (hidden * low if low else 0)
+    query = heads * (rope + plain) * hidden
+    if low := first_count(text, "q_lora_rank"):
+        query = heads * (rope + plain) * low + hidden * low
     return query + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden

@@ -17,8 +17,9 @@ from workbench.engines.kv_size import kv_bytes_per_token
 from workbench.engines.model_config import expert_counts_of, language_model_config, model_shape_of
 from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, token_bytes
 from workbench.engines.weight_files import Tensor, weights_of
-from workbench.model.model_shape import WeightParts
+from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
+from workbench.model.untrusted_text import as_table
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
@@ -31,6 +32,8 @@ _AT_LOAD = ("quantization", "torchao-config", "hf-overrides", "json-model-overri
 _16_BIT = ("auto", "half", "float16", "bfloat16")
 # values of `quantization` for a 16-bit checkpoint
 _QUANTIZED_AT_LOAD = {"fp8": "FP8", "mxfp4": "MXFP4"}
+_EXPERTS_UNKNOWN = "the bytes that one token reads are unknown for a mixture of experts"
+_NOT_READ = ModelFacts("", missing="the model's files have not been read yet")
 
 Found = Mapping[tuple[str, ...], ModelFacts]
 
@@ -68,7 +71,9 @@ def _bits_of_quantization(quantization: str | None) -> float | None:
     name = name_of(quantization)
     if name is None and "int4" in (quantization or "").lower():
         name = "AWQ"
-    return BITS.get(name) if name else None
+    if name is None:
+        return None
+    return BITS.get(name)
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:
@@ -101,22 +106,18 @@ def facts_for_plan(plan: LaunchPlan, found: Found) -> ModelFacts | None:
 
     If the sizes are unknown, the field `missing` of the result gives the reason.
     """
-    if plan.model_facts is None:
+    facts, read = plan.model_facts, found.get(model_key(plan), _NOT_READ)
+    if facts is None:
         return None
-    read = found.get(model_key(plan))
-    facts = plan.model_facts
-    if not _preset_sizes_apply(plan) or (
-        read and read.weight_bytes and not _same_weights(facts, read)
-    ):
+    preset_applies = _preset_sizes_apply(plan)
+    if read.weight_bytes:
+        if not preset_applies or not _same_weights(facts, read):
+            facts = read
+    elif not preset_applies:
         nothing = "the preset has no sizes"
         if facts.weight_bytes:
             nothing = f"the preset's sizes are for {facts.id}"
-        reason = read.missing if read else "the model's files have not been read yet"
-        facts = (
-            read
-            if read and read.weight_bytes
-            else ModelFacts(plan.model, missing=f"{nothing}, and {reason}")
-        )
+        facts = ModelFacts(plan.model, missing=f"{nothing}, and {read.missing}")
     return _without_converted_sizes(plan, facts)
 
 
@@ -220,16 +221,8 @@ def from_config(
     `tensors` are the tensors of all its weight files. `head` is needed only without them: it is
     True if the output matrix is stored separately from the embedding.
     """
-    text = language_model_config(config)
-    word = str(
-        config.get("torch_dtype")
-        or config.get("dtype")
-        or text.get("torch_dtype")
-        or text.get("dtype")
-        or ""
-    )
-    quantization = config.get("quantization_config") or text.get("quantization_config")
-    quantization = quantization if isinstance(quantization, Mapping) else {}
+    word = str(_first_field_set(config, "torch_dtype", "dtype") or "")
+    quantization = as_table(_first_field_set(config, "quantization_config"))
     shape = model_shape_of(config)
     facts = ModelFacts(
         model,
@@ -240,18 +233,12 @@ def from_config(
         shape=shape,
         source=source,
     )
-    used = expert_counts_of(text)
-    share = used[1] / used[0] if used else None
-    if found := weights_of(
-        tensors, packed_bits=bits_of(quantization), expert_share=share, layers=shape.layers
-    ):
-        return replace(
-            facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts)
-        )
-    if used != (1, 1):
-        return replace(
-            facts, missing="the bytes that one token reads are unknown for a mixture of experts"
-        )
+    experts = expert_counts_of(language_model_config(config))
+    bits = bits_of(quantization)
+    if sized := _with_sizes_of_tensors(facts, shape, tensors, bits, experts):
+        return sized
+    if experts != (1, 1):
+        return replace(facts, missing=_EXPERTS_UNKNOWN)
     if any(isinstance(config.get(name), Mapping) for name in ("vision_config", "audio_config")):
         return replace(
             facts, missing="the bytes that one token reads are unknown for a multimodal model"
@@ -265,13 +252,38 @@ def from_config(
     return replace(facts, bytes_per_token=float(weight_bytes - embedding))
 
 
+def _first_field_set(config: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of the fields `names` that a config.json sets, for the whole model or for its
+    language model."""
+    for part in (config, language_model_config(config)):
+        for name in names:
+            if value := part.get(name):
+                return value
+    return None
+
+
+def _with_sizes_of_tensors(
+    facts: ModelFacts,
+    shape: ModelShape,
+    tensors: Sequence[Tensor],
+    packed_bits: float,
+    experts: tuple[int, int] | None,
+) -> ModelFacts | None:
+    """Return `facts` with the sizes that follow from the tensors; None if they tell none."""
+    share = experts[1] / experts[0] if experts else None
+    found = weights_of(tensors, packed_bits=packed_bits, expert_share=share, layers=shape.layers)
+    if found is None:
+        return None
+    shape = replace(shape, parts=found.parts)
+    return replace(facts, bytes_per_token=found.token_bytes, shape=shape)
+
+
 def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> ModelFacts:
     """Return the sizes that a config.json implies, without the weight files. They are computed from
     the sizes of the layers, and `missing` has the reason if that is not possible.
     """
-    text, shape = language_model_config(config), model_shape_of(config)
-    quantization = config.get("quantization_config") or text.get("quantization_config")
-    quantization = quantization if isinstance(quantization, Mapping) else {}
+    shape = model_shape_of(config)
+    quantization = as_table(_first_field_set(config, "quantization_config"))
     if shape.parts is None:
         return ModelFacts(
             model, missing="its config.json does not tell the sizes of its layers", source=source
@@ -295,7 +307,7 @@ def from_gguf(
     """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its
     files."""
     config = config_of(metadata)
-    shape, used = model_shape_of(config), expert_counts_of(config)
+    shape = model_shape_of(config)
     facts = ModelFacts(
         model,
         quantization="GGUF",
@@ -305,12 +317,5 @@ def from_gguf(
         shape=shape,
         source=source,
     )
-    share = used[1] / used[0] if used else None
-    found = weights_of(tensors, packed_bits=16, expert_share=share, layers=shape.layers)
-    if found is None:
-        return replace(
-            facts, missing="the bytes that one token reads are unknown for a mixture of experts"
-        )
-    return replace(
-        facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts)
-    )
+    sized = _with_sizes_of_tensors(facts, shape, tensors, 16, expert_counts_of(config))
+    return sized or replace(facts, missing=_EXPERTS_UNKNOWN)

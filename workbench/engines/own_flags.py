@@ -9,14 +9,14 @@ version.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.engines import catalog as catalogs
 from workbench.engines.base import Engine
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagCatalog, FlagKind
-from workbench.model.untrusted_text import clean_data, clean_text
+from workbench.model.untrusted_text import as_list, as_table, clean_data, clean_text
 
 MOST_FLAGS, MOST_VARIABLES = 5_000, 5_000
 HELP_CHARS = 240
@@ -53,16 +53,15 @@ def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, A
     """
     if isinstance(answer, str):
         answer = engine.flags_of_help(clean_text(answer, 2**22, lines=True))
-    raw = answer if isinstance(answer, Mapping) else {}
-    listed = raw.get("flags")
-    items = clean_data(listed)[:MOST_FLAGS] if isinstance(listed, list) else ()
+    raw = as_table(answer)
+    items = clean_data(as_list(raw.get("flags")))[:MOST_FLAGS]
     shipped = engine.catalog(version)
     flags: dict[str, Entry] = {}
     for item in items:
         entry = _catalog_entry(engine, shipped, item)
         if entry is not None:
             flags.setdefault(entry["name"], entry)
-    if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
+    if not {"host", "port"} <= flags.keys() or flags.keys().isdisjoint(engine.model_flags):
         raise InputError(
             f"the output is not the flag list of {engine.title}: host, port or "
             f"{engine.model_flags[0]} is missing"
@@ -72,7 +71,7 @@ def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, A
     return {
         "engine": engine.name,
         "version": version,
-        "env": [_drop_empty_fields(entry) for entry in variables],
+        "env": variables,
         "flags": list(flags.values()),
     }
 
@@ -81,41 +80,39 @@ def _environment_variable_entry(shipped: FlagCatalog, name: str) -> Entry:
     spec = shipped.env.get(name)
     if spec is None:
         return {"name": name}
-    return {
+    entry = {
         "name": name,
         "type": spec.type,
         "default": spec.default,
         "choices": list(spec.choices),
         "help": spec.help,
     }
+    return _drop_empty_fields(entry)
 
 
 def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     """Return the catalog entry of one flag; None if `raw` is not a flag that a plan can set."""
-    if not isinstance(raw, Mapping):
+    raw = as_table(raw)
+    names = _matching_texts(raw.get("names"), _NAME)
+    long = _names_in_plans(engine, names)
+    kind = str(raw.get("kind"))
+    if kind not in _KINDS or not long or not _PRINT_AND_END.isdisjoint(names):
         return None
-    names, negations = (_matching_texts(raw.get(key), _NAME) for key in ("names", "negations"))
-    in_plans = {option: name for name, option in engine.option_names.items()}
-    printed = [name[2:] for name in names if name.startswith("--")]
-    long = [in_plans.get(name, name) for name in printed]
-    kind = raw.get("kind")
-    if not long or not _PRINT_AND_END.isdisjoint(names):
-        return None
-    if not isinstance(kind, str) or kind not in _KINDS:
-        return None
-    with_help = (name for name in long if catalogs.has_help(engine.name, name))
-    name = next(with_help, "")
-    help_text = "" if name else first_sentence(str(raw.get("help", "")))
-    name = name or max(long, key=len)
-    choices, nargs = raw.get("choices"), raw.get("nargs")
-    if not isinstance(choices, list):
-        choices = []
+    explained = [name for name in long if catalogs.has_help(engine.name, name)]
+    name = [*explained, max(long, key=len)][0]
+    help_text = ""
+    if not explained:
+        help_text = first_sentence(str(raw.get("help", "")))
+    negations = _matching_texts(raw.get("negations"), _NAME)
+    nargs = raw.get("nargs")
     entry: Entry = {
         "name": name,
-        "kind": str(kind),
+        "kind": kind,
         "aliases": [n for n in names if n != f"--{name}"],
         "negation": next((n for n in negations if n.startswith("--")), None),
-        "choices": [str(c) for c in choices if isinstance(c, str | int | float)],
+        "choices": [
+            str(c) for c in as_list(raw.get("choices")) if isinstance(c, str | int | float)
+        ],
         "default": raw.get("default"),
         "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
         "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
@@ -134,20 +131,27 @@ def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry |
     return _drop_empty_fields(entry)
 
 
+def _names_in_plans(engine: Engine, names: Sequence[str]) -> list[str]:
+    """Return what plans call a flag that the engine prints under `names`; short names are left
+    out."""
+    in_plans = {option: name for name, option in engine.option_names.items()}
+    long = (name[2:] for name in names if name.startswith("--"))
+    return [in_plans.get(name, name) for name in long]
+
+
 def _has_valid_default(entry: Entry) -> bool:
     """Return whether the entry's default is a value that a user could set. An engine may report a
     Python object or "" as a default."""
     value, kind = entry["default"], entry["kind"]
     if value is None:
         return True
-    if not isinstance(value, list):
-        items = [value]
-    elif entry["repeatable"] or kind == FlagKind.JSON:
+    items = [value]
+    if isinstance(value, list):
+        if not entry["repeatable"] and kind != FlagKind.JSON:
+            return False
         items = value
-    else:
-        return False
     if entry["choices"]:
-        return all(str(item) in (*entry["choices"], *entry.get("words", ())) for item in items)
+        return {*entry["choices"], *entry.get("words", ())}.issuperset(map(str, items))
     return all(isinstance(item, bool) == (kind == FlagKind.BOOL) for item in items)
 
 
@@ -175,7 +179,9 @@ def first_sentence(text: str) -> str:
     """Return the first sentence of an engine's help as one line, cut to HELP_CHARS characters."""
     line = re.sub(r"[`*\s]+", " ", text).strip()
     sentence = re.split(r"(?<=[^.A-Z][.!?]) (?=[A-Z\[(])", line, maxsplit=1)[0]
-    return sentence if len(sentence) <= HELP_CHARS else f"{sentence[: HELP_CHARS - 1].rstrip()}…"
+    if len(sentence) <= HELP_CHARS:
+        return sentence
+    return f"{sentence[: HELP_CHARS - 1].rstrip()}…"
 
 
 def flags_of_text(text: str) -> Iterator[Entry]:
@@ -189,7 +195,9 @@ def flags_of_text(text: str) -> Iterator[Entry]:
             continue
         if block and (flag := _parse_help_block(section, block)):
             yield flag
-        section, block = (heading[1], "") if heading else (section, line)
+        block = line
+        if heading:
+            section, block = heading[1], ""
 
 
 def _parse_help_block(section: str, block: str) -> Entry | None:
@@ -201,26 +209,29 @@ def _parse_help_block(section: str, block: str) -> Entry | None:
     argument = re.sub(r"^(?:--?[A-Za-z][\w.-]*,? ?)+", "", signature).strip()
     text = " ".join(f"{beside} {below}".split())
     listed = _ALLOWED.search(text) or _ALTERNATIVES.fullmatch(argument)
-    choices = [c.strip() for c in re.split(r"[|,]", listed[1])] if listed else []
-    variable = re.search(r"\(env: (\w+)\)", text)
-    default = re.search(r"\(default: ([^()]*)", text)
+    choices: list[str] = []
+    if listed:
+        choices = re.split(r"\s*[|,]\s*", listed[1].strip())
     off = next((n for n, name in enumerate(names) if name.startswith("--no-") and n), len(names))
     while off < len(names) and not names[off - 1].startswith("--") and off > 1:
         off -= 1  # "-kvo, --kv-offload, -nkvo, --no-kv-offload"
-    kind = "str" if argument else "bool"
-    if argument == "N":
-        kind = "int"
     return {
         "names": names[:off],
         "negations": names[off:],
-        "kind": kind,
-        "choices": [choice for choice in choices if choice] if len(choices) > 1 else [],
-        "default_text": default[1].strip() if default else "",
+        "kind": {"": "bool", "N": "int"}.get(argument, "str"),
+        "choices": [*filter(None, choices)] if len(choices) > 1 else [],
+        "default_text": _first_group(r"\(default: ([^()]*)", text).strip(),
         "group": section,
-        "env": variable[1] if variable else None,
+        "env": _first_group(r"\(env: (\w+)\)", text),
         "help": text,
         "deprecated": bool(re.search(r"deprecat|\bremoved\b|obsolete", text, re.IGNORECASE)),
     }
+
+
+def _first_group(pattern: str, text: str) -> str:
+    """Return the first group of the first match of `pattern`; "" if nothing matches."""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 def _default_of_text(kind: str, text: str) -> Any:
@@ -236,8 +247,8 @@ def _default_of_text(kind: str, text: str) -> Any:
 
 
 def _matching_texts(value: object, pattern: re.Pattern[str]) -> list[str]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    return [item for item in items if isinstance(item, str) and pattern.fullmatch(item)]
+    texts = (item for item in as_list(value) if isinstance(item, str))
+    return list(filter(pattern.fullmatch, texts))
 
 
 def _drop_empty_fields(entry: Entry) -> Entry:

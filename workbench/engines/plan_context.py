@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from workbench.engines.base import Engine
 from workbench.engines.flag_values import human_int
+from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
@@ -15,7 +16,7 @@ from workbench.model.host_cores import HostCores
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import ModelShape
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import LaunchPlan, ModelFacts
 
 
 def visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ...]:
@@ -24,14 +25,14 @@ def visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ..
     first one if it names none."""
     if not any(gpu.instances for gpu in gpus):
         return tuple(gpus)
-    listed = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), "")
-    names = [name.strip() for name in listed.split(",") if name.strip().startswith("MIG-")]
+    listed = plan.env_texts.get(VISIBLE_TO_CUDA, "")
+    named = [name for name in map(str.strip, listed.split(",")) if name.startswith("MIG-")]
+    if not named:
+        return tuple(gpu.as_visible(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus)
     parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
-    if names:
-        return tuple(
-            gpu.as_visible(one) for name in names for gpu, one in parts if one.uuid.startswith(name)
-        )
-    return tuple(gpu.as_visible(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus)
+    return tuple(
+        gpu.as_visible(part) for name in named for gpu, part in parts if part.uuid.startswith(name)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,26 @@ class Situation:
     allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
     cores: HostCores | None = None  # of the host, where the server runs on it
 
+    @property
+    def version(self) -> str:
+        """The installed version of the engine; that of the catalog if it is unknown."""
+        return self.installed or self.catalog.version
+
+    @property
+    def has_unified_memory(self) -> bool:
+        """Whether a GPU shares its memory with the host."""
+        return any(gpu.unified_memory for gpu in self.gpus)
+
+    @property
+    def smallest_gpu_bytes(self) -> int:
+        """The memory of the smallest GPU; 0 if no GPU reports its memory."""
+        return min((g.memory_total_bytes for g in self.gpus if g.memory_total_bytes), default=0)
+
+    def changes_to_unset(self, *names: str) -> tuple[PlanChange, ...]:
+        """Return the changes that remove those flags of `names` that the plan sets."""
+        given = self.plan.flag_values
+        return tuple(PlanChange(name, None) for name in names if given.get(name) is not None)
+
     def effective_flag_value(self, name: str) -> FlagValue | None:
         """Return the value of a flag in the plan. If the plan does not set it, return the catalog's
         default, or None if there is none.
@@ -59,16 +80,13 @@ class Situation:
         """Return the value of a flag as a finite number, or None if it is not a number. None as
         `name` stands for a flag that the engine does not have."""
         value = self.effective_flag_value(name or "")
-        if isinstance(value, str):
-            try:
-                value = human_int(value) if not value.count(".") else float(value)
-            except ValueError:
-                return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool):
             return None
         try:
-            number = float(value)
-        except OverflowError:
+            if isinstance(value, str) and "." not in value:
+                value = human_int(value)
+            number = float(value)  # type: ignore[arg-type]  # not a number: TypeError
+        except (TypeError, ValueError, OverflowError):
             return None
         return number if math.isfinite(number) else None
 
@@ -97,16 +115,19 @@ class Situation:
         return next((str(e.value) for e in self.plan.env if e.name == name), None)
 
     @property
+    def model_facts(self) -> ModelFacts:
+        """The sizes of the plan's model; all of them unknown if nothing is known of the model."""
+        return self.plan.model_facts or ModelFacts(self.plan.model)
+
+    @property
     def weight_bytes(self) -> float | None:
         """The bytes of the model's weights; None if they are unknown."""
-        facts = self.plan.model_facts
-        return facts.weight_bytes if facts else None
+        return self.model_facts.weight_bytes
 
     @property
     def model_shape(self) -> ModelShape | None:
         """The shape of the model; None if it is unknown."""
-        facts = self.plan.model_facts
-        return facts.shape if facts else None
+        return self.model_facts.shape
 
     @property
     def computes_on_cpu(self) -> bool:

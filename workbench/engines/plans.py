@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from workbench.model.flags import (
 )
 from workbench.model.plan import LaunchPlan, Node, VariableSource
 from workbench.model.run_options import with_run_option
+from workbench.model.untrusted_text import as_table
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
@@ -48,10 +50,11 @@ def plan_from_preset(
     says where each value comes from. Raises PlanError for a variable without a value or default,
     and for a variable that the preset does not declare.
     """
-    values = _variable_values(preset, variables or {})
+    given, chosen = variables or {}, sources or {}
+    values = _variable_values(preset, given)
     engine = registry.get_engine(preset.engine.name)
     catalog = engine.catalog()
-    executable = tuple(_replace_variables(part, values) for part in preset.engine.executable or ())
+    executable = tuple(_replace_variables(preset.engine.executable or (), values))
     plan = LaunchPlan(
         engine=engine.name,
         model=_replace_variables(preset.model.id, values),
@@ -69,17 +72,15 @@ def plan_from_preset(
         preset_id=preset.id,
         nodes=tuple(_node_from_entry(catalog, n, values) for n in preset.nodes),
         variables=values,
-        sources={n: (sources or {}).get(n) or _variable_source(n, variables or {}) for n in values},
+        sources={n: chosen.get(n, _variable_source(n, given)) for n in values},
     )
-    for name, given in preset.launch.run_options.items():
-        texts = [given] if isinstance(given, str) else given
-        plan = with_run_option(plan, name, [_replace_variables(text, values) for text in texts])
+    for name, option in preset.launch.run_options.items():
+        texts = [option] if isinstance(option, str) else option
+        plan = with_run_option(plan, name, _replace_variables(texts, values))
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
-    facts = facts_from_preset(
-        preset, _replace_variables(preset.model.id, own), {f.name: f.value for f in plan.flags}
-    )
+    facts = facts_from_preset(preset, _replace_variables(preset.model.id, own), plan.flag_values)
     return replace(plan, model_facts=facts)
 
 
@@ -98,12 +99,10 @@ def set_flag(
     match = look_up_flag(catalog, spelling)
     if match.name in registry.get_engine(plan.engine).model_flags and isinstance(value, str):
         return replace(plan, model=value)
-    if match.spec is None and (dotted := _key_of_json_flag(catalog, spelling)):
+    if match.spec is None and (dotted := _split_json_key(catalog, spelling)):
         base, keys = dotted
-        return plan.with_flag(base.name, _with_key(plan.flag(base.name), keys, value), origin)
-    if match.negated and isinstance(value, bool):
-        value = not value
-    return plan.with_flag(match.name, value, origin)
+        return plan.with_flag(base.name, _set_json_key(plan.flag(base.name), keys, value), origin)
+    return plan.with_flag(match.name, match.value_for_flag(value), origin)
 
 
 def apply_assignments(
@@ -139,7 +138,7 @@ def apply_assignments(
             plan = with_run_row(plan, name, text)
             continue
         match = look_up_flag(catalog, name)
-        value = _parse_assigned(catalog, match, name, text if equals else None)
+        value = _parse_assigned(match, text if equals else None)
         if match.spec and match.spec.repeatable:
             value = given[match.name] = [*given.get(match.name, ()), *values_in(value)]
         plan = set_flag(plan, catalog, name, value)
@@ -165,12 +164,15 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
         raise InputError(
             f"executable {text!r}: {error}", next_step="close each quotation mark in the executable"
         ) from None
-    if words and not words[0].startswith("/") and "/" in words[0] and not plan.workdir:
+    if not words:
+        return replace(plan, executable=(), executable_from="")
+    program = words[0]
+    if "/" in program and not program.startswith("/") and not plan.workdir:
         raise InputError(
-            f"executable {words[0]!r} is not an absolute path",
+            f"executable {program!r} is not an absolute path",
             next_step="write the full path of the program, beginning with /",
         )
-    return replace(plan, executable=words, executable_from=named_by if words else "")
+    return replace(plan, executable=words, executable_from=named_by)
 
 
 def flag_rows(
@@ -178,29 +180,30 @@ def flag_rows(
 ) -> tuple[FlagRow, ...]:
     """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables
     that the plan sets; view "all" also has every other flag and variable of the catalog."""
-    by_flag: dict[str, list[Finding]] = {}
+    by_flag: defaultdict[str | None, list[Finding]] = defaultdict(list)
     for finding in findings:
-        if finding.flag:
-            by_flag.setdefault(finding.flag, []).append(finding)
+        by_flag[finding.flag].append(finding)
 
-    def row(
+    def make_row(
         name: str,
         value: FlagValue | None,
         origin: Origin,
         spec: FlagSpec | None,
         is_env: bool = False,
     ) -> FlagRow:
-        text, level = shown_finding(by_flag.get(name, []), name)
+        text, level = most_severe_finding_text(by_flag[name], name)
         known = catalog.env.get(name) if is_env else spec
-        default = known.default if known else None
-        return FlagRow(name, value, default, origin, spec, text, level, is_env)
+        return FlagRow(
+            name, value, getattr(known, "default", None), origin, spec, text, level, is_env
+        )
 
-    listed = [row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]
+    listed = [make_row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]
     if view == "all":
-        taken = {f.name for f in plan.flags}
-        rest = (s for s in catalog.flags.values() if s.name not in taken)
-        listed += [row(s.name, None, Origin.DEFAULT, s) for s in rest]
-    listed += [row(e.name, e.value, e.origin, None, is_env=True) for e in plan.env]
+        given = plan.flag_values
+        for spec in catalog.flags.values():
+            if spec.name not in given:
+                listed.append(make_row(spec.name, None, Origin.DEFAULT, spec))
+    listed += [make_row(e.name, e.value, e.origin, None, is_env=True) for e in plan.env]
     return tuple(listed)
 
 
@@ -212,26 +215,27 @@ def flags_unlike_default(
     row without a value is one of `base`, the plan before the edits, that the plan no longer has. The
     model and the address are left out."""
     elsewhere = (*registry.get_engine(plan.engine).model_flags, "host", "port")
-    set_names = {setting.name for setting in (*plan.flags, *plan.env)}
-    before = flag_rows(base, catalog) if base is not None else ()
+    given = {*plan.flag_values, *plan.env_texts}
     removed = [
         replace(row, value=None, origin=Origin.EDITED)
-        for row in before
-        if row.name not in set_names
+        for row in flag_rows(base or plan, catalog)
+        if row.name not in given
     ]
 
-    def tells(row: FlagRow) -> bool:
+    def differs(row: FlagRow) -> bool:
         if row.name in elsewhere or row.origin is Origin.INHERITED:
             return False
         return row.origin is Origin.EDITED or row.value != row.default
 
-    def place(row: FlagRow) -> tuple[bool, bool, tuple[int, int]]:
+    def sort_key(row: FlagRow) -> tuple[bool, bool, tuple[int, int]]:
         return row.origin is not Origin.EDITED, row.is_env, sort_key_of_flag(row.spec)
 
-    return tuple(sorted(filter(tells, (*removed, *flag_rows(plan, catalog))), key=place))
+    return tuple(sorted(filter(differs, (*removed, *flag_rows(plan, catalog))), key=sort_key))
 
 
-def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
+def most_severe_finding_text(
+    findings: Iterable[Finding], name: str
+) -> tuple[str | None, str | None]:
     """Return (text, level) of the most severe finding about the flag or variable `name`; (None,
     None) if there is none.
     """
@@ -243,15 +247,21 @@ def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, s
 
 
 def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(set(given) - set(preset.variables))
+    unknown = sorted(given.keys() - preset.variables.keys())
     if unknown:
         known = ", ".join(preset.variables) or "none"
         raise PlanError(
             f"preset {preset.id} has no variable {', '.join(unknown)}",
             next_step=f"its variables: {known}",
         )
-    values = {n: given.get(n, v.default) for n, v in preset.variables.items()}
-    missing = [n for n, v in values.items() if v is None]
+    values: dict[str, str] = {}
+    missing = []
+    for name, variable in preset.variables.items():
+        value = given.get(name, variable.default)
+        if value is None:
+            missing.append(name)
+        else:
+            values[name] = value
     if missing:
         first = preset.variables[missing[0]]
         example = f", e.g. {first.example}" if first.example else ""
@@ -260,7 +270,7 @@ def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]
             f"({first.description}{example})",
             next_step=" ".join(f"--var {name}=…" for name in missing),
         )
-    return {n: v for n, v in values.items() if v is not None}
+    return values
 
 
 def _variable_source(name: str, given: Mapping[str, str]) -> VariableSource:
@@ -275,7 +285,7 @@ def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
 
-    def one(match: re.Match[str]) -> str:
+    def variable_value(match: re.Match[str]) -> str:
         if match[1] not in variables:
             raise PlanError(
                 f"{value!r} uses a variable {match[1]} that the preset does not declare",
@@ -283,15 +293,14 @@ def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
             )
         return variables[match[1]]
 
-    return VARIABLE.sub(one, value)
+    return VARIABLE.sub(variable_value, value)
 
 
 def _node_from_entry(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Node:
     flags: dict[str, FlagValue] = {}
     for name, value in entry.flags.items():
         match = look_up_flag(catalog, name)
-        filled = _replace_variables(value, variables)
-        flags[match.name] = not filled if match.negated and isinstance(filled, bool) else filled
+        flags[match.name] = match.value_for_flag(_replace_variables(value, variables))
     return Node(
         _replace_variables(entry.name, variables),
         entry.rank,
@@ -300,30 +309,33 @@ def _node_from_entry(catalog: FlagCatalog, entry: Any, variables: Mapping[str, s
     )
 
 
-def _key_of_json_flag(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
+def _split_json_key(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
     """Split a spelling such as "speculative-config.model" into the JSON flag and the keys inside
     its value. None if the spelling does not name a key of a JSON flag."""
     base, *keys = spelling.strip().lstrip("-").split(".")
-    spec = look_up_flag(catalog, base).spec if keys and all(keys) else None
-    return (spec, keys) if spec and spec.kind == FlagKind.JSON else None
+    if not keys or not all(keys):
+        return None
+    spec = look_up_flag(catalog, base).spec
+    if spec is None or spec.kind != FlagKind.JSON:
+        return None
+    return spec, keys
 
 
-def _with_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> dict[str, FlagValue]:
-    old = dict(value) if isinstance(value, dict) else {}
-    old[keys[0]] = new if len(keys) == 1 else _with_key(old.get(keys[0]), keys[1:], new)
-    return old
+def _set_json_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> dict[str, FlagValue]:
+    changed = dict(as_table(value))
+    first, *inner = keys
+    if inner:
+        new = _set_json_key(changed.get(first), inner, new)
+    changed[first] = new
+    return changed
 
 
-def _parse_assigned(
-    catalog: FlagCatalog, match: FlagMatch, name: str, text: str | None
-) -> FlagValue:
-    if text is None:
-        if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
-            return True
-        raise InputError(f"--{match.name} needs a value", next_step=f"write {match.name}=value")
-    if match.spec is None and _key_of_json_flag(catalog, name):
-        return parse_value(None, text)
-    return parse_value(match.spec, text)
+def _parse_assigned(match: FlagMatch, text: str | None) -> FlagValue:
+    if text is not None:
+        return parse_value(match.spec, text)
+    if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
+        return True
+    raise InputError(f"--{match.name} needs a value", next_step=f"write {match.name}=value")
 
 
 def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
@@ -335,16 +347,12 @@ def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> Launch
     if is_run_row(name):
         return with_run_row(plan, name, "")
     canonical = look_up_flag(catalog, name).name
-    if any(e.name == name for e in plan.env):
+    if name in plan.env_texts:
         return plan.without_env(name)
-    if (
-        canonical in catalog.flags
-        or name in catalog.env
-        or any(f.name == canonical for f in plan.flags)
-    ):
+    if name in catalog.env or canonical in {*catalog.flags, *plan.flag_values}:
         return plan.without_flag(canonical)
     near = nearest_name(catalog, canonical) or nearest_env(catalog, name)
-    have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "none"
+    have = ", ".join([*plan.flag_values, *plan.env_texts]) or "none"
     raise InputError(
         f"the plan does not set {name}, and {catalog.engine} {catalog.version} does not know it",
         next_step=did_you_mean(near, f"the plan sets: {have}"),

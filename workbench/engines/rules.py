@@ -54,14 +54,24 @@ def report_too_few_gpus(here: Situation) -> Iterator[Finding]:
         )
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
-        replicas = here.flag_count("data-parallel-size") * (have // need)
-        estimate = estimate_memory(here.plan, here.gpus)
-        too_large = isinstance(estimate, MemoryFit) and not estimate.fits
-        more = None
-        if have >= 2 * need and not too_large:  # replicas need the memory again
-            more = f"data-parallel-size {replicas} would use {have // need * need}"
-        changes = (PlanChange("data-parallel-size", replicas),) if more and here.nodes == 1 else ()
-        yield Finding(Level.INFO, "gpus.idle", text, fix=more, changes=changes)
+        proposed, changes = _use_for_idle_gpus(here)
+        yield Finding(Level.INFO, "gpus.idle", text, fix=proposed, changes=changes)
+
+
+def _use_for_idle_gpus(here: Situation) -> tuple[str | None, tuple[PlanChange, ...]]:
+    """Return how more replicas would use the GPUs that the plan leaves unused, as a text and as
+    changes. (None, ()) if there is no room for more."""
+    need, have = here.gpus_needed, here.gpus_visible
+    if have < 2 * need:
+        return None, ()
+    estimate = estimate_memory(here.plan, here.gpus)
+    if isinstance(estimate, MemoryFit) and not estimate.fits:  # replicas need the memory again
+        return None, ()
+    replicas = here.flag_count("data-parallel-size") * (have // need)
+    text = f"data-parallel-size {replicas} would use {have // need * need}"
+    if here.nodes > 1:
+        return text, ()
+    return text, (PlanChange("data-parallel-size", replicas),)
 
 
 def _how_to_get_more_gpus(here: Situation) -> str:
@@ -79,19 +89,13 @@ def _changes_to_fewer_gpus(here: Situation) -> tuple[PlanChange, ...]:
     """Return the changes after which the plan uses no more GPUs than are visible: first fewer
     replicas, then a smaller tensor-parallel size. () if no GPU is visible or if the plan spans
     several nodes."""
-    have, split = (
-        here.gpus_visible,
-        here.flag_count("tensor-parallel-size") * here.flag_count("pipeline-parallel-size"),
-    )
+    have = here.gpus_visible
     if not have or here.nodes > 1:
         return ()
+    split = here.flag_count("tensor-parallel-size") * here.flag_count("pipeline-parallel-size")
     if split <= have:
         return (PlanChange("data-parallel-size", have // split),)
-    unset = tuple(
-        PlanChange(n, None)
-        for n in ("pipeline-parallel-size", "data-parallel-size")
-        if here.plan.flag(n) is not None
-    )
+    unset = here.changes_to_unset("pipeline-parallel-size", "data-parallel-size")
     return (*unset, PlanChange("tensor-parallel-size", 2 ** (have.bit_length() - 1)))
 
 
@@ -101,7 +105,9 @@ def open_to_others(here: Situation) -> Iterator[Finding]:
     host, engine = here.plan.flag("host"), here.engine
     if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
         return
-    how = f"set {engine.api_key_env} in the environment" if engine.api_key_env else "set an API key"
+    how = "set an API key"
+    if engine.api_key_env:
+        how = f"set {engine.api_key_env} in the environment"
     if host is None or is_loopback(str(host)):
         text = (
             "the server has no API key: every user of the host can use the server through loopback"
@@ -126,18 +132,21 @@ def _has_key(here: Situation) -> bool:
 def report_visible_secrets(here: Situation) -> Iterator[Finding]:
     """Report secrets that are on the command line or in a preset file, where other people can read
     them."""
+    variables = {"api-key": here.engine.api_key_env, "hf-token": "HF_TOKEN"}
     for setting in here.plan.flags:
         if setting.name in _SECRET_FLAGS and setting.value not in (None, True):
-            variable = here.engine.api_key_env if setting.name == "api-key" else None
-            variable = "HF_TOKEN" if setting.name == "hf-token" else variable
-            fix = f"unset it and set {variable} in the environment" if variable else None
+            fix = None
+            if variable := variables.get(setting.name):
+                fix = f"unset it and set {variable} in the environment"
             text = (
                 f"{setting.name} on the command line is visible to every user of the host, "
                 "for example with ps"
             )
             yield Finding(Level.WARN, "secret.argv", text, setting.name, fix)
+    if not here.plan.preset_id:
+        return
     for setting in here.plan.env:
-        if is_secret_name(setting.name) and here.plan.preset_id and setting.origin == "preset":
+        if is_secret_name(setting.name) and setting.origin == "preset":
             text = (
                 f"{setting.name} comes from the preset file: everybody who has the file knows "
                 "this key"
@@ -188,38 +197,40 @@ def report_allocator_conflict(here: Situation) -> Iterator[Finding]:
 def report_unified_memory_share(here: Situation) -> Iterator[Finding]:
     """Report that the engine takes a large share of memory that the GPU shares with the system."""
     flag = here.engine.memory.share_flag
-    if not flag or not any(g.unified_memory for g in here.gpus):
+    if not flag or not here.has_unified_memory:
         return
     share = here.flag_number(flag)
-    if share is None or share > _SAFE_SHARE:
-        value = "is chosen at start" if share is None else f"is {share:g}"
-        text = (
-            f"{flag} {value}, but this GPU shares its memory with the system, which may run "
-            "out of it"
-        )
-        yield Finding(
-            Level.WARN,
-            "memory.unified",
-            text,
-            flag,
-            f"set {flag} to 0.8 or less",
-            "NVIDIA's own vLLM command for two DGX Sparks uses 0.8",
-            evidence=f"{flag} {'unset' if share is None else f'{share:g}'}, unified memory",
-            changes=(PlanChange(flag, 0.8),),
-        )
+    value, evidence = "is chosen at start", "unset"
+    if share is not None:
+        value, evidence = f"is {share:g}", f"{share:g}"
+        if share <= _SAFE_SHARE:
+            return
+    text = (
+        f"{flag} {value}, but this GPU shares its memory with the system, which may run out of it"
+    )
+    yield Finding(
+        Level.WARN,
+        "memory.unified",
+        text,
+        flag,
+        f"set {flag} to 0.8 or less",
+        "NVIDIA's own vLLM command for two DGX Sparks uses 0.8",
+        evidence=f"{flag} {evidence}, unified memory",
+        changes=(PlanChange(flag, 0.8),),
+    )
 
 
 def report_memory_estimate(here: Situation) -> Iterator[Finding]:
     """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as
     information."""
     estimate = estimate_memory(here.plan, here.gpus)
-    if isinstance(estimate, MemoryFit) and not estimate.fits:
-        fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
-        yield Finding(
-            Level.WARN, "memory.too-large", f"{estimate.text} ({estimate.basis})", fix=fix
-        )
-    elif isinstance(estimate, MemoryFit):
+    if not isinstance(estimate, MemoryFit):
+        return
+    if estimate.fits:
         yield Finding(Level.INFO, "memory.estimate", estimate.text)
+        return
+    fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
+    yield Finding(Level.WARN, "memory.too-large", f"{estimate.text} ({estimate.basis})", fix=fix)
 
 
 def report_metrics_off(here: Situation) -> Iterator[Finding]:
@@ -240,11 +251,9 @@ def report_custom_all_reduce(here: Situation) -> Iterator[Finding]:
     through the engine's own faster kernel.
     """
     variable = here.engine.pcie_all_reduce_env
-    if (
-        variable is None
-        or here.flag_count("tensor-parallel-size") <= 2
-        or here.is_switched_on("disable-custom-all-reduce")
-    ):
+    if variable is None or here.flag_count("tensor-parallel-size") <= 2:
+        return
+    if here.is_switched_on("disable-custom-all-reduce"):
         return
     if here.gpus and all(_PCIE_ONLY.search(g.name) for g in here.gpus):
         text = "custom all-reduce is off on more than two GPUs without NVLink; the engine uses NCCL"

@@ -5,13 +5,14 @@ load, or take a slow path without a word. doctor/known_traps.json lists all trap
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import wraps
 
 from workbench.engines.catalog import version_key
 from workbench.engines.plan_context import Situation
 from workbench.engines.speculation import drafted_tokens
 from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.untrusted_text import as_table
 
 _MINEFIELD = "Blackwellboy/model-serving-minefield, trap {}"
 _DEEP = 8  # draft tokens; there, acceptance fell to zero behind the third token
@@ -21,16 +22,27 @@ _SEQUENCES = 256  # of vLLM, if max-num-seqs is not set
 _SPECULATION = "speculative-config"
 _QWEN_WITH_MTP = re.compile(r"(?i)qwen-?3\.?8")
 _INDEXED = re.compile(r"(?i)deepseek-?v3\.2|glm-?5")
-_PLAIN_CACHE = ("f32", "f16", "bf16")
+_PLAIN_CACHE = frozenset(("f32", "f16", "bf16"))
 _EXPERTS = re.compile(r"num_experts_per_tok|expert_used_count|num_experts_per_token")
+_Rule = Callable[[Situation], Iterator[Finding]]
 
 
-def _table_or_empty(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
+    """Limit a rule to plans of one engine."""
+
+    def limit(rule: _Rule) -> _Rule:
+        @wraps(rule)
+        def check(here: Situation) -> Iterator[Finding]:
+            if here.engine.name == name:
+                yield from rule(here)
+
+        return check
+
+    return limit
 
 
 def _drafts_per_step(here: Situation) -> int:
-    return drafted_tokens({setting.name: setting.value for setting in here.plan.flags})
+    return drafted_tokens(here.plan.flag_values)
 
 
 def report_deep_drafts(here: Situation) -> Iterator[Finding]:
@@ -48,25 +60,19 @@ def report_deep_drafts(here: Situation) -> Iterator[Finding]:
         )
 
 
+@_for_engine("vllm")
 def report_full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
     """Report Qwen3.8 with MTP on vLLM 0.27, whose full CUDA graphs spoil the text without an
     error."""
-    config = _table_or_empty(here.plan.flag(_SPECULATION))
-    version = version_key(here.installed or here.catalog.version)
-    compiled = _table_or_empty(here.plan.flag("compilation-config"))
+    if version_key(here.version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(here.plan.model):
+        return
+    config = as_table(here.plan.flag(_SPECULATION))
+    method = str(config.get("method", ""))
+    if "mtp" not in method.lower() or "num_speculative_tokens_per_batch_size" in config:
+        return
+    compiled = as_table(here.plan.flag("compilation-config"))
     mode = str(compiled.get("cudagraph_mode", "")).upper()
-    spared = (
-        mode in ("PIECEWISE", "NONE")
-        or here.is_switched_on("enforce-eager")
-        or "num_speculative_tokens_per_batch_size" in config
-    )
-    if (
-        here.engine.name != "vllm"
-        or version[:2] != (0, 27)
-        or "mtp" not in str(config.get("method", "")).lower()
-        or not _QWEN_WITH_MTP.search(here.plan.model)
-        or spared
-    ):
+    if mode in ("PIECEWISE", "NONE") or here.is_switched_on("enforce-eager"):
         return
     yield Finding(
         Level.WARN,
@@ -77,15 +83,16 @@ def report_full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
         "set compilation-config to PIECEWISE CUDA graphs, and compare the text with a run without "
         "speculation",
         _MINEFIELD.format(122),
-        evidence=f"vLLM {here.installed or here.catalog.version}, method {config.get('method')}",
+        evidence=f"vLLM {here.version}, method {method}",
         changes=(PlanChange("compilation-config", {**compiled, "cudagraph_mode": "PIECEWISE"}),),
     )
 
 
+@_for_engine("vllm")
 def report_drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
     """Report many sequences with speculation on a GPU that shares the memory of the host."""
     depth = _drafts_per_step(here)
-    if here.engine.name != "vllm" or not depth or not any(g.unified_memory for g in here.gpus):
+    if not depth or not here.has_unified_memory:
         return
     sequences = int(here.flag_number("max-num-seqs") or _SEQUENCES)
     if sequences * (depth + 1) < _VERIFIED:
@@ -103,10 +110,12 @@ def report_drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
     )
 
 
+@_for_engine("vllm")
 def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
     """Report speculation with a model whose sparse attention keeps an index that is one block too
     short for the drafted tokens."""
-    if here.engine.name == "vllm" and _drafts_per_step(here) and _INDEXED.search(here.plan.model):
+    depth = _drafts_per_step(here)
+    if depth and _INDEXED.search(here.plan.model):
         yield Finding(
             Level.WARN,
             "spec.indexer",
@@ -116,20 +125,17 @@ def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
             "load the server with three and more long requests at once before you rely on it; "
             "without speculation the fault is absent",
             _MINEFIELD.format(120),
-            evidence=f"{here.plan.model}, {_drafts_per_step(here)} draft tokens",
+            evidence=f"{here.plan.model}, {depth} draft tokens",
         )
 
 
+@_for_engine("llamacpp")
 def report_mixed_cache_types(here: Situation) -> Iterator[Finding]:
     """Report a pair of cache types for which llama.cpp has no fast attention kernel unless it was
     built with all of them."""
-    keys, values = (
-        str(here.effective_flag_value("cache-type-k")),
-        str(here.effective_flag_value("cache-type-v")),
-    )
-    if here.engine.name != "llamacpp" or keys == values:
-        return
-    if keys in _PLAIN_CACHE and values in _PLAIN_CACHE:
+    keys = str(here.effective_flag_value("cache-type-k"))
+    values = str(here.effective_flag_value("cache-type-v"))
+    if keys == values or {keys, values} <= _PLAIN_CACHE:
         return
     yield Finding(
         Level.WARN,
@@ -144,9 +150,10 @@ def report_mixed_cache_types(here: Situation) -> Iterator[Finding]:
     )
 
 
+@_for_engine("llamacpp")
 def report_flash_attention_off(here: Situation) -> Iterator[Finding]:
     """Report that flash attention is off, which slows decoding the more the longer the context."""
-    if here.engine.name == "llamacpp" and here.plan.flag("flash-attn") == "off":
+    if here.plan.flag("flash-attn") == "off":
         yield Finding(
             Level.HINT,
             "kv.flash-attn",
@@ -159,13 +166,13 @@ def report_flash_attention_off(here: Situation) -> Iterator[Finding]:
         )
 
 
+@_for_engine("llamacpp")
 def report_partial_offload(here: Situation) -> Iterator[Finding]:
     """Report that some layers of the model are computed by the CPU."""
-    wanted, facts = here.plan.flag("n-gpu-layers"), here.plan.model_facts
-    layers = facts.layers if facts else None
-    if here.engine.name != "llamacpp" or not here.gpus or not layers:
+    wanted, layers = here.plan.flag("n-gpu-layers"), here.model_facts.layers
+    if not here.gpus or not layers:
         return
-    if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted < layers:
+    if type(wanted) is int and 0 <= wanted < layers:
         yield Finding(
             Level.HINT,
             "gpus.partly",
@@ -179,10 +186,11 @@ def report_partial_offload(here: Situation) -> Iterator[Finding]:
         )
 
 
+@_for_engine("llamacpp")
 def report_shared_slot_context(here: Situation) -> Iterator[Finding]:
     """Report that the slots share the context, so that a request gets only a part of it."""
     slots, context = here.plan.flag("parallel"), here.flag_number("ctx-size")
-    if here.engine.name != "llamacpp" or here.is_switched_on("kv-unified") or not context:
+    if not context or here.is_switched_on("kv-unified"):
         return
     if isinstance(slots, int) and slots > 1:
         yield Finding(
@@ -197,9 +205,10 @@ def report_shared_slot_context(here: Situation) -> Iterator[Finding]:
         )
 
 
+@_for_engine("llamacpp")
 def report_unparsed_tool_calls(here: Situation) -> Iterator[Finding]:
     """Report a server that answers with the text of a tool call instead of a tool call."""
-    if here.engine.name == "llamacpp" and here.effective_flag_value("jinja") is False:
+    if here.effective_flag_value("jinja") is False:
         yield Finding(
             Level.HINT,
             "tools.template",
@@ -211,9 +220,13 @@ def report_unparsed_tool_calls(here: Situation) -> Iterator[Finding]:
             evidence="jinja off",
             changes=(PlanChange("jinja", None),),
         )
-    if here.engine.name != "vllm" or not here.plan.flag("tool-call-parser"):
-        return
-    if not here.is_switched_on("enable-auto-tool-choice"):
+
+
+@_for_engine("vllm")
+def report_unused_tool_parser(here: Situation) -> Iterator[Finding]:
+    """Report a parser of tool calls without the switch that allows the calls."""
+    allowed = here.is_switched_on("enable-auto-tool-choice")
+    if here.plan.flag("tool-call-parser") and not allowed:
         yield Finding(
             Level.HINT,
             "tools.parser",
@@ -246,26 +259,28 @@ def report_changed_expert_count(here: Situation) -> Iterator[Finding]:
 
 def report_stretched_context(here: Situation) -> Iterator[Finding]:
     """Report a context that was stretched beyond the length that the model was trained with."""
-    overrides = _table_or_empty(here.plan.flag("hf-overrides"))
-    stretched = here.plan.flag("rope-scaling") not in (None, "none")
-    if stretched or any(name in overrides for name in ("rope_scaling", "rope_parameters")):
-        flag = "rope-scaling" if stretched else "hf-overrides"
-        yield Finding(
-            Level.HINT,
-            "context.stretched",
-            "a context that is stretched runs without an error, and answers from far back may be "
-            "wrong: the model was not trained with it",
-            flag,
-            "test with questions about the beginning of a prompt of full length",
-            _MINEFIELD.format(55),
-            evidence=f"{flag} is set",
-        )
+    flag = "rope-scaling"
+    if here.plan.flag(flag) in (None, "none"):
+        flag = "hf-overrides"
+        if {"rope_scaling", "rope_parameters"}.isdisjoint(as_table(here.plan.flag(flag))):
+            return
+    yield Finding(
+        Level.HINT,
+        "context.stretched",
+        "a context that is stretched runs without an error, and answers from far back may be "
+        "wrong: the model was not trained with it",
+        flag,
+        "test with questions about the beginning of a prompt of full length",
+        _MINEFIELD.format(55),
+        evidence=f"{flag} is set",
+    )
 
 
 def report_equal_gid_index(here: Situation) -> Iterator[Finding]:
     """Report that all nodes get the same index of an RDMA address."""
     name = "NCCL_IB_GID_INDEX"
-    if here.nodes > 1 and here.environment_value(name) is not None:
+    index = here.environment_value(name)
+    if index is not None and here.nodes > 1:
         yield Finding(
             Level.HINT,
             "nccl.gid-index",
@@ -274,18 +289,18 @@ def report_equal_gid_index(here: Situation) -> Iterator[Finding]:
             name,
             "unset it, so that NCCL chooses; or give each node its own index under [nodes]",
             _MINEFIELD.format(114),
-            evidence=f"{name}={here.environment_value(name)}, {here.nodes} nodes",
+            evidence=f"{name}={index}, {here.nodes} nodes",
             changes=(PlanChange(name, None, env=True),),
         )
 
 
 def report_fused_collectives(here: Situation) -> Iterator[Finding]:
     """Report a fusion that vLLM echoes as on and then switches off."""
-    passes = _table_or_empty(
-        _table_or_empty(here.plan.flag("compilation-config")).get("pass_config")
-    )
+    config = as_table(here.plan.flag("compilation-config"))
+    if as_table(config.get("pass_config")).get("fuse_gemm_comms") is not True:
+        return
     newest = any((g.compute_capability or "").startswith("12.") for g in here.gpus)
-    if passes.get("fuse_gemm_comms") is True and (newest or here.nodes > 1):
+    if newest or here.nodes > 1:
         yield Finding(
             Level.WARN,
             "flag.fuse-gemm-comms",
@@ -298,11 +313,12 @@ def report_fused_collectives(here: Situation) -> Iterator[Finding]:
         )
 
 
+@_for_engine("llamacpp")
 def report_reasoning_off(here: Situation) -> Iterator[Finding]:
     """Report that a server with reasoning off still reasons when a client asks for it."""
-    off = here.plan.flag("reasoning") == "off" or here.plan.flag("reasoning-budget") == 0
-    if here.engine.name == "llamacpp" and off:
-        flag = "reasoning" if here.plan.flag("reasoning") == "off" else "reasoning-budget"
+    for flag, off in (("reasoning", "off"), ("reasoning-budget", 0)):
+        if here.plan.flag(flag) != off:
+            continue
         yield Finding(
             Level.HINT,
             "reasoning.client",
@@ -312,8 +328,9 @@ def report_reasoning_off(here: Situation) -> Iterator[Finding]:
             "allow for reasoning in the max_tokens of each client, or remove the field in front "
             "of the server",
             _MINEFIELD.format(29),
-            evidence=f"{flag} {here.plan.flag(flag)}",
+            evidence=f"{flag} {off}",
         )
+        return
 
 
 RULES = (
@@ -326,6 +343,7 @@ RULES = (
     report_partial_offload,
     report_shared_slot_context,
     report_unparsed_tool_calls,
+    report_unused_tool_parser,
     report_changed_expert_count,
     report_stretched_context,
     report_equal_gid_index,

@@ -14,10 +14,11 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
-from workbench.model.flags import Origin
+from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu_allotment import gpus_named
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan
+from workbench.model.untrusted_text import as_table
 
 _TP, _PP, _DP = PARALLEL_SIZES
 # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
@@ -43,6 +44,7 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "nccl-port": (_TP, _PP, _DP),
 }
 _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
+    # (variable, value) -> why it has no effect
     ("CUDA_LAUNCH_BLOCKING", "0"): "0 is the default",
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"): "it matters for programs with many CUDA streams, and an "
     "engine uses few",
@@ -54,20 +56,16 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
     split, weights = here.flag_count(_TP) * here.flag_count(_PP), here.weight_bytes
-    sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
-    if here.nodes > 1 or split < 2 or not weights or not sizes or weights > FITS_WELL * min(sizes):
+    smallest = here.smallest_gpu_bytes
+    if here.nodes > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
         return
     replicas = split * here.flag_count(_DP)
-    changes = (
-        *(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None),
-        PlanChange(_DP, replicas),
-    )
+    changes = (*here.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
     alone = estimate_memory(_with_changes(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
-    sizes_of = " x ".join(
-        f"{name} {here.flag_count(name)}" for name in (_TP, _PP) if here.flag_count(name) > 1
-    )
+    split_by = [name for name in (_TP, _PP) if here.flag_count(name) > 1]
+    sizes_of = " x ".join(f"{name} {here.flag_count(name)}" for name in split_by)
     text = (
         f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and "
         "every token waits for "
@@ -77,11 +75,11 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
         Level.WARN,
         "dp-before-tp",
         text,
-        _TP if here.flag_count(_TP) > 1 else _PP,
+        split_by[0],
         f"run {count_of(replicas, 'replica')}; splitting a model helps only a single request over "
         "a fast link",
         _REPLICAS_SOURCE,
-        evidence=f"weights {weights / GIB:.1f} GiB, smallest GPU {min(sizes) / GIB:.1f} GiB",
+        evidence=f"weights {weights / GIB:.1f} GiB, smallest GPU {smallest / GIB:.1f} GiB",
         changes=changes,
         expected_gain="+30 to +91 % tok/s at 8 to 32 requests with two replicas (measured there)",
     )
@@ -89,12 +87,12 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
 
 def report_useful_quantization(here: Situation) -> Iterator[Finding]:
     """Report a 16-bit model that needs several GPUs only because it is not quantized."""
-    facts, weights = here.plan.model_facts, here.weight_bytes
-    sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
-    if not facts or not weights or not sizes or name_of(facts.quantization) != "BF16":
+    weights, smallest = here.weight_bytes, here.smallest_gpu_bytes
+    if not weights or name_of(here.model_facts.quantization) != "BF16":
         return
     fp8 = weights * BITS["FP8"] / BITS["BF16"]
-    if weights <= min(sizes) < weights / FITS_WELL or not fp8 < 0.9 * min(sizes) < weights:
+    fits_tightly = weights <= smallest < weights / FITS_WELL
+    if fits_tightly or not fp8 < 0.9 * smallest < weights:
         return
     yield Finding(
         Level.HINT,
@@ -104,7 +102,7 @@ def report_useful_quantization(here: Situation) -> Iterator[Finding]:
         fix="try an FP8 or 4-bit checkpoint of the model: fewer bytes per token are the largest "
         "gain in decoding",
         source="bytes read per token, which limit decoding",
-        evidence=f"weights {weights / 1e9:.0f} GB, smallest GPU {min(sizes) / 1e9:.0f} GB",
+        evidence=f"weights {weights / 1e9:.0f} GB, smallest GPU {smallest / 1e9:.0f} GB",
         expected_gain="up to 2x tok/s per request with FP8, up to 3.5x with 4 bits",
     )
 
@@ -151,13 +149,10 @@ def report_small_cache(here: Situation) -> Iterator[Finding]:
     the same time."""
     flag = here.engine.concurrency_flag
     wanted = here.given_number(flag)
+    if not wanted:
+        return
     estimate = estimate_memory(here.plan, here.gpus)
-    if (
-        not flag
-        or not wanted
-        or not isinstance(estimate, MemoryFit)
-        or not estimate.full_length_sequences
-    ):
+    if not isinstance(estimate, MemoryFit) or not estimate.full_length_sequences:
         return
     room = estimate.full_length_sequences // here.flag_count(_DP)
     if 0 < room < wanted:
@@ -177,33 +172,24 @@ def report_small_cache(here: Situation) -> Iterator[Finding]:
 def report_other_quantization(here: Situation) -> Iterator[Finding]:
     """Report that the plan sets a quantization method other than that of the checkpoint."""
     given = here.plan.flag("quantization")
-    method = name_of(str(given)) if given else None
-    if method is None or here.engine.uses_all_gpus:
+    if not given or here.engine.uses_all_gpus:
         return
-    name = _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2])
-    named = name[1].upper() if name else None
-    facts = here.plan.model_facts
-    read = None
-    if facts and facts.quantization and "config.json" in facts.source:
-        read = name_of(facts.quantization)
-    at_load = bool(facts and "at load" in facts.source)
-    own = None if at_load else read or named
-    if own in (None, "BF16") and method not in _CHECKPOINT_ONLY:
+    method = name_of(str(given))
+    level, own, basis = _checkpoint_quantization(here)
+    unquantized = own in (None, "BF16")
+    converts = method not in _CHECKPOINT_ONLY
+    if method in (None, own) or (unquantized and converts):
         return
-    if own == method:
-        return
-    kind = f"an {own} checkpoint" if own and own != "BF16" else "not such a checkpoint"
-    basis = "its name" if named else "its name, which names no quantization"
-    if read:
-        basis = "config.json"
-    fix = "unset quantization: the engine reads it from the checkpoint"
-    fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
-    needs = "converts 16-bit weights"
-    if method in _CHECKPOINT_ONLY:
-        needs = f"needs a checkpoint in {method}"
+    needs, fix = f"needs a checkpoint in {method}", f"; or load a checkpoint in {method}"
+    if converts:
+        needs, fix = "converts 16-bit weights", ""
+    kind = f"an {own} checkpoint"
+    if unquantized:
+        kind = "not such a checkpoint"
+    fix = f"unset quantization: the engine reads it from the checkpoint{fix}"
     text = f"quantization {given} {needs}, but the model {here.plan.model} is {kind}"
     yield Finding(
-        Level.ERROR if read else Level.WARN,
+        level,
         "quant.checkpoint",
         text,
         "quantization",
@@ -212,6 +198,20 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
         evidence=f"from {basis}",
         changes=(PlanChange("quantization", None),),
     )
+
+
+def _checkpoint_quantization(here: Situation) -> tuple[Level, str | None, str]:
+    """Return the level of a finding about the quantization of the plan's checkpoint, that
+    quantization (None: unknown), and where it is read."""
+    facts = here.model_facts
+    level, own, basis = Level.WARN, None, "its name, which names no quantization"
+    if name := _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2]):
+        own, basis = name[1].upper(), "its name"
+    if "config.json" in facts.source and (read := name_of(facts.quantization)):
+        level, own, basis = Level.ERROR, read, "config.json"
+    if "at load" in facts.source:
+        own = None
+    return level, own, basis
 
 
 _DRAFT_FLAGS = (
@@ -226,21 +226,21 @@ _DRAFT_FLAGS = (
 
 def report_draft_model_memory(here: Situation) -> Iterator[Finding]:
     """Report that the plan has a draft model, whose memory the memory estimate does not include."""
-    drafts = {flag: here.plan.flag(flag) for flag in _DRAFT_FLAGS}
-    config = drafts["speculative-config"]
-    drafts["speculative-config"] = config.get("model") if isinstance(config, dict) else None
-    flag = next((flag for flag, draft in drafts.items() if draft), None)
-    if flag is not None:
-        draft = drafts[flag]
-        text = (
-            f"the draft model {draft} takes GPU memory that the estimate does not include: "
-            "its weights and KV cache"
-        )
-        fix = (
-            "compare the acceptance rate and tok/s with a run without it; lower the memory "
-            "share if the start fails"
-        )
-        yield Finding(Level.HINT, "spec.memory", text, flag, fix, evidence=f"{flag} {draft}")
+    for flag in _DRAFT_FLAGS:
+        draft = here.plan.flag(flag)
+        if flag == "speculative-config":
+            draft = as_table(draft).get("model")
+        if draft:
+            text = (
+                f"the draft model {draft} takes GPU memory that the estimate does not include: "
+                "its weights and KV cache"
+            )
+            fix = (
+                "compare the acceptance rate and tok/s with a run without it; lower the memory "
+                "share if the start fails"
+            )
+            yield Finding(Level.HINT, "spec.memory", text, flag, fix, evidence=f"{flag} {draft}")
+            return
 
 
 def report_risky_flags(here: Situation) -> Iterator[Finding]:
@@ -279,32 +279,18 @@ def report_risky_flags(here: Situation) -> Iterator[Finding]:
 def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
     """Report flags and variables that change nothing in this plan, because another flag is missing
     or the value is the default."""
-    release = here.engine.same_release(here.installed, here.catalog.version)
     for setting in here.plan.flags:
-        edited = setting.origin is Origin.EDITED  # a preset may state a default on purpose
-        needs, spec = _ONLY_WITH.get(setting.name), here.catalog.flags.get(setting.name)
         unset = (PlanChange(setting.name, None),)
-        if (
-            needs
-            and setting.value is not False
-            and all(here.flag_count(name) < 2 for name in needs)
-        ):
+        if needs := _parallel_sizes_missing(here, setting):
             text = f"{setting.name} has no effect: it needs {' or '.join(needs)} above 1"
             yield Finding(
                 Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset
             )
-        elif (
-            release
-            and edited
-            and spec
-            and spec.default is not None
-            and _equals_default(setting.value, spec.default)
-        ):
+        elif _was_edited_to_default(here, setting):
             text = (
                 f"{setting.name} {format_value(setting.value)} is the default of "
-                f"{here.engine.title} "
+                f"{here.engine.title} {here.catalog.version}"
             )
-            text += f"{here.catalog.version}"
             yield Finding(Level.INFO, "flag.default", text, setting.name, "unset it", changes=unset)
     for setting in here.plan.env:
         change = (PlanChange(setting.name, None, env=True),)
@@ -329,6 +315,27 @@ def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
             yield Finding(
                 Level.WARN, "env.blocking", text, setting.name, "unset it", source, changes=change
             )
+
+
+def _parallel_sizes_missing(here: Situation, setting: FlagSetting) -> tuple[str, ...]:
+    """Return the parallel sizes of which a flag needs one above 1; () if it has an effect."""
+    needs = _ONLY_WITH.get(setting.name, ())
+    if setting.value is False or any(here.flag_count(name) > 1 for name in needs):
+        return ()
+    return needs
+
+
+def _was_edited_to_default(here: Situation, setting: FlagSetting) -> bool:
+    """Return whether the user set a flag to the engine's default. A preset may state a default on
+    purpose."""
+    if setting.origin is not Origin.EDITED:
+        return False
+    if not here.engine.same_release(here.installed, here.catalog.version):
+        return False
+    spec = here.catalog.flags.get(setting.name)
+    if spec is None or spec.default is None:
+        return False
+    return _equals_default(setting.value, spec.default)
 
 
 def report_inherited_gpus(here: Situation) -> Iterator[Finding]:
@@ -358,7 +365,9 @@ def report_inherited_gpus(here: Situation) -> Iterator[Finding]:
     visible, unknown = gpus_named(devices, here.gpus)
     if unknown is not None:
         names = ", ".join(str(gpu.index) for gpu in here.gpus)
-        rest = "the server sees no GPU" if not visible else "the server sees only those before it"
+        rest = "the server sees only those before it"
+        if not visible:
+            rest = "the server sees no GPU"
         text = f"{VISIBLE_TO_CUDA} names {unknown!r}, which is no GPU of this host: {rest}"
         fix = f"name GPUs of this host: {names}"
         yield Finding(Level.ERROR, "gpus.unknown", text, VISIBLE_TO_CUDA, fix)
@@ -366,18 +375,16 @@ def report_inherited_gpus(here: Situation) -> Iterator[Finding]:
 
 def _with_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
     for change in changes:
-        plan = (
-            plan.without_flag(change.name)
-            if change.value is None
-            else plan.with_flag(change.name, change.value)
-        )
+        plan = plan.without_flag(change.name)
+        if change.value is not None:
+            plan = plan.with_flag(change.name, change.value)
     return replace(plan, nodes=())
 
 
 def _equals_default(value: object, default: object) -> bool:
-    return type(value) in (type(default), int, float) and argument_text(value) == argument_text(
-        default
-    )
+    if type(value) not in (type(default), int, float):
+        return False
+    return argument_text(value) == argument_text(default)
 
 
 RULES = (

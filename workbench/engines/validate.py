@@ -9,7 +9,7 @@ another release may have that flag.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from workbench.engines import registry
@@ -39,8 +39,11 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.server_run import run_and_time
+from workbench.model.untrusted_text import as_table
 
 _E4M3 = "fp8_e4m3"  # what "fp8" means for the cache of vLLM; each engine accepts this word
+_SWITCH_WORDS = ("0", "1", "true", "false", "on", "off")  # of a variable
+_NUMBERS: Mapping[str, Callable[[str], object]] = {"int": int, "float": float}
 
 
 def validate_plan(
@@ -88,9 +91,11 @@ def check_value(
     True if the catalog describes the installed release."""
     unset = (PlanChange(spec.name, None),)
     if problem := type_problem(spec, value):
-        code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
+        code = "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
             code = "flag.repeated"
+        elif spec.kind == FlagKind.JSON:
+            code = "flag.json"
         text = f"{spec.name} {problem}"
         return Finding(Level.ERROR, code, text, spec.name, _value_fix(spec), changes=unset)
     if (wrong := choice_problem(spec, value)) is not None:
@@ -118,7 +123,7 @@ def _choice_finding(
     if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
         certain, near = True, None
         fix = f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
-    only_case = wrong.lower() in (c.lower() for c in spec.choices)
+    only_case = wrong.lower() in map(str.lower, spec.choices)
     level = _error_if(not wrong or (certain and not only_case))
     text = f"{spec.name} is {wrong!r}, which is not one of the choices of this flag"
     change = PlanChange(spec.name, near if isinstance(value, str) else None)
@@ -157,8 +162,9 @@ def _nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> str |
 def _fp8_cache_word(here: Situation) -> str:
     """Return the engine's word for a KV cache with 8 bits per value."""
     spec = here.catalog.flags.get("kv-cache-dtype")
-    words = (*spec.choices, *spec.words) if spec is not None else ()
-    return "fp8" if "fp8" in words else _E4M3
+    if spec is not None and "fp8" in (*spec.choices, *spec.words):
+        return "fp8"
+    return _E4M3
 
 
 def _plan_findings(here: Situation) -> Iterator[Finding]:
@@ -201,7 +207,9 @@ def _report_remembered_values(here: Situation) -> Iterator[Finding]:
         value = plan.variables.get(name)
         if source.run_id is None or value is None or not plan.contains_text(value):
             continue
-        flag = here.engine.model_flags[0] if value == plan.model else None
+        flag = None
+        if value == plan.model:
+            flag = here.engine.model_flags[0]
         earlier = run_and_time(source.run_id)
         if source.kind == "remembered":
             text, code = f"{name} {value}: remembered from {earlier}", "variable.remembered"
@@ -224,9 +232,13 @@ def _report_unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
             without = f"no memory estimate and {without}"
         yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
     elif facts.weight_bytes and not facts.source.startswith("preset "):
-        source = facts.source if facts.source.startswith("the ") else f"its {facts.source}"
+        source = facts.source
+        if not source.startswith("the "):
+            source = f"its {source}"
         megabytes = facts.weight_bytes / 1e6
-        size = f"{megabytes / 1e3:.1f} GB" if megabytes >= 50 else f"{megabytes:.1f} MB"
+        size = f"{megabytes:.1f} MB"
+        if megabytes >= 50:
+            size = f"{megabytes / 1e3:.1f} GB"
         text = f"sizes of the model are from {source}: {size} of weights"
         yield Finding(Level.INFO, "model.facts", text)
 
@@ -236,9 +248,7 @@ def _flag_findings(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     if match.spec is None:
         yield _unknown_flag_finding(here, setting.name)
         return
-    spec, value = match.spec, setting.value
-    if match.negated and isinstance(value, bool):
-        value = not value
+    spec, value = match.spec, match.value_for_flag(setting.value)
     certain, fp8_cache = _is_catalog_of_release(here), _fp8_cache_word(here)
     open_variable = isinstance(value, str) and VARIABLE.search(value)  # has a finding of its own
     if not open_variable and (finding := check_value(spec, value, certain, fp8_cache)):
@@ -266,7 +276,7 @@ def _report_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
     """Report a value of several words, one of which argparse would read as a flag."""
     if not isinstance(value, list | tuple) or len(value) < 2:
         return
-    words = [argument_text(one) for one in value]
+    words = map(argument_text, value)
     dashed = [w for w in words if w.startswith("-") and not re.fullmatch(r"-\d+", w)]
     if dashed:
         text = f"{name}: {dashed[0]!r} in a list would be read as a flag"
@@ -291,7 +301,9 @@ def _unknown_flag_finding(here: Situation, name: str) -> Finding:
         )
     near = nearest_name(here.catalog, name)
     fix = did_you_mean(near, "unset it, or search for its new name")
-    changes = _changes_to_rename_flag(here, name, near) if near else (PlanChange(name, None),)
+    changes: tuple[PlanChange, ...] = (PlanChange(name, None),)
+    if near:
+        changes = _changes_to_rename_flag(here, name, near)
     text = f"{title} {version} does not have a flag {name}"
     return Finding(level, "flag.unknown", text, name, fix, changes=changes)
 
@@ -315,8 +327,7 @@ def _changes_to_replace_flag(here: Situation, name: str, entry: Removed) -> tupl
     flag, _, key = entry.renamed.partition(".")
     if not key:
         return _changes_to_rename_flag(here, name, flag)
-    old = here.plan.flag(flag)
-    joined = dict(old) if isinstance(old, dict) else {}
+    joined = dict(as_table(here.plan.flag(flag)))
     unset = []
     for other, removed in removed_names(here.engine.name, "flags").items():
         new, value = removed.renamed.partition(".")[2], here.plan.flag(other)
@@ -394,23 +405,23 @@ def _removal_of_variable(here: Situation, name: str) -> Removed | None:
     """Return the entry of the catalog of removed variables for `name`; None if the installed
     version still reads the variable."""
     entry = removed_names(here.engine.name, "env").get(name)
-    version = version_key(here.installed or here.catalog.version)
-    still_read = entry is not None and bool(entry.since) and version < version_key(entry.since)
+    if entry is None or not entry.since:
+        return entry
+    still_read = version_key(here.version) < version_key(entry.since)
     return None if still_read else entry
 
 
 def _variable_problem(spec: EnvSpec, value: str) -> str | None:
     if spec.choices:
-        is_choice = value.lower() in (c.lower() for c in spec.choices)
-        return None if is_choice else f"one of {_list_some_names(spec.choices)}"
-    match spec.type:
-        case "bool":
-            return None if value.lower() in ("0", "1", "true", "false", "on", "off") else "0 or 1"
-        case "int" | "float":
-            try:
-                (int if spec.type == "int" else float)(value)
-            except ValueError:
-                return "a number"
+        choices = map(str.lower, spec.choices)
+        return None if value.lower() in choices else f"one of {_list_some_names(spec.choices)}"
+    if spec.type == "bool":
+        return None if value.lower() in _SWITCH_WORDS else "0 or 1"
+    if number := _NUMBERS.get(spec.type):
+        try:
+            number(value)
+        except ValueError:
+            return "a number"
     return None
 
 
@@ -428,12 +439,16 @@ def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
 def _value_fix(spec: FlagSpec) -> str | None:
     if spec.default not in (None, "", [], {}):
         return f"its default is {argument_text(spec.default)}"
-    return f"its default: {spec.default_note}" if spec.default_note else None
+    if spec.default_note:
+        return f"its default: {spec.default_note}"
+    return None
 
 
 def _list_some_names(names: Sequence[str], most: int = 8) -> str:
     listed = ", ".join(names[:most])
-    return f"{listed}, … ({len(names)} in all)" if len(names) > most else listed
+    if len(names) > most:
+        listed += f", … ({len(names)} in all)"
+    return listed
 
 
 def _texts_with_variables(plan: LaunchPlan) -> Iterator[str]:

@@ -136,6 +136,16 @@ class LaunchPlan:
         value = self.flag(name)
         return value if isinstance(value, int) and 0 < value < 10_000 else 1
 
+    @property
+    def flag_values(self) -> dict[str, FlagValue]:
+        """The value of each flag that the plan sets, by name."""
+        return {flag.name: flag.value for flag in self.flags}
+
+    @property
+    def env_texts(self) -> dict[str, str]:
+        """The text of each environment variable that the plan sets, by name."""
+        return {variable.name: str(variable.value) for variable in self.env}
+
     def flag(self, name: str) -> FlagValue | None:
         return next((f.value for f in self.flags if f.name == name), None)
 

@@ -415,7 +415,12 @@ class PlanEditor:
             replace(listed, value=self.plan.model, origin=origin)
             if listed
             else FlagRow(
-                name, self.plan.model, None, origin, spec, *engines.shown_finding(findings, name)
+                name,
+                self.plan.model,
+                None,
+                origin,
+                spec,
+                *engines.most_severe_finding_text(findings, name),
             )
         )
         runs = engines.run_rows(self.plan, self.base, view)
@@ -437,7 +442,7 @@ class PlanEditor:
                 continue
             is_env = change.kind == "env"
             spec = None if is_env else self.catalog.flags.get(change.name)
-            text, level = engines.shown_finding(findings, change.name)
+            text, level = engines.most_severe_finding_text(findings, change.name)
             yield FlagRow(
                 name=change.name,
                 value=None,
@@ -463,7 +468,7 @@ class PlanEditor:
             own,
             origin if value else Origin.DEFAULT,
             spec,
-            *engines.shown_finding(findings, name),
+            *engines.most_severe_finding_text(findings, name),
         )
 
     def view(self) -> PlanView:

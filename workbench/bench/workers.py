@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable, Stream
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import BenchError, HostError
 from workbench.model.lazy_dataclass import dataclass
@@ -64,18 +65,7 @@ LOAD_CLIENT = PythonProgram(
     options=("-S", "-u"),
     least_python=(3, 10),
 )
-# $1: the result's file, $2: process id of the client, $3: its name. Ends a client that has not
-# noticed that its link is lost, and prints the result. Exit code 1: there is none.
-_FETCH_RESULT_SCRIPT = r"""
-tr '\0' ' ' <"/proc/$2/cmdline" 2>/dev/null | grep -qF "$3" && kill -s TERM "$2"
-tries=0
-until [ -f "$1" ]; do
-    [ "$tries" -lt 20 ] && tr '\0' ' ' <"/proc/$2/cmdline" 2>/dev/null | grep -qF "$3" || exit 1
-    tries=$((tries + 1))
-    sleep 0.2 2>/dev/null || sleep 1
-done
-cat "$1" && rm -f "$1"
-"""
+_FETCH_RESULT_SCRIPT = read_script(__file__, "fetch_result.sh")
 
 
 class ClientMissingError(BenchError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from workbench.engines import gpu_table
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.hosts.swept_command import run_swept
 from workbench.model.findings import Finding, Level
@@ -43,22 +44,7 @@ _CAP_MHZ = "0-2000"
 _CAP_SOURCE = (
     "MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#146 (2450 to 2000 MHz); rwlove/home-ops#13053"
 )
-# $1: boot id. Prints lines of KEY=VALUE: the host's time, when it was started, the last lines of the
-# journal under that boot with their Unix times, and the starts and shutdowns in /var/log/wtmp.
-_SCRIPT = r"""
-limit=$(command -v timeout) && limit="$limit -s KILL 4"
-{
-    date +now=%s
-    if [ -n "${WORKBENCH_SIM_PROFILE-}" ]; then
-        cat "$WORKBENCH_SIM_STATE/before_boot" 2>/dev/null
-        exit 0
-    fi
-    sed -n 's/^btime /started=/p' /proc/stat
-    $limit journalctl --quiet --no-pager -b "$1" -n 60 -o short-unix 2>/dev/null | sed 's/^/journal=/'
-    LC_ALL=C $limit last -x --time-format iso reboot shutdown 2>/dev/null | head -n 40 | sed 's/^/wtmp=/'
-} | head -c 65536
-exit 0
-"""
+_SCRIPT = read_script(__file__, "check_power_off.sh")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ files_via_shell    reads and writes files of a host with commands alone
 directory_names    the names in a directory of a host
 file_marks         marks of files on this machine, which show whether they have changed
 session_marks      marks of the processes of a session, which show whether one has started or ended
-shell_scripts      all POSIX shell code that runs on hosts
+shell_scripts      the POSIX shell code that runs on hosts; its files are in the folder `scripts`
+script_files       reads shell scripts, which lie in a folder `scripts` beside the modules that run them
 python_programs    Python programs that Workbench sends to a host, which stores them under their hash
 host_facts         properties of a host (user, kernel, memory, GPU tools) from the output of one script
 boot               under which boot a host runs

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import shell_argv
-from workbench.model.gpu_allotment import SHELL, UNSET, Allotment, parse_allotment
+from workbench.hosts.shell_scripts import READ_GPU_ALLOTMENT, shell_argv
+from workbench.model.gpu_allotment import UNSET, Allotment, parse_allotment
 
 
 async def read_allotment(host: Host) -> Allotment:
     """Return the allotment of the GPUs of `host`."""
-    done = await host.run(shell_argv(SHELL), check=True)
+    done = await host.run(shell_argv(READ_GPU_ALLOTMENT), check=True)
     facts = dict(line.partition("=")[::2] for line in done.out.splitlines())
     return parse_allotment(facts.get("job", ""), facts.get("visible", UNSET))

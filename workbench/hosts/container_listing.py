@@ -12,22 +12,13 @@ from workbench.hosts.container_kinds import (
     ListedContainer,
     is_refusal_of_rights,
 )
+from workbench.hosts.script_files import read_script
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_text
 
 LIST_S = 8.0  # below the limit of a check of hosts
-# Prints those of its arguments that are programs. Other users than root often lack /usr/sbin in
-# PATH; sudo has it. A user who has never used podman without root has no containers there; asking
-# podman would make its storage and leave a process behind.
-PRESENT = r"""
-storage=${XDG_DATA_HOME:-$HOME/.local/share}/containers/storage
-for name; do
-    [ "$name" != podman ] || [ "$(id -u)" = 0 ] || [ -d "$storage" ] || continue
-    { command -v "$name" || [ -x "/usr/sbin/$name" ]; } >/dev/null 2>&1 && echo "$name"
-done
-exit 0
-"""
+PRESENT = read_script(__file__, "find_container_programs.sh")
 
 
 @dataclass(frozen=True, slots=True)

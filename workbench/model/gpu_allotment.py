@@ -8,11 +8,6 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
-# Shell lines that print what the host's own environment says, in the form that `parse_allotment` parses.
-SHELL = r"""
-echo "job=${PBS_JOBID:+PBS $PBS_JOBID}${SLURM_JOB_ID:+Slurm $SLURM_JOB_ID}${LSB_JOBID:+LSF $LSB_JOBID}"
-echo "visible=${CUDA_VISIBLE_DEVICES-unset}"
-"""
 UNSET = "unset"
 
 
@@ -35,7 +30,7 @@ NO_ALLOTMENT = Allotment()
 
 
 def parse_allotment(job: str, visible: str) -> Allotment:
-    """Return the allotment for the values of the two lines that SHELL prints."""
+    """Return the allotment for the values of the two lines that the script read_gpu_allotment.sh prints."""
     devices = None if visible == UNSET else clean_text(visible, NAME_CHARS)
     return Allotment(clean_text(job, NAME_CHARS) or None, devices)
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from workbench.model.lazy_dataclass import dataclass
 
-# Shell lines that print the CPUs that a program may use, and the cores and NUMA nodes that the host
-# has, in the form that `parse_cores` parses. Those of a simulated host would be this machine's.
-SHELL = r"""
-if [ -z "${WORKBENCH_SIM_PROFILE:-}" ]; then
-    echo "cpus=$(OMP_NUM_THREADS= OMP_THREAD_LIMIT= nproc 2>/dev/null)"
-    echo "cores=$(cat /sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list 2>/dev/null | sort -u | wc -l)"
-    echo "nodes=$(cat /sys/devices/system/node/node[0-9]*/cpulist 2>/dev/null | grep -c .)"
-fi
-"""
 _MOST = 100_000
 
 
@@ -27,8 +18,8 @@ class HostCores:
 
 
 def parse_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
-    """Return the cores for the values of the lines that SHELL prints. None if the host does not tell
-    how many CPUs a program may use. Without a topology, each CPU counts as a core."""
+    """Return the cores for the values of the lines that the script count_cores.sh prints. None if the
+    host does not tell how many CPUs a program may use. Without a topology, each CPU counts as a core."""
     usable, physical = _count_in(cpus), _count_in(cores)
     if not usable:
         return None

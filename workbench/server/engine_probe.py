@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
+from workbench.hosts.script_files import read_script
+from workbench.hosts.shell_scripts import COUNT_CORES, READ_GPU_ALLOTMENT
 from workbench.hosts.swept_command import run_swept
 from workbench.model import gpu_allotment, host_cores
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
@@ -26,71 +28,14 @@ from workbench.model.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
-# $1 is the path or name to look for first (may be empty), the others are the engine's own names.
-# Prints key=value lines: the first program found, the engine's own one, and those in the usual
-# places of venvs, conda and uv. Starts none of them. Ignores relative entries of PATH: files in the
-# current directory may come from a stranger.
-_FIND_ENGINE_SCRIPT = r"""
-first=$1; shift
-look() {
-    path=
-    case $1 in
-        /*) [ -f "$1" ] && [ -x "$1" ] && path=$1; return ;;
-        */*) return ;;
-    esac
-    set -f; ifs=$IFS; IFS=:
-    for entry in $PATH; do
-        case $entry in /*) [ -f "$entry/$1" ] && [ -x "$entry/$1" ] && path=$entry/$1 && break ;; esac
-    done
-    IFS=$ifs; set +f
-}
-own=
-for name do look "$name"; own=$path; [ -n "$own" ] && break; done
-[ -n "$first" ] && look "$first"
-if [ -d "$first" ]; then echo "fault=is a directory"
-elif [ -e "$first" ]; then echo "fault=is not an executable file"
-fi
-if [ -n "$path" ]; then
-    echo "path=$path"
-    echo "own=$own"
-    echo "real=$(readlink -f -- "$path")"
-    echo "modified=$(stat -L -c %Y -- "$path" 2>/dev/null || stat -L -f %m -- "$path" 2>/dev/null)"
-    echo "simulated=${WORKBENCH_SIM_PROFILE:-}"
-    head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
-fi
-echo "PATH=$PATH"
-@allotment@
-@cores@
-for name do
-    for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin "$HOME"/.local/bin \
-        "$HOME"/.local/share/uv/tools/*/bin "$HOME"/.local/share/pipx/venvs/*/bin "$HOME"/.virtualenvs/*/bin \
-        "$HOME"/*conda*/envs/*/bin "$HOME"/*forge*/envs/*/bin "$HOME"/.conda/envs/*/bin "$HOME"/*/envs/*/bin \
-        /opt/*/bin /opt/*/venv/bin /opt/*/.venv/bin /opt/*conda*/envs/*/bin /srv/*/bin /srv/*/.venv/bin; do
-        [ -x "$place/$name" ] && [ ! -d "$place/$name" ] && echo "elsewhere=$place/$name"
-    done
-done
-exit 0
-"""
-_FIND_ENGINE_SCRIPT = _FIND_ENGINE_SCRIPT.replace("@allotment@", gpu_allotment.SHELL)
-_FIND_ENGINE_SCRIPT = _FIND_ENGINE_SCRIPT.replace("@cores@", host_cores.SHELL)
+_FIND_ENGINE_SCRIPT = read_script(
+    __file__, "find_engine.sh", READ_GPU_ALLOTMENT=READ_GPU_ALLOTMENT, COUNT_CORES=COUNT_CORES
+)
 _VERSION_PATTERNS = (  # tried in order: llama-server first names the GPUs, with their compute capability
     re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]{0,79})(?![\w.+-])", re.IGNORECASE),
     re.compile(r"\bv?(\d{1,18}\.\d{1,18}(?![\w.+-]{80})[\w.+-]*)"),
 )
-# $1: how the names of the packages' directories begin; the others: where they may be installed.
-_READ_METADATA_SCRIPT = r"""
-packages=$1; shift
-for package in $packages; do
-    for prefix do
-        for info in "$prefix"/lib/python3*/site-packages/"$package"-*.dist-info \
-            "$prefix"/lib/python3*/dist-packages/"$package"-*.dist-info \
-            "$prefix"/local/lib/python3*/dist-packages/"$package"-*.dist-info; do
-            [ -d "$info" ] && echo "$info" && exit 0
-        done
-    done
-done
-exit 0
-"""
+_READ_METADATA_SCRIPT = read_script(__file__, "read_metadata.sh")
 
 
 @dataclass(frozen=True, slots=True)

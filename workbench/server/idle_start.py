@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from workbench.hosts.base import Host
 from workbench.hosts.run_processes import TICKS_PER_S
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
@@ -28,17 +29,7 @@ _MAX_IDLE_PAGE_FAULTS = 50  # pages that had to be read: weights are mapped into
 _MAX_SHOWN_PROCESSES = 6  # processes in the evidence
 _STOPPED_STATES, _DISK_WAIT_STATE = "T", "D"  # states of a process
 
-# The arguments are process ids. Prints a line for each: id, bytes read and written, kernel function
-# in which it waits, name, then its line of /proc without id and name. Columns are separated by tabs.
-_ACTIVITY_SCRIPT = r"""
-for pid; do
-    stat=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
-    io=$(awk '/^(rchar|wchar|read_bytes):/ { sum += $2 } END { printf "%.0f", sum }' "/proc/$pid/io" 2>/dev/null) || io=
-    printf '%s\t%s\t%s\t%s\t%s\n' "$pid" "$io" "$(cat "/proc/$pid/wchan" 2>/dev/null)" \
-        "$(cat "/proc/$pid/comm" 2>/dev/null)" "${stat##*) }"
-done
-exit 0
-"""
+_ACTIVITY_SCRIPT = read_script(__file__, "read_activity.sh")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.job import SCHEDULERS, Job
@@ -29,21 +30,7 @@ _STATE_WORDS = {
     "T": "moving",
 }
 
-# Prints "slurm" or "pbs", then what the programs answer: the jobs of this user. "none" if there is
-# no scheduler. A line "refused WHY" stands for an answer that is an error.
-_LIST_JOBS_SCRIPT = r"""
-me=$(id -un)
-if command -v squeue >/dev/null 2>&1; then
-    echo slurm
-    answer=$(squeue -h -u "$me" -o '%i|%T|%P|%B|%b|%L|%r|%j' 2>&1)
-elif command -v qstat >/dev/null 2>&1; then
-    echo pbs
-    answer=$(qselect -u "$me" 2>&1) && { [ -z "$answer" ] || answer=$(qstat -f $answer 2>&1); }
-else
-    echo none
-fi || { printf 'refused %s\n' "$answer"; exit 0; }
-printf '%s\n' "$answer"
-"""
+_LIST_JOBS_SCRIPT = read_script(__file__, "list_jobs.sh")
 
 
 async def read_jobs(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:

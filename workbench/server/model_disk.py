@@ -6,6 +6,7 @@ from __future__ import annotations
 from workbench import engines
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
@@ -13,22 +14,7 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import find_hub, hub_variables
 
-# $1 folder of the model in the hub's cache ("" if it needs none), $2 HF_HUB_CACHE, $3 HF_HOME (each
-# may be ""). Prints key=value lines. The directory that exists above the cache tells the file system.
-# `timeout` guards a file system over the network.
-_FREE_SPACE_SCRIPT = (
-    find_hub(2)
-    + r"""
-limit=$(command -v timeout) && limit="$limit -s KILL 1"
-echo "hub=$hub"
-if [ -n "$1" ] && [ -d "$hub/$1/snapshots" ]; then
-    set -- "$1" "$hub/$1/blobs"/*.incomplete
-    [ -e "$2" ] || echo cached=yes
-fi
-while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
-echo "free=$($limit df -Pk "$hub" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
-"""
-)
+_FREE_SPACE_SCRIPT = find_hub(2) + read_script(__file__, "free_space.sh")
 _MIN_FREE_KIB = 1 << 20  # log, compiled kernels
 _MIN_FREE_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
 _TIMEOUT_S = 5.0

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.untrusted_text import LINE_CHARS, clean_text
@@ -16,16 +17,7 @@ FIND_TIMEOUT_S = 20.0
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _TAIL_LINES = 60
 _LINE_BREAK = re.compile(rb"[\r\n]+")
-# $@: directories beside PATH. Prints the first program that is found.
-_FIND_PROGRAM_SCRIPT = r"""
-for name in hf huggingface-cli; do
-    command -v "$name" && exit
-    for place in "$@" "$HOME/.local/bin"; do
-        [ -f "$place/$name" ] && [ -x "$place/$name" ] && { echo "$place/$name"; exit; }
-    done
-done
-exit 0
-"""
+_FIND_PROGRAM_SCRIPT = read_script(__file__, "find_program.sh")
 _MERGE_OUTPUTS_SCRIPT = 'exec "$@" 2>&1'
 _NO_NETWORK_ERROR = re.compile(
     r"Name or service not known|[Nn]ame resolution|Network is unreachable|No route to host|Failed "

@@ -12,6 +12,7 @@ from workbench.engines.gguf import TruncatedError, read_header
 from workbench.engines.model_facts import from_config, from_config_alone, from_gguf
 from workbench.engines.weight_files import Tensor, tensors_in_header
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -20,55 +21,7 @@ from workbench.server.model_fingerprint import LOCATE_MODEL_SCRIPT, locate_argum
 _TIMEOUT_S = 20.0
 # of a file: most headers, with their vocabulary, and the largest
 _GGUF_HEADER_BYTES = (4 * 2**20, 64 * 2**20)
-# After LOCATE: `at` is the file or directory. Prints key=value lines, and the unchanged config.json
-# last.
-_READ_MODEL_SCRIPT = (
-    LOCATE_MODEL_SCRIPT
-    + r"""
-[ -e "$at" ] || { echo "looked=$at"; exit 0; }
-if [ -f "$at" ]; then
-    case $at in
-        *-00001-of-*.gguf) set -- "${at%-00001-of-*}"-*-of-"${at##*-of-}" ;;
-        *) set -- "$at" ;;
-    esac
-    for file do
-        echo "bytes=$(stat -L -c %s -- "$file")"
-        case $file in *.gguf) echo "gguf=$(realpath -- "$file")" ;; esac
-    done
-    exit 0
-fi
-[ -f "$at/config.json" ] || { echo "looked=$at/config.json"; exit 0; }
-cd -- "$at" || exit 1
-index=model.safetensors.index.json
-if [ -f "$index" ]; then
-    grep -q '"lm_head\.weight"' -- "$index" && echo "head=yes"
-    names=$(head -c 33554432 -- "$index" | grep -o '"[^"/]*\.safetensors"' | tr -d '"' | sort -u)
-elif [ -f model.safetensors ]; then
-    names=model.safetensors
-else
-    names=$(ls | grep '\.safetensors$')
-fi
-set -f; all=0; IFS='
-'
-for name in $names; do
-    if [ -f "$name" ]; then
-        echo "bytes=$(stat -L -c %s -- "$name")"
-        length=$(od -An -v -tu8 -N8 -- "$name" | tr -d ' ')
-        case $length in ''|*[!0-9]*|????????*) length=0 ;; esac # more than 9999999 bytes
-        all=$((all + length))
-        if [ "$length" -gt 0 ] && [ "$all" -le 33554432 ]; then
-            printf 'header='; tail -c +9 -- "$name" | head -c "$length" | tr -d '\n'; echo
-        fi
-        [ -f "$index" ] || { head -c 4194304 -- "$name" | grep -aq '"lm_head\.weight"' && echo "head=yes"; }
-    else
-        echo "absent=1"
-    fi
-done
-echo "config="
-head -c 1048576 -- config.json
-exit 0
-"""
-)
+_READ_MODEL_SCRIPT = LOCATE_MODEL_SCRIPT + read_script(__file__, "read_model.sh")
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:

@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping
 
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
@@ -21,45 +22,8 @@ from workbench.server.hub_cache import find_hub, hub_variables
 
 _TIMEOUT_S = 20.0
 _BYTES_PER_GB = 1e9
-# $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME
-# (2 to 5 may be ""). Prints commit=…, or only looked=…; then `at` is the model's file or directory.
-# A hub id is looked up in the layout of huggingface_hub's cache: models--org--name/refs/REVISION
-# names the commit, snapshots/COMMIT contains the files.
-LOCATE_MODEL_SCRIPT = (
-    find_hub(4)
-    + r"""
-[ -n "$2" ] && cd -- "$2" 2>/dev/null
-at=$1
-case $at in "~"/*) at=$HOME/${at#"~"/} ;; esac
-if [ ! -e "$at" ]; then
-    folder=$hub/models--$(printf %s "$1" | sed 's,/,--,g')
-    commit=$(cat "$folder/refs/${3:-main}" 2>/dev/null) || commit=$3
-    at=$folder/snapshots/$commit
-    [ -n "$commit" ] && [ -d "$at" ] || { echo "looked=$hub"; exit 0; }
-    echo "commit=$commit"
-fi
-"""
-)
-# Prints a line per file: size, modification time, digest, name.
-_LIST_FILES_SCRIPT = (
-    LOCATE_MODEL_SCRIPT
-    + r"""
-if [ -d "$at" ]; then
-    set -- "$at"/*.safetensors "$at"/*.bin "$at"/*.gguf "$at"/*.pt "$at"/*.pth "$at"/*.json "$at"/*.model "$at"/*.jinja
-else
-    case $at in
-        *-00001-of-*.gguf) set -- "${at%-00001-of-*}"-*-of-"${at##*-of-}" ;;
-        *) set -- "$at" ;;
-    esac
-fi
-for file do
-    [ -f "$file" ] || continue
-    digest=$({ head -c 65536 -- "$file"; tail -c 65536 -- "$file"; } | sha256sum) || exit 1
-    echo "file=$(stat -L -c '%s %Y' -- "$file") ${digest%% *} ${file##*/}"
-done
-exit 0
-"""
-)
+LOCATE_MODEL_SCRIPT = find_hub(4) + read_script(__file__, "locate_model.sh")
+_LIST_FILES_SCRIPT = LOCATE_MODEL_SCRIPT + read_script(__file__, "list_files.sh")
 
 
 @dataclass(frozen=True, slots=True)

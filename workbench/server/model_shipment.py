@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
@@ -26,61 +27,10 @@ LOOK_TIMEOUT_S = 60.0
 _QUICK_HASH_TIMEOUT_S = 300.0  # reads 128 KiB of each file, from slow disks too
 _RESERVED_BYTES = 2**30  # bytes that a copy leaves free
 
-# $1 a path that may begin with ~/; $2 HF_HUB_CACHE, $3 HF_HOME: prints the path, or that of the
-# hub's cache for "".
-_RESOLVE_PATH_SCRIPT = (
-    find_hub(2)
-    + r"""
-place=$1
-case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
-printf '%s\n' "${place:-$hub}"
-"""
-)
-# $1 root, $2 staging directory; the others are names below both. Prints "have" and "staged" with
-# sizes, and free space.
-_LIST_TARGET_SCRIPT = r"""
-root=$1 staging=$2
-shift 2
-for name do
-    [ -e "$root/$name" ] && printf 'have=%s %s\n' "$(stat -L -c %s -- "$root/$name")" "$name"
-    [ -f "$staging/$name" ] && printf 'staged=%s %s\n' "$(stat -c %s -- "$staging/$name")" "$name"
-done
-while [ ! -d "$root" ] && [ "${root#/*/}" != "$root" ]; do root=${root%/*}; done
-[ -d "$root" ] || root=/
-echo "free=$(df -Pk -- "$root" | head -c 65536 | awk 'NR == 2 { print $4 }')"
-[ -w "$root" ] || echo "closed=$root"
-exit 0
-"""
-# $1 root; the others are names. Prints a digest of the first and the last 64 KiB of each file.
-_QUICK_HASH_SCRIPT = r"""
-cd -- "$1" || exit
-shift
-for name do
-    digest=$({ head -c 65536 -- "$name"; tail -c 65536 -- "$name"; } | sha256sum) || continue
-    printf '%s %s\n' "${digest%% *}" "$name"
-done
-exit 0
-"""
-# $1 root, $2 staging directory, $3 "replace" to replace files; then names to move, "--", and pairs
-# of a link and its target. A link that is there already stays.
-_PLACE_FILES_SCRIPT = r"""
-root=$1 staging=$2 replace=$3
-shift 3
-while [ "$1" != -- ]; do
-    mkdir -p -- "$(dirname -- "$root/$1")" || exit
-    if [ -e "$root/$1" ] && [ -z "$replace" ]; then echo "$root/$1 has appeared meanwhile" >&2; exit 1; fi
-    mv -f -- "$staging/$1" "$root/$1" || exit
-    shift
-done
-shift
-while [ $# -gt 1 ]; do
-    mkdir -p -- "$(dirname -- "$root/$1")" || exit
-    [ -e "$root/$1" ] || ln -sf -- "$2" "$root/$1" || exit
-    shift 2
-done
-[ -d "$staging" ] && find "$staging" -depth -type d -exec rmdir {} \; 2>/dev/null
-exit 0
-"""
+_RESOLVE_PATH_SCRIPT = find_hub(2) + read_script(__file__, "resolve_path.sh")
+_LIST_TARGET_SCRIPT = read_script(__file__, "list_target_files.sh")
+_QUICK_HASH_SCRIPT = read_script(__file__, "quick_hash.sh")
+_PLACE_FILES_SCRIPT = read_script(__file__, "place_files.sh")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from workbench.hosts.base import Host, SshAddress
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
@@ -34,27 +35,8 @@ _SSH_COMMAND = (
 )
 _RSYNC_PROGRESS = re.compile(rb"^\s*([\d,.]+)\s+\d+%", re.MULTILINE)
 
-# $1 file, $2 bytes to skip, $3 bytes to print, $4 directory that must contain the file; "" if links
-# may lead out of it. The file that is open is examined, and not its name, which another user may
-# turn into a link meanwhile.
-_SEND_FILE_SCRIPT = r"""
-exec <"$1" || exit
-if [ -n "$4" ]; then
-    case $(readlink /proc/self/fd/0) in
-        "$(cd -- "$4" && pwd -P)"/*) ;;
-        *) echo "$1 has become a link that leads out of $4" >&2; exit 5 ;;
-    esac
-fi
-tail -c +"$(($2 + 1))" | head -c "$3"
-"""
-# $1 file, $2 the size that it must have, $3 bytes to append from stdin. `head` ends by itself after
-# them.
-_APPEND_FILE_SCRIPT = r"""
-mkdir -p -- "$(dirname -- "$1")" || exit
-[ -f "$1" ] || : >"$1" || exit
-[ "$(stat -c %s -- "$1")" = "$2" ] || { echo "$1 has not $2 bytes" >&2; exit 4; }
-head -c "$3" >>"$1"
-"""
+_SEND_FILE_SCRIPT = read_script(__file__, "send_file.sh")
+_APPEND_FILE_SCRIPT = read_script(__file__, "append_file.sh")
 _PREFIX_HASH_SCRIPT = 'head -c "$2" -- "$1" | sha256sum'
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.findings import Finding
 from workbench.model.lazy_dataclass import dataclass
@@ -25,20 +26,9 @@ _TIMEOUT_S = 45.0  # for all
 _SHOWN_FRAMES = 4  # of a stack that are shown, the innermost first
 _MAX_SHOWN_CHARACTERS = 160  # of a stack
 
-# The arguments are the directory of the engine's program and process ids. Prints for each process a
-# line "pid NUMBER", and what py-spy prints. Without py-spy, prints "absent".
-_DUMP_STACKS_SCRIPT = r"""
-spy=$(command -v py-spy) || spy="$1/py-spy"
-[ -x "$spy" ] || { echo absent; exit 0; }
-printf 'scope %s\n' "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)"
-shift
-for pid; do
-    [ -d "/proc/$pid" ] || continue
-    printf 'pid %s\n' "$pid"
-    timeout -s KILL SECONDS "$spy" dump --nonblocking --pid "$pid" 2>&1 </dev/null
-done
-exit 0
-""".replace("SECONDS", str(_PROCESS_TIMEOUT_S))
+_DUMP_STACKS_SCRIPT = read_script(__file__, "dump_stacks.sh").replace(
+    "SECONDS", str(_PROCESS_TIMEOUT_S)
+)
 _THREAD_LINE = re.compile(
     r'^Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?'
 )

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from workbench.hosts.base import Host, HostUnreachable
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_numbers import parse_whole_number
 
-# $1: the state directory. Prints key=value lines; "written" is "yes" or the system's reason. A block
-# is written, because a full disk can still take an empty file.
-DISK_LOOK_SCRIPT = r"""
-if said=$(mktemp "$1/check.XXXXXX" 2>&1); then
-    probe=$said
-    said=$(head -c 4096 /dev/zero 2>&1 >"$probe") && said=yes
-    rm -f -- "$probe"
-fi
-said=$(echo "$said" | tail -n 1)
-echo "written=${said##*: }"
-echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
-"""
+DISK_LOOK_SCRIPT = read_script(__file__, "check_state_disk.sh")
 _MIN_FREE_KIB = 1 << 20  # run directories and logs
 _TIMEOUT_S = 5.0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError
 from workbench.model.findings import Finding, Level
@@ -36,27 +37,8 @@ with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET) as
     one.bind((sys.argv[1], 0))
     print(one.getsockname()[1])
 """
-# $1 run directory, $2 _WATCH_SCRIPT, then the server's command, which becomes this process. The watch is
-# no child of it.
-_START_WATCHED_SCRIPT = r"""
-dir=$1 watch=$2
-shift 2
-if command -v python3 >/dev/null 2>&1; then
-    (sh -c "$watch" sh "$dir" $$ &)
-else
-    echo "workbench: python3 is missing on this node: if a rank ends while no Workbench is open, the others keep" \
-        "running"
-fi
-exec "$@"
-"""
-# $1 run directory, $2 process id of the server. A watch that was killed is started again.
-_WATCH_SCRIPT = r"""
-dir=$1 server=$2
-trap '' TERM INT HUP
-while python3 -I -S "$dir/rank_watch.py" "$dir" "$server"; [ "$?" -gt 128 ] && kill -0 "$server" 2>/dev/null; do
-    sleep 1
-done
-"""
+_START_WATCHED_SCRIPT = read_script(__file__, "start_watched_rank.sh")
+_WATCH_SCRIPT = read_script(__file__, "watch_rank.sh")
 UNWATCHED_CODE = "cluster.unwatched"
 
 

@@ -22,6 +22,7 @@ from workbench.hosts.base import (
 )
 from workbench.hosts.boot import BOOT_ID
 from workbench.hosts.login_question import Ask
+from workbench.hosts.script_files import read_script
 from workbench.model.errors import InputError
 from workbench.sim import profiles
 from workbench.sim.engines import SOURCE_CHECKOUTS
@@ -36,26 +37,7 @@ os.execv(sys.executable, [sys.executable, server, "--engine", engine, *sys.argv[
 """
 _NOT_OURS = 3  # exit status of PREPARE on a machine without the simulated programs
 CORES = ("0", "1", "2", "3")
-# $1: directory of the simulated programs, $2: the simulated host's /sys, then its cores. Settings
-# of the cores outlive a session. The idle states are those of a server CPU of Intel, with the
-# microseconds that a core needs to leave them.
-PREPARE = """
-[ -x "$1/nvidia-smi" ] || exit 3
-printf %s "$PATH"
-cpus=$2/devices/system/cpu
-shift 2
-for core; do
-    mkdir -p "$cpus/cpu$core/cpufreq" && cd "$cpus/cpu$core/cpufreq" || exit 1
-    [ -s scaling_governor ] || echo performance >scaling_governor
-    [ -s scaling_available_governors ] || echo performance powersave schedutil >scaling_available_governors
-    for state in 0,POLL,0 1,C1,2 2,C1E,10 3,C6,133; do
-        dir=$cpus/cpu$core/cpuidle/state${state%%,*} state=${state#*,}
-        mkdir -p "$dir" && cd "$dir" || exit 1
-        [ -s disable ] || echo 0 >disable
-        [ -s latency ] || { echo "${state%,*}" >name && echo "${state#*,}" >latency; }
-    done
-done
-"""
+PREPARE = read_script(__file__, "prepare_simulated_host.sh")
 
 
 class SimulatedHost(BaseHost):

@@ -28,6 +28,7 @@ from workbench.gpu.settings.rights import (
 )
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.python_programs import TOO_OLD
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import SUDO, shell_argv
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
@@ -44,34 +45,7 @@ JOURNAL_REREAD_S = 3.0  # time for the guard to read a changed journal
 KEPT_STATE = "kept"
 NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 
-# $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the
-# last reported act, the boot id, the state of the guard's process, and the seconds since the boot,
-# now and at the guard's last round; a line for each of the newest heartbeats; an empty line; the
-# guard's state. Only regular files are opened, and only their beginning is read: a FIFO would never
-# end.
-READ_STATUS_SCRIPT = r"""
-begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
-cd "$1" 2>/dev/null || exit 3
-[ -z "$2" ] || touch "beats/$2"
-date +%s
-set -f
-set -- $(begin told 100)
-echo "${1:--}"
-read -r boot </proc/sys/kernel/random/boot_id; echo "$boot"
-set -- $(begin pid 100)
-pid=$1 start=$2
-case $pid in *[!0-9]*) pid= ;; esac
-stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
-set -- ${stat##*) }
-if [ -n "$pid" ] && [ "${20}" = "$start" ]; then echo "$1"; else echo gone; fi
-read -r up _ </proc/uptime
-set -- $(begin round 40)
-echo "${up:--} ${1:--}"
-set +f
-ls -t beats | head -n 64 | while read -r beat; do stat -c '%Y %n' "beats/$beat"; done 2>/dev/null
-echo
-begin state.json 1000000
-"""
+READ_STATUS_SCRIPT = read_script(__file__, "read_guard_status.sh")
 # $1: the guard's directory, $2: the reported act. The old file is removed first: a FIFO in its
 # place would block.
 MARK_ACT_SEEN_SCRIPT = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'

@@ -8,6 +8,7 @@ from dataclasses import field
 
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Host, HostFacts
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model import core_values, setting_commands
 from workbench.model.errors import HostError, InputError
@@ -24,27 +25,7 @@ from workbench.model.settings import (
 )
 from workbench.model.untrusted_numbers import parse_whole_number
 
-# WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for
-# each core with a governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?"
-# for one that cannot be read.
-READ_CORES_SCRIPT = r"""
-root=${WORKBENCH_SIM_SYSFS:-/sys}
-echo "$root"
-for core in "$root"/devices/system/cpu/cpu[0-9]*; do
-    cpu=${core##*/cpu}
-    for state in "$core"/cpuidle/state[0-9]*; do
-        [ -e "$state/disable" ] || continue
-        disabled=
-        read -r disabled 2>/dev/null <"$state/disable"
-        echo "state $cpu ${state##*/state} ${disabled:-?}"
-    done
-    read -r governor 2>/dev/null <"$core/cpufreq/scaling_governor" && [ -n "$governor" ] || continue
-    available=
-    read -r available 2>/dev/null <"$core/cpufreq/scaling_available_governors"
-    echo "governor $cpu $governor $available"
-done
-exit 0
-"""
+READ_CORES_SCRIPT = read_script(__file__, "read_cores.sh")
 _KERNEL_PART_OF_SETTING = {
     GOVERNOR.key: "cpufreq",
     C_STATES.key: "cpuidle",

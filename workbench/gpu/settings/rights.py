@@ -12,6 +12,7 @@ from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.root_owned import only_root_can_change, user_can_write
 from workbench.gpu.settings.sudoers import SUDOERS_PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import SUDO, shell_argv
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
@@ -31,36 +32,7 @@ SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # or of SECURE_PATH's.
 ROOT_PROGRAMS = ("nvidia-smi", "tee", "python3")
 
-# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and lines with
-# uid, gid and mode in hex of all that decides what the path means: the file, each directory above
-# it, each link and where that leads; "sudo" and whether it would ask, or "no"; what sudo lists.
-# Listing runs nothing.
-FIND_PROGRAMS_SCRIPT = r"""
-way() {
-    printf 'on %s %s\n' "$(stat -c '%u %g %f' "$1")" "$1"
-    [ "$1" != / ] || return
-    (way "$(dirname "$1")")
-    [ -L "$1" ] || return
-    to=$(readlink "$1")
-    case $to in /*) ;; *) to=$(dirname "$1")/$to ;; esac
-    way "$to"
-}
-places=$PATH:$1
-shift
-set -f
-IFS=:
-for name; do
-    for place in $places; do
-        case $place in /*) found=$place/$name ;; *) continue ;; esac
-        [ -f "$found" ] && [ -x "$found" ] || continue
-        printf 'program %s %s\n' "$name" "$found"
-        way "$found"
-    done
-done
-command -v sudo >/dev/null 2>&1 || { echo "sudo no"; exit 0; }
-rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo "sudo unasked" || echo "sudo asks"
-printf '%s\n' "$rules"
-"""
+FIND_PROGRAMS_SCRIPT = read_script(__file__, "find_programs.sh")
 # $1: uid. A line as FIND_PROGRAMS_SCRIPT's about the directory of the simulated GPUs, and the ids of the user's
 # groups, of which an account without a name has none.
 _SIMULATION_RIGHTS_SCRIPT = """

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from workbench.engines.command_line import recognize_engine_start
 from workbench.engines.registry import server_patterns
 from workbench.hosts.base import Host
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model import open_files
 from workbench.model.errors import HostError, InputError, ServerError
@@ -49,24 +50,7 @@ _JOB_ID = re.compile(
 _LIST_JOBS_HINT = "`workbench jobs` lists your jobs"
 _LOCAL_FILE_SYSTEMS = frozenset({"ext2/ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
-# $1 directory, which may be missing, $2 number of programs, the programs, then the command that
-# prints the names of the nodes. Prints "missing PROGRAM", "host NAME", "files TYPE OF FILE SYSTEM",
-# "node NAME" and "refused WHY".
-_CHECK_SCRIPT = r"""
-dir=$1 count=$2
-shift 2
-while [ "$count" -gt 0 ]; do
-    command -v -- "$1" >/dev/null 2>&1 || echo "missing $1"
-    shift
-    count=$((count - 1))
-done
-echo "host $(uname -n)"
-while ! [ -d "$dir" ] && [ "$dir" != / ]; do dir=$(dirname -- "$dir"); done
-echo "files $(stat -f -c %T -- "$dir" 2>/dev/null)"
-command -v -- "$1" >/dev/null 2>&1 || exit 0
-answer=$("$@" 2>&1) || { echo "refused $(printf '%s\n' "$answer" | sed -n '$p')"; exit 0; }
-printf '%s\n' "$answer" | sort -u | sed 's/^/node /'
-"""
+_CHECK_SCRIPT = read_script(__file__, "check_scheduler.sh")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from workbench.engines import registry
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.container_listing import ContainerList, containers_of
 from workbench.hosts.login_question import Ask, LoginQuestion
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
@@ -43,29 +44,12 @@ _MAX_CLOCK_SKEW_S = (
 )
 _MIN_PYTHON_VERSION = (3, 8)
 
-# $1: Workbench's state directory, $2: a program to look for (may be ""), $3: "sudo" to ask sudo;
-# the others are directories. Prints key=value lines, and those of the state directory.
 _LOOK_SCRIPT = (
     r"""
 echo "now=$(date +%s.%N 2>/dev/null)"
 """
     + state_disk.DISK_LOOK_SCRIPT
-    + r"""
-[ -n "$2" ] && echo "program=$(command -v -- "$2")"
-if [ "$3" = sudo ] && [ "$(id -u)" = 0 ]; then
-    echo "sudo=not needed: the login is root"
-elif [ "$3" = sudo ] && command -v sudo >/dev/null 2>&1; then
-    if sudo -n -v </dev/null >/dev/null 2>&1; then echo "sudo=without a password"
-    elif sudo -n -l </dev/null 2>/dev/null | grep -q NOPASSWD; then echo "sudo=without a password for some commands"
-    else echo "sudo=asks for a password"; fi
-fi
-shift 3
-for place; do
-    case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
-    [ -d "$place" ] && [ -r "$place" ] && echo "there=$place" || echo "absent=$place"
-done
-exit 0
-"""
+    + read_script(__file__, "check_host.sh")
 )
 
 

@@ -114,8 +114,9 @@ _SETTING = "flag "
 def meaning_of_answer_flag(engine: str | None, flag: str) -> str:
     """Return what a flag of an engine sets that changes the answers, such as "KV cache type". ""
     if it changes none."""
-    known = _ENGINES.get(engine or "")
-    return known.meaning_of_flag(flag) if known is not None else ""
+    if engine not in _ENGINES:
+        return ""
+    return _ENGINES[engine].meaning_of_flag(flag)
 
 
 def tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
@@ -139,16 +140,15 @@ def answer_settings(conditions: Conditions) -> dict[str, Any]:
         "image": conditions.image,
     }
     if conditions.flags:
-        found |= {
-            f"{_SETTING}{name}": _stable_value_text(value)
-            for name, value in conditions.flags.items()
-            if meaning_of_answer_flag(engine, name)
-        }
-        found["program"] = conditions.argv[0] if conditions.argv else None
+        for name, value in conditions.flags.items():
+            if meaning_of_answer_flag(engine, name):
+                found[f"{_SETTING}{name}"] = _stable_value_text(value)
+        found["program"] = next(iter(conditions.argv), None)
     else:
-        found["command"] = " ".join(conditions.argv) or None
+        found["command"] = " ".join(conditions.argv)
         # A server that nothing is known about may have any flags.
-        found["address"] = None if conditions.argv or conditions.imported else conditions.address
+        if not conditions.argv and not conditions.imported:
+            found["address"] = conditions.address
     found |= {f"env {n}": v for n, v in conditions.env.items() if _VARIABLE_NAME.search(n)}
     return {name: value for name, value in found.items() if value not in (None, "")}
 
@@ -166,8 +166,8 @@ def _plan_settings(plan: LaunchPlan) -> dict[str, Any]:
             engine=plan.engine,
             engine_version=plan.engine_version,
             model=plan.model,
-            env={one.name: str(one.value) for one in plan.env},
-            flags={one.name: one.value for one in plan.flags},
+            env=plan.env_texts,
+            flags=plan.flag_values,
             image=plan.image,
         )
     )
@@ -175,7 +175,9 @@ def _plan_settings(plan: LaunchPlan) -> dict[str, Any]:
 
 def _stable_value_text(value: Any) -> str:
     """Return the value of a flag as a text that is the same before and after it was stored."""
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 # Facts that a result may lack: absent on one side says nothing.
@@ -187,15 +189,18 @@ def answer_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...
     """Return the names of the settings in which the answers of two servers may differ, from the
     `answer_settings` of both: flags such as "kv-cache-dtype", then variables, then facts such as
     "engine version"."""
-    names = [*b, *(name for name in a if name not in b)]
-    changed = [name for name in names if _is_changed(name, a.get(name), b.get(name))]
+    changed = [name for name in {**b, **a} if _is_changed(name, a.get(name), b.get(name))]
     if a.get("model files") and a.get("model files") == b.get("model files"):
         changed = [name for name in changed if name not in _MODEL_FLAGS]  # one file at two places
-    flags = [name.removeprefix(_SETTING) for name in changed if name.startswith(_SETTING)]
-    rest = [name for name in changed if not name.startswith(_SETTING)]
-    larger = [name for name in ("engine", "model") if name in rest]
-    if larger:  # the other settings say nothing more
+    # the other settings say nothing more
+    if larger := [name for name in ("engine", "model") if name in changed]:
         return tuple(larger)
+    flags, rest = [], []
+    for name in changed:
+        if name.startswith(_SETTING):
+            flags.append(name.removeprefix(_SETTING))
+        else:
+            rest.append(name)
     return (*flags, *rest)
 
 
@@ -204,7 +209,8 @@ def _is_changed(name: str, x: Any, y: Any) -> bool:
         return False
     if name == "engine version":  # a log gives the release, the installed package also its build
         (one, its_build, _), (other, build, _) = (str(v).partition("+") for v in (x, y))
-        return x != y and not (one == other and bool(its_build) != bool(build))
+        same_release = one == other and bool(its_build) != bool(build)
+        return x != y and not same_release
     return bool(x != y)
 
 
@@ -226,7 +232,7 @@ def quality_between(
     return None
 
 
-_IDENTIFYING = ("program", "command", "address")
+_IDENTIFYING = frozenset(("program", "command", "address"))
 
 
 def comparisons_of(
@@ -235,7 +241,7 @@ def comparisons_of(
     """Return those of the measured comparisons `known` in which a server with these conditions was
     one side, each with the side, "A" or "B". Of a server that is hardly known, there is none."""
     settings = answer_settings(conditions)
-    if not any(name in settings for name in _IDENTIFYING):
+    if _IDENTIFYING.isdisjoint(settings):
         return ()
     found = []
     for one in known:

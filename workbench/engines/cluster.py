@@ -13,6 +13,7 @@ from workbench.engines.host_entries import FILE
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
+from workbench.model.host_entry import HostEntry
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, Node
 from workbench.model.run_options import PROCESS
@@ -44,20 +45,17 @@ def _nodes_of_ranks(
     if plan.gpu_count < count or count < 2:
         return ()
     if ray.uses_ray(plan):
-        beside = (
-            Node(
-                p.host,
-                rank,
-                {"node-ip-address": p.address or p.host, "address": head},
-                role=ray.ROLE,
-            )
-            for rank, p in enumerate(places)
-        )
+        beside = []
+        for rank, place in enumerate(places):
+            flags = {"node-ip-address": place.address or place.host, "address": head}
+            beside.append(Node(place.host, rank, flags, role=ray.ROLE))
         return (Node(places[0].host, 0), *beside)
-    flags = [engine.rank_flags(plan, rank, count, head) for rank in range(count)]
-    return tuple(
-        Node(places[rank].host, rank, own) for rank, own in enumerate(flags) if own is not None
-    )
+    nodes = []
+    for rank, place in enumerate(places):
+        own = engine.rank_flags(plan, rank, count, head)
+        if own is not None:
+            nodes.append(Node(place.host, rank, own))
+    return tuple(nodes)
 
 
 def _network_environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
@@ -89,10 +87,8 @@ def _put_node_on_host(
     variables, unless the plan sets another value for all nodes. A value in the plan that equals
     that of the head node does not count, because it was made for the head's host.
     """
-    whole, of_head = (
-        {e.name: str(e.value) for e in plan.env},
-        {e.name for e in plan.env if e.origin is Origin.HOST},
-    )
+    whole = plan.env_texts
+    of_head = {e.name for e in plan.env if e.origin is Origin.HOST}
     env, origins = dict(node.env), {}
     for name, (value, why) in derived[node.rank].items():
         of_first = derived[0].get(name, ("", ""))[0]
@@ -100,12 +96,18 @@ def _put_node_on_host(
             env[name] = value
         if env.get(name, whole.get(name)) == value:
             origins[name] = why
-    for name, value in (place.entry.env if place.entry else {}).items():
-        if name not in env and (name not in whole or (name in of_head and whole[name] != value)):
+    for name, value in _entry_of(place).env.items():
+        replaces_head = name in of_head and whole[name] != value
+        if name not in env and (replaces_head or name not in whole):
             env[name], origins[name] = value, f"{place.host} in {FILE}"
     return replace(
         node, name=place.host, env=env, origins=origins, executable=_program_on_node(plan, place)
     )
+
+
+def _entry_of(place: NodePlace) -> HostEntry:
+    """Return what hosts.toml says of a node's host: nothing if it has no entry."""
+    return place.entry or HostEntry(place.host)
 
 
 def _program_on_node(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
@@ -113,8 +115,7 @@ def _program_on_node(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | No
     program equals the plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
         return None
-    written = place.entry.engines.get(plan.engine, "") if place.entry else ""
-    own = tuple(shlex.split(written))
+    own = tuple(shlex.split(_entry_of(place).engines.get(plan.engine, "")))
     return None if own == plan.executable else own
 
 
@@ -146,7 +147,7 @@ def cluster_findings(
         return
     yield from _report_nodes_without_rdma(plan, places)
     yield from _report_different_launchers(plan, [places[rank] for rank in sorted(ranks)])
-    whole = {e.name: str(e.value) for e in plan.env}
+    whole = plan.env_texts
     for node in plan.nodes:
         for name, (value, why) in _network_environment(engine, places[node.rank]).items():
             given = node.env.get(name, whole.get(name))
@@ -198,25 +199,24 @@ def _report_different_launchers(plan: LaunchPlan, places: Sequence[NodePlace]) -
 def _launcher_with_options(place: NodePlace) -> tuple[str, ...]:
     """Return the name of the launcher with which hosts.toml starts servers on a node, followed by
     the launcher's options."""
-    entry = place.entry
-    options = entry.run_options if entry is not None else {}
-    word = (entry.run_as if entry is not None else None) or PROCESS
-    return (
-        word,
-        *(f"{name}={' '.join(text.splitlines())}" for name, text in sorted(options.items())),
-    )
+    entry = _entry_of(place)
+    options = [
+        f"{name}={' '.join(text.splitlines())}" for name, text in sorted(entry.run_options.items())
+    ]
+    return (entry.run_as or PROCESS, *options)
 
 
 def _report_nodes_without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
     """Yield a finding for each node without an active RDMA device, if the plan's NCCL variables
     require RDMA."""
-    whole = {e.name: str(e.value) for e in plan.env}
-    wanted = [
-        f"{name}={whole[name]}"
-        for name in ("NCCL_IB_HCA", "NCCL_NET")
-        if whole.get(name, "Socket") != "Socket"
-    ]
-    for place in places if wanted else ():
+    wanted = []
+    for name in ("NCCL_IB_HCA", "NCCL_NET"):
+        value = plan.env_texts.get(name, "Socket")
+        if value != "Socket":
+            wanted.append(f"{name}={value}")
+    if not wanted:
+        return
+    for place in places:
         if place.interface and not place.rdma:
             text = (
                 f"the plan sets {' and '.join(wanted)}, but {place.host} has no active RDMA device "

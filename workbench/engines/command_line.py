@@ -48,7 +48,7 @@ def recognize_engine_start(words: Sequence[str]) -> StartOfEngine | None:
     """Return the engine that the command line `words` starts, with its program and arguments. None
     if `words` start no known engine."""
     words = _drop_interpreter(words)
-    names = [_program_name(word) if at == 0 else word for at, word in enumerate(words[:3])]
+    names = [*map(_program_name, words[:1]), *words[1:3]]
     for name in registry.engine_names():
         engine = registry.get_engine(name)
         for start in engine.start_words:
@@ -89,8 +89,9 @@ def _drop_interpreter(words: Sequence[str]) -> Sequence[str]:
     rest = list(words[1:])
     while rest and re.fullmatch(r"-[uBEIOsS]+", rest[0]):
         rest.pop(0)
-    inner = rest[:1] and not rest[0].startswith("-") and not rest[0].endswith(".py")
-    return rest if inner else [words[0], *rest]
+    if not rest or rest[0].startswith("-") or rest[0].endswith(".py"):
+        return [words[0], *rest]
+    return rest
 
 
 def _parse_engine_start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
@@ -194,7 +195,9 @@ def _collects_repeated_values(spec: FlagSpec | None) -> bool:
 def _note_repeated(read: _Read, name: str, before: FlagValue) -> None:
     now = read.plan.flag(name)
     if now != before:
-        values = "" if is_secret_name(name) else f": {_value_text(before)} and {_value_text(now)}"
+        values = ""
+        if not is_secret_name(name):
+            values = f": {_value_text(before)} and {_value_text(now)}"
         text = f"{name} is given several times{values}; the engine takes the last"
         read.findings.append(Finding(Level.WARN, "recipe.repeated", text, name))
 
@@ -241,16 +244,14 @@ def _take_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | None)
     may have it, also with several values. A word that may be the model is no further value."""
     if inline is not None:
         return parse_word(None, inline)
-    may_be_model = engine.positional_model and not read.models
-    taken: list[FlagValue] = []
-    while read.words and not _is_option(read.words[0]) and not (taken and may_be_model):
-        taken.append(parse_word(None, read.words.pop(0)))
-    if not taken:
-        return True
-    return taken if len(taken) > 1 else taken[0]
+    most = len(read.words)
+    if engine.positional_model and not read.models:
+        most = 1
+    values = _take_several_values(read, None, most)
+    return True if values == [] else values
 
 
-def _take_several_values(read: _Read, spec: FlagSpec, most: int) -> FlagValue | None:
+def _take_several_values(read: _Read, spec: FlagSpec | None, most: int) -> FlagValue:
     taken: list[FlagValue] = []
     while read.words and len(taken) < most and not _is_option(read.words[0]):
         taken.append(_parse_flag_word(spec, read.words.pop(0)))
@@ -271,7 +272,7 @@ def _split_flag_value(spec: FlagSpec, word: str) -> FlagValue:
     return _parse_flag_word(spec, word)
 
 
-def _parse_flag_word(spec: FlagSpec, word: str) -> FlagValue:
+def _parse_flag_word(spec: FlagSpec | None, word: str) -> FlagValue:
     """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then
     reports the wrong type."""
     try:

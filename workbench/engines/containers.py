@@ -37,7 +37,9 @@ class Program:
         if gpus == NONE:
             return ()
         names = gpus.split(",")
-        if self.cdi if cdi is None else cdi:
+        if cdi is None:
+            cdi = self.cdi
+        if cdi:
             return (
                 *(word for name in names for word in ("--device", f"nvidia.com/gpu={name}")),
                 *self.security,
@@ -54,8 +56,7 @@ class Program:
         """Return the full name of a container image for a pull. If `image` names no registry, and
         the program does not look in Docker Hub by itself, the result begins with "docker.io/"."""
         registry, slash, _ = image.partition("/")
-        named = slash and ("." in registry or ":" in registry or registry == "localhost")
-        if named or self.short_names:
+        if self.short_names or (slash and re.search(r"[.:]|^localhost$", registry)):
             return image
         return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
@@ -88,12 +89,9 @@ def image_of(plan: LaunchPlan, engine: Engine) -> str:
     the tag if that is known."""
     if given := plan.run_options.get("image") or plan.image:
         return given
-    known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
-    tag = (
-        f"v{plan.engine_version}"
-        if known and engine.image_tag == Engine.image_tag
-        else engine.image_tag
-    )
+    tag, version = engine.image_tag, plan.engine_version or ""
+    if tag == Engine.image_tag and re.fullmatch(r"\d+\.\d+\.\d+", version):
+        tag = f"v{version}"
     return f"{engine.image}:{tag}"
 
 
@@ -102,7 +100,9 @@ def version_in_tag(image: str, engine: Engine) -> str | None:
     by the engine's project, or if its tag names no version."""
     repository, _, tag = image.partition("@")[0].removeprefix("docker.io/").partition(":")
     found = re.fullmatch(r"v?(\d+\.\d+\.\d+)", tag)
-    return found[1] if found and repository == engine.image else None
+    if found is None or repository != engine.image:
+        return None
+    return found[1]
 
 
 def words_in_image(
@@ -122,9 +122,8 @@ def paths_of(plan: LaunchPlan) -> tuple[str, ...]:
     """
     found = dict.fromkeys(_container_path_candidates(plan.model))
     for flag in plan.flags:
-        found |= dict.fromkeys(
-            path for value in _strings_in(flag.value) for path in _container_path_candidates(value)
-        )
+        for value in _strings_in(flag.value):
+            found |= dict.fromkeys(_container_path_candidates(value))
     return tuple(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 
 

@@ -3,6 +3,7 @@ free memory."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -63,19 +64,17 @@ def gpu_groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> lis
     """Return the GPUs of a host in groups of equal name and memory. Each group lists the GPUs with
     the most free memory first. `used_bytes` has the memory in use now by GPU index. A GPU whose
     memory size is unknown is left out."""
-    found: dict[tuple[str, int], list[tuple[float, GpuInfo]]] = {}
+    found: defaultdict[tuple[str, int], list[tuple[float, GpuInfo]]] = defaultdict(list)
     for gpu in gpus:
         if total := gpu.memory_total_bytes:
-            found.setdefault((gpu.name, total), []).append(
-                (total - used_bytes.get(gpu.index, 0), gpu)
-            )
-    ordered = (
-        sorted(pairs, key=lambda pair: (-pair[0], pair[1].index)) for pairs in found.values()
-    )
-    return [
-        GpuGroup(tuple(gpu for _, gpu in pairs), tuple(free for free, _ in pairs))
-        for pairs in ordered
-    ]
+            free_bytes = total - used_bytes.get(gpu.index, 0)
+            found[gpu.name, total].append((free_bytes, gpu))
+    groups = []
+    for pairs in found.values():
+        pairs.sort(key=lambda pair: (-pair[0], pair[1].index))
+        free, members = zip(*pairs, strict=True)
+        groups.append(GpuGroup(members, free))
+    return groups
 
 
 def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
@@ -89,8 +88,8 @@ def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iter
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
     for name, sized in _quantizations_with_sizes(plan, facts):
         one = (name, sized, sized is facts)
-        rows = [_fit_row(plan, one, group, n, contexts) for n in sizes]
-        known = [row for row in rows if row]
+        rows = (_fit_row(plan, one, group, n, contexts) for n in sizes)
+        known = list(filter(None, rows))
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
 
@@ -105,8 +104,9 @@ def _quantizations_with_sizes(
     parts = weight_parts_of(facts)
     if parts is None:
         return
-    files = registry.get_engine(plan.engine).loads_gguf
-    bits = dict(GGUF_BITS) if files else _CHECKPOINT_BITS
+    files, bits = registry.get_engine(plan.engine).loads_gguf, _CHECKPOINT_BITS
+    if files:
+        bits = dict(GGUF_BITS)
     for name, each in bits.items():
         if own not in name.split(", "):
             head = each if files else 16.0
@@ -132,16 +132,17 @@ def _fit_row(
     plan cannot be estimated."""
     name, facts, in_files = weights
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
-    estimates = {
-        length: estimate_memory(_plan_for(plan, facts, gpus, free, length), gpus, free)
-        for length in contexts
-    }
-    if any(isinstance(one, str) for one in estimates.values()):
-        return None
-    found = {length: one for length, one in estimates.items() if isinstance(one, MemoryFit)}
+    found: dict[int, MemoryFit] = {}
+    for length in contexts:
+        estimate = estimate_memory(_plan_for(plan, facts, gpus, free, length), gpus, free)
+        if isinstance(estimate, str):
+            return None
+        found[length] = estimate
     shortest = found[min(found)]
-    uses_all = registry.get_engine(plan.engine).uses_all_gpus
-    limit = speed_limits(facts, gpus, tp=1 if uses_all else count, pp=count if uses_all else 1)
+    tp, pp = count, 1
+    if registry.get_engine(plan.engine).uses_all_gpus:
+        tp, pp = 1, count
+    limit = speed_limits(facts, gpus, tp=tp, pp=pp)
     return FitRow(
         weights=name,
         in_files=in_files,
@@ -172,12 +173,11 @@ def _plan_for(
         made = made.with_flag("tensor-parallel-size", len(gpus))
     use = engine.memory
     for flag in (use.length_flag, *use.cache_size_flags[:1]):
-        made = made.with_flag(flag, length) if flag else made
+        if flag:
+            made = made.with_flag(flag, length)
     if use.share_flag:
-        share = (
-            Situation(plan, engine.catalog(plan.engine_version), engine).flag_number(use.share_flag)
-            or use.default_share
-        )
+        here = Situation(plan, engine.catalog(plan.engine_version), engine)
+        share = here.flag_number(use.share_flag) or use.default_share
         possible = free / total // _SHARE_STEP * _SHARE_STEP
         made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
     return made

@@ -8,6 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from workbench.model.errors import InputError
@@ -51,7 +52,7 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
             f"--{spec.name}: {str(error).lower()} in {text!r}", next_step="close the quote"
         ) from None
     if spec.kind in (FlagKind.INT, FlagKind.FLOAT):
-        words = [w for word in words for w in word.split(",") if w]
+        words = [*filter(None, ",".join(words).split(","))]
     return [_parse_scalar(spec, w) for w in words]
 
 
@@ -138,7 +139,9 @@ def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 def _range_text(low: float | None, high: float | None) -> str:
     if low is None:
         return f"at most {high:g}"
-    return f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
+    if high is None:
+        return f"at least {low:g}"
+    return f"{low:g} to {high:g}"
 
 
 def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
@@ -202,8 +205,7 @@ def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _parse_boolean(stripped)
             case FlagKind.INT:
-                parse = human_int if spec.human_readable_int else int
-                return _require_64_bits(parse(stripped))
+                return _require_64_bits(int(_number_parser(spec)(stripped)))
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
@@ -250,10 +252,8 @@ def _guess_value(text: str) -> FlagValue:
             continue
         return number if math.isfinite(number) and argument_text(number) == text.strip() else text
     if text.strip()[:1] in ("{", "["):
-        try:
+        with suppress(ValueError):
             return json.loads(text)
-        except ValueError:
-            return text
     return text
 
 
@@ -285,15 +285,19 @@ def _has_type_of_flag(spec: FlagSpec, value: FlagValue) -> bool:
 
 def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
     if isinstance(value, str):
-        parse: Callable[[str], float] = int
-        if spec.kind == FlagKind.FLOAT:
-            parse = float
-        elif spec.human_readable_int:
-            parse = human_int
         try:
-            parse(value)
+            _number_parser(spec)(value)
         except ValueError:
             return False
         return True
-    numbers = int | float if spec.kind == FlagKind.FLOAT else int
-    return isinstance(value, numbers) and not isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (spec.kind == FlagKind.FLOAT and isinstance(value, float))
+
+
+def _number_parser(spec: FlagSpec) -> Callable[[str], float]:
+    if spec.kind == FlagKind.FLOAT:
+        return float
+    if spec.human_readable_int:
+        return human_int
+    return int

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.engines.weight_files import Tensor
+from workbench.model.untrusted_text import as_list
 
 _MAGIC = b"GGUF"
 _FORMATS = {
@@ -93,7 +94,9 @@ class _Reader:
             return count
         one = _struct_format(inner)
         values = self.take(count * struct.calcsize(f"<{one}"))
-        return list(struct.unpack(f"<{count}{one}", values)) if count <= _MOST_VALUES else count
+        if count > _MOST_VALUES:
+            return count
+        return list(struct.unpack(f"<{count}{one}", values))
 
 
 def _struct_format(kind: int) -> str:
@@ -144,8 +147,8 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
     def largest(name: str) -> Any:  # one number, or one per layer
         found = value(name)
-        numbers = [v for v in found if type(v) is int] if isinstance(found, list) else []
-        return max(numbers) if numbers else found
+        numbers = (v for v in as_list(found) if type(v) is int)
+        return max(numbers, default=found)
 
     rank = value("attention.kv_lora_rank")
     latent = value("attention.key_length_mla") if rank else None
@@ -186,5 +189,7 @@ def _sliding_window_fields(config: Mapping[str, Any], pattern: Any, kind: Any) -
         return {
             "layer_types": ["sliding_attention" if one else "full_attention" for one in pattern]
         }
-    every = pattern if type(pattern) is int else _WINDOW_EVERY.get(str(kind))
+    every = pattern
+    if type(every) is not int:
+        every = _WINDOW_EVERY.get(str(kind))
     return {"sliding_window_pattern": every} if every else {}

@@ -28,12 +28,11 @@ def add_host_settings(
         plan = with_executable(plan, *program)
     if entry is None:
         return plan
-    own = {setting.name for setting in plan.env}
-    added = (
+    added = [
         FlagSetting(name, value, Origin.HOST)
         for name, value in entry.env.items()
-        if name not in own
-    )
+        if name not in plan.env_texts
+    ]
     plan = replace(plan, env=(*plan.env, *added))
     if entry.run_as is None or plan.run_as not in (PROCESS, entry.run_as):
         return plan
@@ -46,10 +45,11 @@ def _run_options(entry: HostEntry) -> dict[str, str]:
     """Return the options of the entry's launcher as `LaunchPlan.run_options` stores them: {name:
     values, one per line}. The values are valid, because hosts.toml was checked when it was read."""
     word = entry.run_as or PROCESS
-    values = {name: text.splitlines() for name, text in entry.run_options.items()}
-    return {
-        name: "\n".join(map(option_of(word, name).parse, lines)) for name, lines in values.items()
-    }
+    options = {}
+    for name, text in entry.run_options.items():
+        parse = option_of(word, name).parse
+        options[name] = "\n".join(map(parse, text.splitlines()))
+    return options
 
 
 def remove_host_settings(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
@@ -79,10 +79,9 @@ def host_setting_findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator
             f"{FILE} sets the environment variables {', '.join(names)} for servers on {entry.name}",
         )
     for setting in plan.env:
-        if setting.origin is not Origin.HOST and str(setting.value) != entry.env.get(
-            setting.name, str(setting.value)
-        ):
-            value = MASK if is_secret_name(setting.name) else entry.env[setting.name]
+        other = entry.env.get(setting.name, str(setting.value))
+        if setting.origin is not Origin.HOST and str(setting.value) != other:
+            value = MASK if is_secret_name(setting.name) else other
             text = f"the plan's own value of {setting.name} is used, not {value} of {FILE}"
             yield Finding(
                 Level.INFO,

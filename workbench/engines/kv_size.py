@@ -76,10 +76,10 @@ def sequence_bytes(
     layers = [-(-one.count // pp) for one in kv]
     states = [one.state_size(rule.state_bits) / tp for one in kv]
     if rule.kind != "blocks":
-        kept = [_stored_tokens(one, length, rule) for one in kv]
-        return sum(
-            n * (t * k + state) for n, t, k, state in zip(layers, token, kept, states, strict=True)
-        )
+        total = 0.0
+        for one, count, bytes_per_token, state in zip(kv, layers, token, states, strict=True):
+            total += count * (bytes_per_token * _stored_tokens(one, length, rule) + state)
+        return total
     per_block = max(t * rule.block for t in token)
     if max(states) and per_block:  # vLLM enlarges the block of tokens until it can hold a state
         per_block *= max(1, math.ceil(max(states) / per_block))
@@ -90,7 +90,9 @@ def sequence_bytes(
     ]
     if len(kv) == 1:
         return layers[0] * blocks[0] * per_block
-    group = max(layers) if max(layers) < _MUCH_LARGER * min(layers) else min(layers)
+    group = max(layers)
+    if group >= _MUCH_LARGER * min(layers):
+        group = min(layers)
     return sum(-(-n // group) * b for n, b in zip(layers, blocks, strict=True)) * group * per_block
 
 
@@ -115,4 +117,6 @@ def _stored_tokens(one: KvLayers, length: int, rule: KvRule) -> float:
     cache."""
     if one.window is None or rule.kind == "all":
         return length
-    return length * rule.share if rule.kind == "share" else min(length, one.window + rule.in_flight)
+    if rule.kind == "share":
+        return length * rule.share
+    return min(length, one.window + rule.in_flight)

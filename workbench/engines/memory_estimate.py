@@ -80,21 +80,21 @@ def estimate_memory(
         return "CUDA_VISIBLE_DEVICES names no MIG instance of this host"
     gpus = shown
     here = Situation(plan, engine.catalog(plan.engine_version), engine, gpus)
-    facts = plan.model_facts
-    if facts is None or facts.weight_bytes is None:
-        return (facts and facts.missing) or "the size of the weights is unknown"
-    totals = [g.memory_total_bytes for g in gpus if g.memory_total_bytes]
-    if not totals:
+    facts = here.model_facts
+    if facts.weight_bytes is None:
+        return facts.missing or "the size of the weights is unknown"
+    if not here.smallest_gpu_bytes:
         return "the memory of the GPUs is unknown"
     if reason := engine.no_memory_estimate(here):
         return reason
-    total = min(totals) / GIB
+    total = here.smallest_gpu_bytes / GIB
     split = _gpus_per_replica(here)
-    weights = max(
-        0.0, facts.weight_bytes / split / GIB - (here.flag_number("cpu-offload-gb") or 0.0)
-    )
+    offloaded_gib = here.flag_number("cpu-offload-gb") or 0.0
+    weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
     need = _Need(here, total, weights, split, *_working_memory_gib(here))
-    estimate = _fill_share if engine.memory.share_flag else _estimate_with_allocated_cache
+    estimate = _estimate_with_allocated_cache
+    if engine.memory.share_flag:
+        estimate = _estimate_with_memory_share
     found = estimate(need)
     free = total if free_bytes is None else free_bytes / GIB
     if found.fits and found.used_gib_per_gpu > free + _TINY:
@@ -121,17 +121,19 @@ class _Need:
     def sequence_kv_gib(self, length: int) -> float | None:
         """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on
         one GPU. None if it is unknown."""
-        here, facts = self.here, self.here.plan.model_facts
-        if facts is None or self.why_sequence_is_unknown():
+        here, shape = self.here, self.here.model_shape
+        if self.why_sequence_is_unknown():
             return None
-        if facts.shape is None or not facts.shape.kv:
-            per_token = facts.kv_bytes_per_token
+        if not shape.kv:
+            per_token = here.model_facts.kv_bytes_per_token
             if not per_token:
                 return None
             return per_token * _kv_replication_factor(here) / self.split / GIB * length
-        tp = here.flag_count("tensor-parallel-size") if not here.engine.uses_all_gpus else 1
+        tp = 1
+        if not here.engine.uses_all_gpus:
+            tp = here.flag_count("tensor-parallel-size")
         size = sequence_bytes(
-            facts.shape.kv,
+            shape.kv,
             length,
             tp=tp,
             pp=self.split // tp,
@@ -144,22 +146,17 @@ class _Need:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
         shape = self.here.model_shape
-        if shape is None:
-            return ""
-        has_states = any(one.is_state for one in shape.kv)
-        return self.here.engine.kv_rule(self.here).no_states if has_states else shape.kv_missing
+        if any(one.is_state for one in shape.kv):
+            return self.here.engine.kv_rule(self.here).no_states
+        return shape.kv_missing
 
     def longest_sequence_tokens(self) -> int:
         """Return the length in tokens of the longest sequence that the server must be able to
         process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
         typical length."""
-        given, shape = (
-            self.here.flag_number(self.here.engine.memory.length_flag),
-            self.here.model_shape,
-        )
-        if given and given > 0:
+        if given := self.here.positive_flag_number(self.here.engine.memory.length_flag):
             return int(given)
-        return (shape and shape.max_length) or _SOME_LENGTH
+        return self.here.model_shape.max_length or _SOME_LENGTH
 
 
 def _working_memory_gib(here: Situation) -> tuple[float, str]:
@@ -171,9 +168,7 @@ def _working_memory_gib(here: Situation) -> tuple[float, str]:
         return 0.0, "activations outside that share"
     shape = here.model_shape
     assumed = f"{constant} GiB assumed for activations and graphs"
-    if shape is None or here.engine.memory.share_flag is None:
-        return constant, assumed
-    if not shape.hidden or not shape.feed_forward:
+    if here.engine.memory.share_flag is None or not shape.hidden or not shape.feed_forward:
         return constant, assumed
     tokens = here.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
     feed_forward = 2 * shape.feed_forward / here.flag_count("tensor-parallel-size")
@@ -181,7 +176,9 @@ def _working_memory_gib(here: Situation) -> tuple[float, str]:
     sequences = here.flag_number("max-num-seqs") or _SEQUENCES
     logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
-    graphs = 0.0 if here.eager_flag_set else GRAPHS_GIB
+    graphs = GRAPHS_GIB
+    if here.eager_flag_set:
+        graphs = 0.0
     basis = (
         f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} "
         "GiB estimated"
@@ -211,12 +208,14 @@ def _kv_replication_factor(here: Situation) -> float:
     return sum(_KV_BITS.get(kind, 16.0) for kind in kinds) / len(kinds) / 16
 
 
-def _fill_share(need: _Need) -> MemoryFit:
+def _estimate_with_memory_share(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     given = here.flag_number(use.share_flag)
-    share = use.default_share if given is None else given
+    share = given
+    if share is None:
+        share = use.default_share
     budget = total * share
     room = budget - weights - need.working
     if fixed := here.flag_number("kv-cache-memory-bytes"):
@@ -236,50 +235,56 @@ def _fill_share(need: _Need) -> MemoryFit:
         )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
     replicas = here.flag_count("data-parallel-size")
-    length = here.flag_number(use.length_flag)
-    each = need.sequence_kv_gib(need.longest_sequence_tokens())
-    tokens = int(room / each * need.longest_sequence_tokens()) * replicas if each else None
-    sequences, fits = None, True
-    if tokens is not None and length and length > 0:
-        whole = int(tokens / replicas // length)
-        sequences, fits = whole * replicas, whole > 0 or use.starts_with_short_cache
-    text = _kv_text(budget, total, tokens, sequences, int(length or 0))
+    length = here.positive_flag_number(use.length_flag)
+    tokens = sequences = None
+    fits = True
+    if each := need.sequence_kv_gib(need.longest_sequence_tokens()):
+        tokens = int(room / each * need.longest_sequence_tokens()) * replicas
+        if length:
+            whole = int(tokens / replicas // length)
+            sequences, fits = whole * replicas, whole > 0 or use.starts_with_short_cache
+    text = _kv_text(budget, total, tokens, sequences, int(length))
     return MemoryFit(budget, total, weights, tokens, sequences, fits, text, basis + _kv_basis(need))
 
 
 def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
-    # else the slots divide the cache
-    length = here.flag_number(use.length_flag)
-    sizes = (here.flag_number(flag) for flag in use.cache_size_flags)
-    size = next(filter(None, sizes), None)
-    known = int(size) if size and size > 0 else None
-    kv = sequences = None
+    # without a limit of the length, the slots divide the cache
+    length = here.positive_flag_number(use.length_flag)
+    size = next(filter(None, map(here.flag_number, use.cache_size_flags)), 0.0)
+    known = kv = sequences = None
+    if size > 0:
+        known = int(size)
     if known:
         kv = need.sequence_kv_gib(known)
-        sequences = int(known // length) if length and length > 0 else None
+        if length:
+            sequences = int(known // length)
     used = weights + (kv or 0.0) + need.working
     fits = used <= total
     basis = f"{_weights_basis(weights, need.split)}; {need.working_basis}{_kv_basis(need)}"
+    text = f"est. does not fit: {used:.1f} of {total:.1f} GiB per GPU"
     if fits:
-        shown = None if kv is None else known
-        text = _kv_text(used, total, shown, sequences, int(length or 0))
-    else:
-        text = f"est. does not fit: {used:.1f} of {total:.1f} GiB per GPU"
+        shown = known if kv is not None else None
+        text = _kv_text(used, total, shown, sequences, int(length))
     return MemoryFit(used, total, weights, known, sequences, fits, text, basis)
 
 
 def _weights_basis(weights: float, split: int) -> str:
-    return f"weights {weights:.1f} GiB per GPU" + (f" (split over {split})" if split > 1 else "")
+    basis = f"weights {weights:.1f} GiB per GPU"
+    if split > 1:
+        basis += f" (split over {split})"
+    return basis
 
 
 def _kv_basis(need: _Need) -> str:
     length = max(1, need.longest_sequence_tokens())  # a plan may ask for half a token
     sequence = need.sequence_kv_gib(length)
     if sequence is None:
-        why = need.why_sequence_is_unknown()
-        return f"; KV cache size per token is unknown{f': {why}' if why else ''}"
+        text = "; KV cache size per token is unknown"
+        if why := need.why_sequence_is_unknown():
+            text += f": {why}"
+        return text
     kib = sequence * 2**20 / length
     return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_replication_factor(need.here):g} bits"
 

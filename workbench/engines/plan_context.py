@@ -90,6 +90,10 @@ class Situation:
             return None
         return number if math.isfinite(number) else None
 
+    def positive_flag_number(self, name: str | None) -> float:
+        """Return the value of a flag as a number above 0; 0 if it is no such number."""
+        return max(0.0, self.flag_number(name) or 0.0)
+
     def given_number(self, name: str | None) -> float | None:
         """Return the number that the plan itself gives a flag. None if it does not set the flag."""
         return None if self.plan.flag(name or "") is None else self.flag_number(name)
@@ -125,9 +129,9 @@ class Situation:
         return self.model_facts.weight_bytes
 
     @property
-    def model_shape(self) -> ModelShape | None:
-        """The shape of the model; None if it is unknown."""
-        return self.model_facts.shape
+    def model_shape(self) -> ModelShape:
+        """The shape of the model; all of its sizes unknown if nothing is known of it."""
+        return self.model_facts.shape or ModelShape()
 
     @property
     def computes_on_cpu(self) -> bool:

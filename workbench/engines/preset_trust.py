@@ -151,12 +151,9 @@ def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[For
     yield from powers.values()
     for name, value in options.items():
         option = known.get(name)
-        if (
-            f"run-as.{name}" not in powers
-            and option is not None
-            and option.foreign
-            and value != option.default
-        ):
+        if option is None or f"run-as.{name}" in powers:
+            continue
+        if option.foreign and value != option.default:
             text = f"{run_as}, {name}: {option.foreign}: {_value_text(name, value)}"
             yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
 
@@ -179,7 +176,9 @@ def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
 
     usual = registry.get_engine(plan.engine)
     repository = (plan.image or "").partition("@")[0].removeprefix("docker.io/")
-    if plan.image and runs_image(plan.run_as) and repository.partition(":")[0] != usual.image:
+    if not plan.image or not runs_image(plan.run_as):
+        return
+    if repository.partition(":")[0] != usual.image:
         text = f"{_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"
         yield ForeignPart("preset.unusual-image", "image", plan.image, text)
 
@@ -187,16 +186,12 @@ def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
 def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
     """Yield the environment variables that make programs load other code, point elsewhere, set such
     a flag, or are unknown to Workbench."""
-    flag_of = {
-        spec.env: spec.name
-        for spec in registry.get_engine(engine).catalog().flags.values()
-        if spec.env
-    }
+    catalog = registry.get_engine(engine).catalog()
+    flag_of = {spec.env: spec.name for spec in catalog.flags.values()}
     for name, value in env.items():
-        if name in flag_of:  # has the effect of the flag
-            yield from (
-                replace(part, name=name) for part in foreign_flags(engine, {flag_of[name]: value})
-            )
+        if flag := flag_of.get(name):  # has the effect of the flag
+            for part in foreign_flags(engine, {flag: value}):
+                yield replace(part, name=name)
         elif found := _foreign_variable(name, value):
             code, says = found
             yield ForeignPart(code, name, str(value), f"{name} {says}: {_value_text(name, value)}")
@@ -209,8 +204,9 @@ def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
     if upper in _HIJACK or upper.startswith(_HIJACK_PREFIXES) or upper.endswith(_HIJACK_ENDS):
         return "preset.hijacks-execution", "makes programs load or run other code"
     if upper in _POINTERS or _POINTER_ENDS.fullmatch(upper[upper.rfind("_") :]):
-        says = "selects a program, a library or the source of downloads"
-        return None if value in _POINTS_NOWHERE else ("preset.points-elsewhere", says)
+        if value in _POINTS_NOWHERE:
+            return None
+        return "preset.points-elsewhere", "selects a program, a library or the source of downloads"
     if not _TUNING.fullmatch(upper):
         return "preset.unknown", "is a variable that Workbench does not know"
     if not _reaches_outside(value):
@@ -272,17 +268,17 @@ def _runs_code(name: str, value: Any) -> bool:
     name, value = name.replace("_", "-").lower(), _parse_json(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
-    return isinstance(value, Mapping) and any(
-        _runs_code(str(key), inner) for key, inner in value.items()
-    )
+    if not isinstance(value, Mapping):
+        return False
+    return any(_runs_code(str(key), inner) for key, inner in value.items())
 
 
 def _reaches_outside(value: Any) -> bool:
     value = _parse_json(value)
     if isinstance(value, Mapping):
-        return any(_reaches_outside(inner) for inner in value.values())
+        value = list(value.values())
     if isinstance(value, list | tuple):
-        return any(_reaches_outside(inner) for inner in value)
+        return any(map(_reaches_outside, value))
     return isinstance(value, str) and _REACHES.fullmatch(value.strip()) is not None
 
 
@@ -296,20 +292,18 @@ def _parse_json(value: Any) -> Any:
 def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
     """Return the parts of the plan that may run foreign code. Flags, variables and programs count
     only if the preset set them; with `edited`, also if the user did."""
-    chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
+    chosen = {Origin.PRESET}
+    if edited:
+        chosen.add(Origin.EDITED)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
-    named = plan.executable if edited or plan.executable_from == "preset" else ()
-    programs = (
-        replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named)
-    )
-    runs = foreign_run_options(plan.run_as, plan.run_options)
-    found: list[ForeignPart] = [
-        *programs,
-        *foreign_workdir(plan.engine, plan.workdir),
-        *runs,
-        *foreign_image(plan),
-    ]
+    found: list[ForeignPart] = []
+    if edited or plan.executable_from == "preset":
+        for part in foreign_executable(plan.engine, plan.executable):
+            found.append(replace(part, about=plan.workdir or ""))
+    found += foreign_workdir(plan.engine, plan.workdir)
+    found += foreign_run_options(plan.run_as, plan.run_options)
+    found += foreign_image(plan)
     for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
         found += [
             *foreign_env(plan.engine, its_env),
@@ -324,19 +318,18 @@ def untrusted_parts(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPa
     that may run foreign code, any other plan only to options that let the server control its host.
     """
     known = frozenset(trusted)
-    found = (
-        foreign_parts(plan)
-        if plan.stranger
-        else powerful_run_options(plan.run_as, plan.run_options)
-    )
+    found: Iterable[ForeignPart] = powerful_run_options(plan.run_as, plan.run_options)
+    if plan.stranger:
+        found = foreign_parts(plan)
     return tuple(part for part in found if part.digest not in known)
 
 
 def _value_text(name: str, value: Any) -> str:
-    value = mask_data(value, name)
-    return _shorten(value if isinstance(value, str) else str(value))
+    return _shorten(str(mask_data(value, name)))
 
 
 def _shorten(text: str) -> str:
     text = mask_text(text)
-    return text if len(text) <= 120 else f"{text[:120]}…"
+    if len(text) > 120:
+        return f"{text[:120]}…"
+    return text

@@ -4,6 +4,7 @@ nearest to a result."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +88,18 @@ class Reference:
         bandwidth sets. If the source gives a range, its highest speed counts. None if the speed or
         the limit is unknown."""
         limit = self.limit_tok_s
-        return self.tok_s[1] / limit if limit and self.tok_s else None
+        if not limit or not self.tok_s:
+            return None
+        return self.tok_s[1] / limit
 
     @property
     def setup_text(self) -> str:
         """The published setup as text: model, quantization, engine, GPUs, streams and
         speculation."""
         known = self.type
-        card = known.nvml_names[0].removeprefix("NVIDIA ") if known else "GPU"
+        card = "GPU"
+        if known is not None:
+            card = known.nvml_names[0].removeprefix("NVIDIA ")
         parts = [f"{self.model} {self.quantization}", self.engine, f"{self.gpus} x {card}"]
         if self.eager:
             parts.insert(2, "eager")
@@ -132,47 +137,54 @@ def nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
     number is the same. None if nobody has published a speed of this setup. A source that does not
     name its GPU counts for every GPU."""
     names = setup.gpu_names
-    wanted = _model_name_words(setup.model)
-    if not names or not wanted:
+    words = _model_name_words(setup.model)
+    if not names or not words:
         return None
-    known = find_gpu_type(names[0])
-    gpus = (None, known.id) if known else (None,)
-    load = (setup.engine, _quantization_in(setup.quantization or setup.model), len(names))
-    modes = (setup.speculative, setup.eager)
+    quantization = _quantization_in(setup.quantization or setup.model)
+    wanted = (words, setup.engine, quantization, len(names), setup.speculative, setup.eager)
+    gpus = (None, getattr(find_gpu_type(names[0]), "id", None))
     near = []
     for one in all_references():
-        same_load = (one.engine, _quantization_in(one.quantization), one.gpus) == load
-        same_modes = (one.speculative, one.eager) == modes
+        published = (
+            _model_name_words(one.model),
+            one.engine,
+            _quantization_in(one.quantization),
+            one.gpus,
+            one.speculative,
+            one.eager,
+        )
         same_sizes = setup.parallel in (None, one.sizes)
-        same_model = _model_name_words(one.model) == wanted
-        if same_load and same_modes and same_sizes and same_model and one.gpu in gpus:
+        if published == wanted and same_sizes and one.gpu in gpus:
             near.append(one)
     if not near:
         return None
-    found = min(near, key=lambda one: abs(one.streams - setup.streams))
-    return found, found.streams == setup.streams
+    nearest = min(near, key=lambda one: abs(one.streams - setup.streams))
+    return nearest, nearest.streams == setup.streams
 
 
 def _setup_of(result: BenchResult) -> Setup:
     conditions = result.conditions
-    flags = conditions.flags
-    engine = registry.find_engine(conditions.engine or "")
-    eager = engine is not None and flags.get(engine.eager_flag or "") is True
-    sizes = tuple(_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
-    return Setup(
+    setup = Setup(
         model=conditions.model,
-        engine=engine.title if engine is not None else "",
+        engine="",
         quantization=conditions.quantization or None,
         gpu_names=tuple(str(gpu.get("name") or "") for gpu in conditions.gpus),
-        parallel=None if engine is None or engine.uses_all_gpus else sizes,
+        parallel=None,
         streams=result.spec.concurrency,
         speculative="speculation" in conditions.ceiling_basis,
-        eager=eager,
+        eager=False,
     )
+    engine, flags = registry.find_engine(conditions.engine), conditions.flags
+    if engine is None:
+        return setup
+    if not engine.uses_all_gpus:
+        sizes = tuple(_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
+        setup = replace(setup, parallel=sizes)
+    return replace(setup, engine=engine.title, eager=flags.get(engine.eager_flag or "") is True)
 
 
 def _parallel_size(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+    return value if type(value) is int and value > 0 else 1
 
 
 def nearest_reference_text(result: BenchResult) -> str | None:
@@ -190,12 +202,15 @@ def nearest_reference_text(result: BenchResult) -> str | None:
     else:
         low, high = one.tok_s
         of, measured = "per stream", summary.per_stream_tok_s
-    speed = four_digits(low) if low == high else f"{four_digits(low)} to {four_digits(high)}"
+    speed = four_digits(low)
+    if low != high:
+        speed += f" to {four_digits(high)}"
     text = f"{speed} tok/s {of}: {one.setup_text} ({one.kind}, {one.source})"
     if same and measured is not None and high:
         return f"{text}; {_comparison_with_range(measured, low, high)}"
-    fraction = one.speed_fraction_of_limit
-    return f"{text}; that is {100 * fraction:.0f} % of its limit" if fraction else text
+    if fraction := one.speed_fraction_of_limit:
+        text += f"; that is {100 * fraction:.0f} % of its limit"
+    return text
 
 
 def _comparison_with_range(measured: float, low: float, high: float) -> str:
@@ -213,18 +228,16 @@ def _model_name_words(model: str) -> frozenset[str]:
     """Return the words of a model's name in lower case, without the organization, quantization and
     file format."""
     name = model.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
-    return frozenset(
-        word
-        for word in re.split(r"[-_ ]", name)
-        if word and word not in _SUFFIXES and not _BITS_PER_WEIGHT.fullmatch(word)
-    )
+    words = set(re.split(r"[-_ ]", name)) - _SUFFIXES - {""}
+    return frozenset(word for word in words if not _BITS_PER_WEIGHT.fullmatch(word))
 
 
 def _quantization_in(text: str) -> str:
     """Return the quantization that `text` names, in a form for comparisons: all 4-bit integer
     methods become "INT4". "BF16" if `text` names no quantization."""
     upper = text.upper()
-    named = name_of(text) or next(
-        (n for n in (*BITS, "INT4", "EXL", "GGUF", "IQ2") if n in upper), "BF16"
-    )
+    named = name_of(text)
+    if named is None:
+        known = (name for name in (*BITS, "INT4", "EXL", "GGUF", "IQ2") if name in upper)
+        named = next(known, "BF16")
     return "INT4" if named in _FOUR_BITS else named

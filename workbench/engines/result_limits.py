@@ -34,11 +34,12 @@ def pct_of_speed_limit(result: BenchResult) -> float | None:
     conditions, summary = result.conditions, result.summary
     limit, measured = conditions.ceiling_tok_s, summary.per_stream_tok_s
     if result.spec.concurrency > 1:
-        limit, measured = (
-            None if result.spec.has_schedule else conditions.ceiling_total_tok_s,
-            summary.output_tok_s,
-        )
-    return 100 * measured / limit if limit and measured is not None else None
+        limit, measured = conditions.ceiling_total_tok_s, summary.output_tok_s
+        if result.spec.has_schedule:
+            return None
+    if not limit or measured is None:
+        return None
+    return 100 * measured / limit
 
 
 def compare_with_limit(result: BenchResult) -> str | None:
@@ -63,7 +64,9 @@ def compare_with_total_limit(result: BenchResult) -> str | None:
     if result.conditions.ceiling_total_bound == "compute":
         bound = "computing"
     routed = _limit_is_expectation(result)
-    label = f"{bound}, expected at uniform routing" if routed else bound
+    label = bound
+    if routed:
+        label += ", expected at uniform routing"
     what = f"tok/s for {streams} streams together ({label})"
     return _share_of_limit_text(result.summary.output_tok_s, limit, what, routed)
 
@@ -72,9 +75,10 @@ def _limit_is_expectation(result: BenchResult) -> bool:
     """Return whether the limit of all streams is an expectation: each token of a model with experts
     reads some of them, and how many different ones a step reads depends on the text."""
     model = result.conditions.model_facts
-    parts = weight_parts_of(model) if model is not None else None
-    memory = result.conditions.ceiling_total_bound != "compute"
-    return memory and parts is not None and bool(parts.experts)
+    if model is None or result.conditions.ceiling_total_bound == "compute":
+        return False
+    parts = weight_parts_of(model)
+    return parts is not None and parts.experts > 0
 
 
 def _share_of_limit_text(

@@ -108,7 +108,9 @@ def memory_bandwidth_of(gpu: GpuInfo | str) -> Bandwidth | str:
             f"memory bandwidth of {name or 'this GPU'} is unknown: NVML does not report it, "
             "no table lists it"
         )
-    unified = ", memory shared with the CPU" if known.unified_memory else ""
+    unified = ""
+    if known.unified_memory:
+        unified = ", memory shared with the CPU"
     basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
     return Bandwidth(known.bandwidth_gbs, basis, sources)
 
@@ -158,9 +160,9 @@ def speed_limits(
     load = load or Load()
     kv = _kv_bytes_per_step(model, load, tp)
     gb = (model.bytes_per_token + kv) / 1e9
-    replicas = [known[i : i + tp * pp] for i in range(0, len(known), tp * pp)]
+    gbs = [bandwidth.nominal_gbs for bandwidth in known]
     nominal = [
-        _replica_bandwidth_gbs([b.nominal_gbs for b in replica], tp, pp) for replica in replicas
+        _replica_bandwidth_gbs(gbs[i : i + tp * pp], tp, pp) for i in range(0, len(gbs), tp * pp)
     ]
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
     share, label = _memory_clock_fraction(gpus[: len(known)], memory_mhz) or (1.0, fastest)
@@ -187,10 +189,13 @@ def speed_limits(
 def _kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
     """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs
     of a replica. A KV head with copies on several GPUs counts once for each copy."""
-    if model.shape and model.shape.kv:
-        copies = [(one, max(1, tp / one.heads)) for one in model.shape.kv]
-        return sum(read_bytes((one,), load.context_tokens, load.kv_bits) * n for one, n in copies)
-    return load.context_tokens * (model.kv_bytes_per_token or 0) * load.kv_bits / 16
+    if not model.shape or not model.shape.kv:
+        return load.context_tokens * (model.kv_bytes_per_token or 0) * load.kv_bits / 16
+    total = 0.0
+    for layers in model.shape.kv:
+        copies = max(1, tp / layers.heads)
+        total += read_bytes((layers,), load.context_tokens, load.kv_bits) * copies
+    return total
 
 
 def _total_limit(
@@ -215,13 +220,17 @@ def _compute_limit(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | 
     """Return the limit in tok/s that the dense tensor throughput of all GPUs sets, in the fastest
     format that the model's weights allow. None if it is unknown."""
     parts, flops = weight_parts_of(model), 0.0
+    if parts is None:
+        return None
     kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
     for known in map(_type_of_gpu, gpus):
-        tflops = known and (known.tflops.get(kind) or known.tflops.get("bf16"))
-        if not parts or not tflops:
+        if known is None:
+            return None
+        tflops = known.tflops.get(kind) or known.tflops.get("bf16")
+        if not tflops:
             return None
         flops += tflops * 1e12
-    return flops / (2 * parts.active_weights) if parts else None
+    return flops / (2 * parts.active_weights)
 
 
 def _all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
@@ -249,8 +258,11 @@ def _memory_clock_fraction(
     """Return (memory clock under load divided by the maximum clock, text about both clocks). None
     if the memory clock was at its maximum or is unknown."""
     maxima = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
-    highest = maxima.pop() if len(maxima) == 1 else None
-    if not highest or not memory_mhz or memory_mhz >= _FULL_CLOCK * highest:
+    if len(maxima) != 1 or not memory_mhz:
+        return None
+    highest = maxima.pop()
+    if not highest or memory_mhz >= _FULL_CLOCK * highest:
+        return None
         return None
     return memory_mhz / highest, (
         f"at the memory clock under load, {memory_mhz:,.0f} of {highest:,} MHz"

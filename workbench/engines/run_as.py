@@ -71,7 +71,9 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
 def _origin_of_value(edited: bool, value: str | None) -> Origin:
     if value is None:
         return Origin.DEFAULT
-    return Origin.EDITED if edited else Origin.PRESET
+    if edited:
+        return Origin.EDITED
+    return Origin.PRESET
 
 
 def _flag_spec_of_option(option: RunOption) -> FlagSpec:

@@ -45,16 +45,14 @@ def name_of(quantization: str | None) -> str | None:
     """Return the key in `BITS` for the name of a quantization method, such as "AWQ" for
     "awq_marlin". None for an unknown method."""
     word = (quantization or "").lower().removesuffix("_marlin").removesuffix("-int4").strip()
-    if word in ("", "bfloat16", "float16", "bf16", "fp16", "torch.bfloat16", "torch.float16"):
-        return "BF16" if word else None
-    return next(
-        (
-            name
-            for key, name in _METHODS.items()
-            if word == key or word.startswith((f"{key} ", f"{key}_"))
-        ),
-        None,
-    )
+    if not word:
+        return None
+    if word in ("bfloat16", "float16", "bf16", "fp16", "torch.bfloat16", "torch.float16"):
+        return "BF16"
+    for key, name in _METHODS.items():
+        if word == key or word.startswith((f"{key} ", f"{key}_")):
+            return name
+    return None
 
 
 def bits_of(config: Mapping[str, Any]) -> float:
@@ -63,14 +61,17 @@ def bits_of(config: Mapping[str, Any]) -> float:
     method = str(config.get("quant_method") or "").lower()
     bits, group = config.get("bits"), config.get("group_size")
     if method in ("awq", "gptq") and type(bits) is int and 1 <= bits <= 16:
-        size = group if type(group) is int and 1 <= group <= 2**16 else GROUP
-        return bits + (16 + bits) / size
+        if type(group) is not int or not 1 <= group <= 2**16:
+            group = GROUP
+        return bits + (16 + bits) / group
     text = str(config.get("quant_algo") or config.get("format") or "").lower()
     if "nvfp4" in text:
         return BITS["NVFP4"]
     if method == "compressed-tensors" and "pack-quantized" in text:
         return BITS["AWQ"]
-    return BITS[name_of(method) or "FP8"] if method else 16.0
+    if not method:
+        return 16.0
+    return BITS[name_of(method) or "FP8"]
 
 
 def token_bytes(
@@ -80,7 +81,9 @@ def token_bytes(
     the experts that the token uses, and the output matrix. `bits` are the bits per weight,
     `expert_bits` those of the experts (None: as `bits`), and `head_bits` those of the output
     matrix."""
-    experts = parts.experts * parts.expert_share * (bits if expert_bits is None else expert_bits)
+    if expert_bits is None:
+        expert_bits = bits
+    experts = parts.experts * parts.expert_share * expert_bits
     return (parts.dense * bits + experts + parts.output_matrix_weights * head_bits) / 8
 
 

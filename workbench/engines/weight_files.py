@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import WeightParts
+from workbench.model.untrusted_text import as_list, as_table
 
 _BITS_OF_UNQUANTIZED = {
     "F64": 64,
@@ -65,27 +67,25 @@ def tensors_in_header(header: str) -> list[Tensor]:
         document = json.loads(header)
     except (ValueError, RecursionError):
         return []
-    if not isinstance(document, Mapping):
-        return []
-    entries = [(name, entry) for name, entry in document.items() if isinstance(entry, Mapping)]
-    tensors = [_tensor_of_entry(name, entry) for name, entry in entries]
-    return [tensor for tensor in tensors if tensor]
+    tensors = (
+        _tensor_of_entry(name, as_table(entry)) for name, entry in as_table(document).items()
+    )
+    return list(filter(None, tensors))
 
 
 def _tensor_of_entry(name: str, entry: Mapping[str, Any]) -> Tensor | None:
-    where = entry.get("data_offsets")
-    if (
-        not isinstance(where, list)
-        or len(where) != 2
-        or not all(type(v) is int and 0 <= v < _LARGEST for v in where)
-    ):
+    begin_and_end = as_list(entry.get("data_offsets"))
+    if not all(type(v) is int and 0 <= v < _LARGEST for v in begin_and_end):
         return None
-    size = where[1] - where[0]
+    if len(begin_and_end) != 2:
+        return None
+    size = begin_and_end[1] - begin_and_end[0]
     bits = _BITS_OF_UNQUANTIZED.get(str(entry.get("dtype")))
     if size <= 0:
         return None
-    values = size * 8 // bits if bits else None
-    return Tensor(name, size, values)
+    if bits is None:
+        return Tensor(name, size)
+    return Tensor(name, size, size * 8 // bits)
 
 
 def weights_of(
@@ -95,16 +95,19 @@ def weights_of(
     weight in tensors that pack several weights into one number, `expert_share` the share of the
     experts that a token uses, and `layers` the number of layers, after which a draft head may
     follow. None without tensors, or if the share of existing experts is unknown."""
-    sizes: dict[str, float] = {}
-    counts: dict[str, float] = {}
+    sizes: defaultdict[str, float] = defaultdict(float)
+    counts: defaultdict[str, float] = defaultdict(float)
     for tensor in tensors:
-        part = _weight_part_of(tensor.name, layers)
-        weights = tensor.bytes * 8 / packed_bits if tensor.weights is None else tensor.weights
-        sizes[part] = sizes.get(part, 0.0) + tensor.bytes
-        counts[part] = counts.get(part, 0.0) + weights
-    if not sizes or (expert_share is None and "experts" in sizes):
+        part, weights = _weight_part_of(tensor.name, layers), tensor.weights
+        sizes[part] += tensor.bytes
+        counts[part] += tensor.bytes * 8 / packed_bits if weights is None else weights
+    share = 1.0
+    if expert_share is not None:
+        share = expert_share
+    elif "experts" in sizes:
         return None
-    share = 1.0 if expert_share is None else expert_share
+    if not sizes:
+        return None
     read = sizes.get("dense", 0.0) + share * sizes.get("experts", 0.0)
     read += sizes.get("head") or sizes.get("embedding", 0.0)
     return FileWeights(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev, variance
+from statistics import fmean, median, stdev, variance
 
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
@@ -71,6 +71,22 @@ def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
         return None
     squares = sum((len(runs) - 1) * variance(runs) for runs in several)
     return 100 * math.sqrt(squares / sum(len(runs) - 1 for runs in several))
+
+
+def runs_disagree(runs: Sequence[float], run_pct: float | None) -> bool:
+    """Return whether the runs of one server differ by more than chance explains, so that one of them
+    was cold or disturbed. `runs` are logarithms, and `run_pct` is the measured spread between the runs
+    of one server, which counts if it is larger than the assumed one."""
+    if len(runs) < 2:
+        return False
+    spread = max(Noise().run_pct, run_pct or 0.0) / 100
+    return max(runs) - min(runs) > SURE_STANDARD_DEVIATIONS * math.sqrt(2) * spread
+
+
+def index_of_outlier(runs: Sequence[float]) -> int:
+    """Return the index of the run that is furthest from the median of the runs."""
+    middle = median(runs)
+    return max(range(len(runs)), key=lambda index: abs(runs[index] - middle))
 
 
 def combine_noise(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:

@@ -16,9 +16,11 @@ from workbench.bench.tune_race import (
     entries_of_second_block,
     entry_for_final,
     findable_gain_pct,
+    index_of_outlier,
     mean_gains,
     race_size,
     run_noise_pct,
+    runs_disagree,
     simulate_tune,
 )
 from workbench.model.errors import InputError
@@ -85,6 +87,15 @@ def test_the_noise_of_a_tune_is_measured_from_its_own_runs() -> None:
     assert with_runs is not None and with_runs.run_pct == 0.0
     assert with_runs.server_pct > measured.server_pct  # that of the runs is in it
     assert combine_noise(50.0, ratios) == Noise(0.0, 50.0)
+
+
+def test_runs_of_one_server_disagree_only_beyond_chance() -> None:
+    rng = random.Random(3)
+    calm = [[rng.gauss(5, 0.01), rng.gauss(5, 0.01)] for _ in range(2_000)]
+    assert sum(runs_disagree(runs, None) for runs in calm) <= 2
+    assert runs_disagree([5.0, 4.7], None) and not runs_disagree([5.0], None)
+    assert not runs_disagree([5.0, 4.7], 10.0), "the runs of all servers differ as much here"
+    assert index_of_outlier([5.0, 4.7, 5.01]) == 1 and index_of_outlier([5.0, 5.3, 4.99]) == 1
 
 
 def test_nothing_meets_the_start_preset_if_nothing_was_faster() -> None:

@@ -99,6 +99,19 @@ class Server:
         return replace(plain, spec=replace(plain.spec, seed=seed), summary=summary)
 
 
+class ColdServer(Server):
+    """A server whose first run of a race is slower by a factor: cold, or disturbed by a neighbour."""
+
+    def __init__(self, tok_s: float, *, slower: float) -> None:
+        super().__init__(tok_s)
+        self.warm_tok_s, self.slower, self.runs = tok_s, slower, 0
+
+    def result(self, seed: int, number: int) -> BenchResult:
+        self.runs += 1
+        self.tok_s = self.warm_tok_s / self.slower if self.runs == 1 else self.warm_tok_s
+        return super().result(seed, number)
+
+
 class Raced:
     """A tune on servers that `servers` describes by their changes. `ends_after` is the number of
     starts after which the time limit is reached."""
@@ -311,6 +324,38 @@ def test_the_best_is_proven_and_the_log_says_why_the_others_left() -> None:
     # before its process, the file names the server: a killed tune would take it for one of the user
     assert raced.named == [f"run-{n}" for n in range(1, len(raced.started) + 1)]
     assert (found.server, found.starting) == (None, None)
+
+
+def test_one_slow_run_takes_no_candidate_out_of_the_race() -> None:
+    fast = ColdServer(130, slower=4.0)
+    raced = Raced({(): Server(), (EIGHT,): fast, (FOUR,): Server(115), (ASYNC,): Server(110)})
+    sweep = raced.ended()
+    assert raced.saved[0][0] == (EIGHT,), sweep.notes
+    assert any("so one more decides" in note for note in sweep.notes)
+    point = next(one for one in sweep.points if one.label == point_label(1, (EIGHT,)))
+    assert point.tok_s == pytest.approx(130, rel=0.02) and len(point.result_ids) == 2
+
+
+def test_a_slow_first_run_of_the_start_preset_makes_no_winner() -> None:
+    start = ColdServer(100, slower=4.0)
+    raced = Raced({(): start, (EIGHT,): Server(100), (FOUR,): Server(99)})
+    sweep = raced.ended()
+    assert not raced.saved and sweep.points[0].tok_s == pytest.approx(100, rel=0.02)
+
+
+def test_a_server_that_ends_before_the_deciding_run_is_out_with_the_reason() -> None:
+    raced = Raced({(): Server(), (EIGHT,): ColdServer(130, slower=4.0), (FOUR,): Server(115)})
+    bench = raced.session.sweeps._parts.bench
+
+    async def measure(run_id: str, *, seed: int, **rest: Any) -> int:
+        if raced.started[-1] == (EIGHT,) and raced.servers[(EIGHT,)].runs == 2:  # type: ignore[attr-defined]
+            raise BenchError("the server has ended")
+        return await raced._bench(run_id, seed=seed, **rest)
+
+    bench.run_on = measure  # type: ignore[method-assign,assignment]
+    sweep = raced.ended()
+    assert any("out, the server has ended" in note for note in sweep.notes), sweep.notes
+    assert raced.saved[0][0] == (FOUR,)
 
 
 def test_a_final_without_a_verdict_fails_the_tune_and_is_carried_out_when_it_resumes() -> None:

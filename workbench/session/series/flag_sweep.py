@@ -24,6 +24,7 @@ from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
     from workbench.model.experiment import Experiment
     from workbench.model.server_run import ServerStatus
     from workbench.model.sweep import SweepPoint
@@ -147,10 +148,16 @@ class FlagSweep(SweepDesign):
         except WorkbenchError as error:
             await self.progress.mark_point_failed(run, f"not started: {error.message}")
         else:
-            await self.progress.measure_point(run, lambda: self.result_of(run_id, run), self.runs)
+            await self.measure_server(run_id, run)
             await self.progress.save()
         finally:
             await self._end_server()
+
+    async def measure_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
+        """Measure a point on its server, and return the results; () if a run raised an error."""
+        return await self.progress.measure_point(
+            run, lambda: self.result_of(run_id, run), self.runs
+        )
 
     async def result_of(self, run_id: str, run: int) -> int:
         """Benchmark the server of a point, and return the id of the result."""

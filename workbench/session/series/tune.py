@@ -20,7 +20,7 @@ from workbench.bench.tune_race import START, Noise
 from workbench.model import tune
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
-from workbench.model.errors import BenchError, PresetError, SettingsError, WorkbenchError
+from workbench.model.errors import BenchError, HostError, PresetError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, RunState
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
@@ -46,6 +46,7 @@ from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.confirmation import check_ended, confirm_value
 from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, changes_answers
+from workbench.session.series.sweep_progress import point_values
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
@@ -240,6 +241,35 @@ class Tune(FlagSweep):
         if self._spec.goal != tune.USERS or not served:
             return self.bench
         return {**self.bench, "concurrency": max(1, round(served))}
+
+    async def measure_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
+        """Measure a point on its server. If its runs differ by more than chance explains, a further
+        run shows which of them was cold or disturbed, and that one does not count: a candidate never
+        leaves the race for it."""
+        found = await super().measure_server(run_id, run)
+        runs = self._log_values_of_runs(found)
+        point = self.progress.sweep.points[run]
+        if point.state != PointState.DONE or not tune_race.runs_disagree(runs, self._run_noise_pct):
+            return found
+        block, entry = entry_of_point_label(point.label)
+        apart_pct = 100 * math.expm1(max(runs) - min(runs))
+        self.progress.add_note(
+            f"{block}: {changes_text(entry)}: its runs differ by {apart_pct:.0f} %, so one more decides"
+        )
+        try:
+            one_more = await self.progress.run_once(run, lambda: self.result_of(run_id, run))
+        except (BenchCancelled, HostError):
+            raise
+        except WorkbenchError as error:
+            await self.progress.mark_point_failed(run, error.message)
+            return ()
+        found = [*found, one_more]
+        runs = self._log_values_of_runs(found)
+        if len(runs) == len(found):
+            left_out = found.pop(tune_race.index_of_outlier(runs))
+            self.progress.add_note(f"{block}: {changes_text(entry)}: #{left_out.id} does not count")
+        self.progress.change_point(run, **point_values(found))
+        return found
 
     async def result_of(self, run_id: str, run: int) -> int:
         if self._spec.goal != tune.USERS:
@@ -621,15 +651,19 @@ class Tune(FlagSweep):
 
     async def _read_noise(self) -> None:
         """Read how the runs of one server differed, from the results of the race."""
-        name, _, part = self._tune_goal.metric.partition(".")
         servers = []
         for point in self.progress.sweep.points:
             of_one = [await self.parts.results.get(number) for number in point.result_ids]
-            values = [getattr(result.summary, name) for result in of_one]
-            if part:
-                values = [getattr(value, part) if value is not None else None for value in values]
-            servers.append([math.log(value) for value in values if value])
+            servers.append(self._log_values_of_runs(of_one))
         self._run_noise_pct = tune_race.run_noise_pct(servers)
+
+    def _log_values_of_runs(self, results: Sequence[BenchResult]) -> list[float]:
+        """Return the logarithms of what the goal measures, of the results that have it."""
+        name, _, part = self._tune_goal.metric.partition(".")
+        values = [getattr(result.summary, name) for result in results]
+        if part:
+            values = [getattr(value, part) if value is not None else None for value in values]
+        return [math.log(value) for value in values if value]
 
     def _measured_race_size(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the

@@ -17,9 +17,10 @@ What a random or tiny model must not be blamed for, `judge_probe` cannot know: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.answer_text import PROMPT_CUT as PROMPT_CUT
@@ -45,7 +46,7 @@ from workbench.model.answer_words import (
     why_words_are_unordered,
     why_words_are_unrelated,
 )
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, error_if
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import NAME_CHARS, as_list, as_table, clean_text
 
@@ -84,6 +85,8 @@ _TOPICS = (
     "how glass is made",
 )
 CODE_WORDS = tuple(_WORDS.split())
+
+_CALLS = ("tool_calls", "function_call")  # fields of a reply
 
 # plain sentences with no code word in them; a tokenizer makes about one token of each word
 _FILLER = (
@@ -146,7 +149,9 @@ def weights_without_language(plan: LaunchPlan) -> str:
     must be."""
     if plan.flag("load-format") == _RANDOM_WEIGHTS:
         return "its weights are random (load-format dummy)"
-    size = plan.model_facts.weight_bytes if plan.model_facts else None
+    if plan.model_facts is None:
+        return ""
+    size = plan.model_facts.weight_bytes
     if size is not None and size < _TINY_BYTES:
         return f"its weights have only {size / 1e6:.0f} MB"
     return ""
@@ -208,9 +213,10 @@ def read_answer(body: Any, prompt: str = "") -> Answer | None:
     if not isinstance(choice, dict):
         return None
     message = choice.get("message")
-    message = message if isinstance(message, dict) else choice
+    if not isinstance(message, dict):
+        message = choice
     text = _message_text(message, "content", "text", "refusal")
-    if not text and (message.get("tool_calls") or message.get("function_call")):
+    if not text and any(map(message.get, _CALLS)):
         text = TOOL_CALL
     usage = body.get("usage")
     return Answer(
@@ -225,10 +231,12 @@ def read_answer(body: Any, prompt: str = "") -> Answer | None:
 
 
 def _message_text(message: Mapping[str, Any], *names: str) -> str:
-    return next(
-        (message[name] for name in names if isinstance(message.get(name), str) and message[name]),
-        "",
-    )
+    """Return the first of the fields `names` that is a text and not empty, else ""."""
+    for name in names:
+        text = message.get(name)
+        if isinstance(text, str) and text:
+            return text
+    return ""
 
 
 def _token_count(usage: Any, name: str) -> int | None:
@@ -237,7 +245,9 @@ def _token_count(usage: Any, name: str) -> int | None:
 
 
 def _model_name(value: Any) -> str | None:
-    return clean_text(value, NAME_CHARS) if isinstance(value, str) and value else None
+    if not isinstance(value, str) or not value:
+        return None
+    return clean_text(value, NAME_CHARS)
 
 
 # -- the judge -------------------------------------------------------------------------------------
@@ -274,6 +284,11 @@ class Probed:
         return answer.is_empty and answer.finish_reason == "length" and bool(answer.output_tokens)
 
     @property
+    def has_enough_tokens(self) -> bool:
+        """Whether the usage of the answer can be judged."""
+        return (self.answer.output_tokens or 0) >= _USAGE_LEAST
+
+    @property
     def opening_text(self) -> str:
         """The part of the answer in which a model that follows repeats the code word."""
         return self.answer.all_text[:_BEGINNING].lower()
@@ -296,11 +311,13 @@ class Probed:
     def is_echo(self) -> bool:
         """Whether the answer is hardly more than its own prompt, once or several times."""
         said, asked = _plain_words(self.answer.text), _plain_words(self.ask.prompt)
+        if len(said) < _ECHOED:
+            return False
         if asked[:_ECHOED] == said[:_ECHOED]:
-            return len(said) >= _ECHOED
+            return True
         rest = said.replace(asked, "")
         last = next((n for n in range(len(asked), 0, -1) if rest.endswith(asked[:n])), 0)
-        return len(rest) - last <= _BESIDE_ECHO * len(said) and len(said) >= _ECHOED
+        return len(rest) - last <= _BESIDE_ECHO * len(said)
 
 
 def _plain_words(text: str) -> str:
@@ -310,15 +327,16 @@ def _plain_words(text: str) -> str:
 @lru_cache(maxsize=1024)  # the judge asks for it several times, and it takes half a millisecond
 def _defect_of_text(text: str) -> str:
     """Return what is wrong with the text of an answer; "" if nothing is."""
-    if (
-        defect := text_features(text).defect
+    defect = (
+        text_features(text).defect
         or why_spaces_are_missing(text)
         or why_text_is_spelled_out(text)
-    ):
-        return defect
-    if defect := why_words_are_doubled(text) or text_features(text[len(text) // 2 :]).defect_of_end:
-        return defect
-    return "" if has_words(text) else "has no words"
+        or why_words_are_doubled(text)
+        or text_features(text[len(text) // 2 :]).defect_of_end
+    )
+    if not defect and not has_words(text):
+        return "has no words"
+    return defect
 
 
 def probe_outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
@@ -338,6 +356,57 @@ def _outcome_of_place(here: Sequence[Probed]) -> PlaceOutcome:
     return PlaceOutcome(
         len(here), len(broken), remembered, shown.defect, answer_excerpt(shown.answer)
     )
+
+
+_Group = tuple[Place, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers of a probe, and what is known about how they were asked for."""
+
+    each: Sequence[Probed]
+    together: int
+    long_tokens: int
+    nonsense_expected: str
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    @property
+    def to_short_prompts(self) -> list[Probed]:
+        return [one for one in self.each if one.ask.place is not Place.LONG]
+
+    @property
+    def to_long_prompts(self) -> list[Probed]:
+        return [one for one in self.each if one.ask.place is Place.LONG]
+
+    @property
+    def without_code_word(self) -> list[Probed]:
+        return [one for one in self.each if not one.repeats_code_word]
+
+    @property
+    def broken(self) -> list[Probed]:
+        return [one for one in self.each if one.defect]
+
+    @property
+    def texts(self) -> list[Answer]:
+        return [one.answer for one in self.each]
+
+    @property
+    def groups(self) -> dict[_Group, list[Probed]]:
+        """The answers by (place, whether after the load)."""
+        groups: dict[_Group, list[Probed]] = {}
+        for one in self.each:
+            groups.setdefault((one.ask.place, one.after), []).append(one)
+        return groups
+
+    @property
+    def expectation(self) -> str:
+        """The end of a message about a text without sense; "" if such a text is not expected."""
+        if not self.nonsense_expected:
+            return ""
+        return f"; this is expected, because {self.nonsense_expected}"
 
 
 def judge_probe(
@@ -361,96 +430,82 @@ def judge_probe(
     """
     if not probed:
         return ()
-    found = _find_empty_answers(probed, nonsense_expected) or _find_unrelated_answers(
-        probed, nonsense_expected
-    )
-    found = (
-        found
-        or _find_degenerate_answers(probed, together, long_tokens, nonsense_expected)
-        or _find_echoed_instructions(probed)
-    )
-    found = (
-        found
-        or _find_mixed_up_answers(probed)
-        or _find_nearly_equal_answers(probed, nonsense_expected)
-    )
-    found = found or _find_unfollowed_instructions(probed, nonsense_expected)
-    cut = _find_cut_prompts(probed) or (
-        [] if found else _find_forgotten_beginning(probed, long_tokens, nonsense_expected)
-    )
-    usage = _find_wrong_usage(probed, short, nonsense_expected)
-    marks = (
+    answers = _Answers(probed, together, long_tokens, nonsense_expected)
+    found: list[Finding] = next(filter(None, (find(answers) for find in _TEXT_CHECKS)), [])
+    cut = _find_cut_prompts(probed)
+    if not found and not cut:
+        cut = _find_forgotten_beginning(answers)
+    return (
+        *found,
+        *cut,
+        *_find_wrong_usage(answers, short),
         *_find_template_marks(probed),
         *_find_filtered_answers(probed),
-        *_find_disordered_words(probed, nonsense_expected),
+        *_find_disordered_words(answers),
+        *find_other_models(probed, model),
     )
-    return (*found, *cut, *usage, *marks, *find_other_models(probed, model))
 
 
-def _find_empty_answers(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
-    empty = [one for one in probed if one.answer.is_empty or one.is_only_tool_call]
-    if len(empty) < _MOST * len(probed) or not empty:
+def _find_empty_answers(answers: _Answers) -> list[Finding]:
+    empty = [one for one in answers.each if one.answer.is_empty or one.is_only_tool_call]
+    if len(empty) < max(1, _MOST * len(answers)):
         return []
+    excerpt = answer_excerpt(empty[0].answer)
     if tools := sum(one.is_only_tool_call for one in empty):
-        text = f"only tool calls: {tools} of {len(probed)} answers, although no tool was offered"
-        return [Finding(Level.ERROR, EMPTY, text, evidence=answer_excerpt(empty[0].answer))]
-    blank = all(one.answer.all_characters for one in empty)
-    if blank and nonsense_expected:
-        text = f"only spaces and line breaks; this is expected, because {nonsense_expected}"
-        return [Finding(Level.INFO, EMPTY, text, evidence=answer_excerpt(empty[0].answer))]
-    tokens = max((one.answer.output_tokens or 0 for one in empty), default=0)
-    text = f"no content: {len(empty)} of {len(probed)} answers have no text" + (
-        f", although usage says up to {tokens} tokens" if tokens else ""
-    )
-    return [Finding(Level.ERROR, EMPTY, text, evidence=answer_excerpt(empty[0].answer))]
+        text = f"only tool calls: {tools} of {len(answers)} answers, although no tool was offered"
+        return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt)]
+    if answers.nonsense_expected and all(one.answer.all_characters for one in empty):
+        text = f"only spaces and line breaks{answers.expectation}"
+        return [Finding(Level.INFO, EMPTY, text, evidence=excerpt)]
+    text = f"no content: {len(empty)} of {len(answers)} answers have no text"
+    if tokens := max(one.answer.output_tokens or 0 for one in empty):
+        text += f", although usage says up to {tokens} tokens"
+    return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt)]
 
 
-def _find_degenerate_answers(
-    probed: Sequence[Probed], together: int, long_tokens: int, nonsense_expected: str
-) -> list[Finding]:
-    level = Level.INFO if nonsense_expected else Level.ERROR
-    expected = f"; this is expected, because {nonsense_expected}" if nonsense_expected else ""
-    groups: dict[tuple[Place, bool], list[Probed]] = {}
-    for one in probed:
-        groups.setdefault((one.ask.place, one.after), []).append(one)
+def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
+    level = Level.INFO if answers.nonsense_expected else Level.ERROR
+    groups = answers.groups
     failed = {group: here for group, here in groups.items() if _outcome_of_place(here).failed}
     broken = [one for here in failed.values() for one in here if one.defect]
-    everywhere = [one for one in probed if one.defect]
-    if not failed and len(everywhere) >= max(_LEAST_SPREAD, _SPREAD_SHARE * len(probed)):
+    everywhere = answers.broken
+    if not failed and len(everywhere) >= max(_LEAST_SPREAD, _SPREAD_SHARE * len(answers)):
         failed, broken = groups, everywhere
-    if len(broken) >= min(_LEAST_ANSWERS, len(probed)):
-        where = _where_text_is_broken(set(failed), set(groups), together, long_tokens)
-        asked = sum(len(here) for here in failed.values())
+    if len(broken) >= min(_LEAST_ANSWERS, len(answers)):
+        where = _where_text_is_broken(failed.keys(), answers)
+        asked = sum(map(len, failed.values()))
         text = (
             f"degenerate output{where}: {len(broken)} of {asked} answers are broken; one "
-            f"{broken[0].defect}"
+            f"{broken[0].defect}{answers.expectation}"
         )
-        return [
-            Finding(level, DEGENERATE, text + expected, evidence=answer_excerpt(broken[0].answer))
-        ]
-    equal = equal_answers([one.answer for one in probed])
-    if len(equal) >= max(_LEAST_ANSWERS, _MOST * len(probed)):
+        return [Finding(level, DEGENERATE, text, evidence=answer_excerpt(broken[0].answer))]
+    equal = equal_answers(answers.texts)
+    if len(equal) >= max(_LEAST_ANSWERS, _MOST * len(answers)):
         text = f"degenerate output: {len(equal)} answers to different prompts are equal"
-        return [Finding(level, DEGENERATE, text + expected, evidence=answer_excerpt(equal[0]))]
+        text += answers.expectation
+        return [Finding(level, DEGENERATE, text, evidence=answer_excerpt(equal[0]))]
     return []
 
 
-_LEAST_NEAR = 4  # a weak model may say nearly the same to two or three prompts
-_LEAST_BEGINNINGS = 6
+# Each says when two answers are alike, and how many alike answers prove a fault: a weak model may
+# say nearly the same to two or three prompts.
+_LIKENESSES: tuple[tuple[Callable[[str, str, Sequence[str]], bool], int], ...] = (
+    (nearly_equal, 4),
+    (begin_alike, 6),
+)
 
 
-def _find_nearly_equal_answers(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+def _find_nearly_equal_answers(answers: _Answers) -> list[Finding]:
     """Return a finding if most answers are without their code word and differ only in a word or a
     number. With the right code word, a weak model may say the same about everything."""
-    if nonsense_expected:
+    if answers.nonsense_expected:
         return []
-    lost = [one for one in probed if not one.repeats_code_word]
-    for candidate in lost[:_CANDIDATES]:
-        near = _answers_alike(lost, candidate, nearly_equal)
-        if not _covers_most_prompts(near, probed, _LEAST_NEAR):
-            near = _answers_alike(lost, candidate, begin_alike)
-            if not _covers_most_prompts(near, probed, _LEAST_BEGINNINGS):
-                continue
+    lost = answers.without_code_word
+    for candidate, (are_alike, least) in product(lost[:_CANDIDATES], _LIKENESSES):
+        said = candidate.answer.all_text
+        near = [one for one in lost if are_alike(one.answer.all_text, said, CODE_WORDS)]
+        if _count_prompts(near) < max(least, _MOST * _count_prompts(answers.each)):
+            continue
         text = (
             f"degenerate output: {len(near)} answers to different prompts differ in a word or a"
             " number only"
@@ -459,63 +514,52 @@ def _find_nearly_equal_answers(probed: Sequence[Probed], nonsense_expected: str)
     return []
 
 
-def _answers_alike(
-    lost: Sequence[Probed], candidate: Probed, alike: Callable[[str, str, Sequence[str]], bool]
-) -> list[Probed]:
-    said = candidate.answer.all_text
-    return [one for one in lost if alike(one.answer.all_text, said, CODE_WORDS)]
+def _count_prompts(probed: Sequence[Probed]) -> int:
+    return len({one.ask.prompt for one in probed})
 
 
-def _covers_most_prompts(near: Sequence[Probed], probed: Sequence[Probed], least: int) -> bool:
-    """Return whether these answers are those to most prompts, and to `least` of them at least."""
-    prompts = {one.ask.prompt for one in near}
-    return len(prompts) >= max(least, _MOST * len({one.ask.prompt for one in probed}))
-
-
-def _where_text_is_broken(
-    failed: set[tuple[Place, bool]],
-    groups: set[tuple[Place, bool]],
-    together: int,
-    long_tokens: int,
-) -> str:
-    """Return where the text is broken, as a part of a sentence; "" if it is broken everywhere.
-    `failed` and `groups` contain (place, whether after the load)."""
+def _where_text_is_broken(failed: Collection[_Group], answers: _Answers) -> str:
+    """Return where the text is broken, as a part of a sentence; "" if it is broken everywhere."""
     names = {
         Place.ALONE: " with one request at a time",
-        Place.TOGETHER: f" with {together or 'several'} requests at once",
+        Place.TOGETHER: f" with {answers.together or 'several'} requests at once",
         Place.LONGER: " in longer answers",
-        Place.LONG: f" with prompts of {long_tokens:,} tokens"
-        if long_tokens
-        else " with long prompts",
+        Place.LONG: " with long prompts",
     }
-    places = [place for place in Place if any(place is one for one, _ in failed)]
-    everywhere = {place for place, _ in groups} == set(places)
-    where = "" if everywhere else " and".join(names[place] for place in places) + " only"
-    only_after = all(after for _, after in failed) and not all(after for _, after in groups)
-    return where + (" after the load" if only_after else "")
+    if answers.long_tokens:
+        names[Place.LONG] = f" with prompts of {answers.long_tokens:,} tokens"
+    places, times = map(set, zip(*failed, strict=True))
+    all_places, all_times = map(set, zip(*answers.groups, strict=True))
+    where = ""
+    if places != all_places:
+        where = " and".join(names[place] for place in Place if place in places) + " only"
+    if times == {True} != all_times:
+        where += " after the load"
+    return where
 
 
-def _find_unrelated_answers(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+def _find_unrelated_answers(answers: _Answers) -> list[Finding]:
     """Return a finding if the answers that lack their code word are no language all together. Each
     of them may be too short to be judged alone."""
-    lost = [one.answer for one in probed if not one.repeats_code_word]
-    why = why_words_are_unrelated(lost)
-    if not why or nonsense_expected:
+    if answers.nonsense_expected:
         return []
-    text = f"degenerate output: {len(lost)} of {len(probed)} answers are unrelated words; {why}"
+    lost = [one.answer for one in answers.without_code_word]
+    why = why_words_are_unrelated(lost)
+    if not why:
+        return []
+    text = f"degenerate output: {len(lost)} of {len(answers)} answers are unrelated words; {why}"
     return [Finding(Level.ERROR, DEGENERATE, text, evidence=answer_excerpt(lost[0]))]
 
 
-def _find_echoed_instructions(probed: Sequence[Probed]) -> list[Finding]:
+def _find_echoed_instructions(answers: _Answers) -> list[Finding]:
     """Return a finding if most answers repeat the instruction instead of following it."""
-    short = [one for one in probed if one.ask.place is not Place.LONG]
+    short = answers.to_short_prompts
     echoing = [one for one in short if one.repeats_instruction]
     if len(echoing) < max(_LEAST_ANSWERS, _MOST * len(short)):
         return []
     whole = sum(one.is_echo for one in echoing) >= _MOST * len(short)
     text = f"prompt echoed: {len(echoing)} of {len(short)} answers repeat their prompt"
-    level = Level.ERROR if whole else Level.WARN
-    return [Finding(level, ECHO, text, evidence=answer_excerpt(echoing[0].answer))]
+    return [Finding(error_if(whole), ECHO, text, evidence=answer_excerpt(echoing[0].answer))]
 
 
 def _find_template_marks(probed: Sequence[Probed]) -> list[Finding]:
@@ -535,50 +579,44 @@ def _find_filtered_answers(probed: Sequence[Probed]) -> list[Finding]:
     filtered = sum(one.answer.finish_reason == "content_filter" for one in probed)
     if filtered < _LEAST_ANSWERS:
         return []
-    level = Level.ERROR if filtered >= _SOME * len(probed) else Level.WARN
     text = f"{filtered} of {len(probed)} answers were ended by a content filter"
-    return [Finding(level, FINISH, text)]
+    return [Finding(error_if(filtered >= _SOME * len(probed)), FINISH, text)]
 
 
-def _find_disordered_words(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
-    why = "" if nonsense_expected else why_words_are_unordered([one.answer for one in probed])
+def _find_disordered_words(answers: _Answers) -> list[Finding]:
+    if answers.nonsense_expected:
+        return []
+    why = why_words_are_unordered(answers.texts)
     if not why:
         return []
     text = f"words out of order: {why}"
-    return [Finding(Level.WARN, DISORDER, text, evidence=answer_excerpt(probed[0].answer))]
+    return [Finding(Level.WARN, DISORDER, text, evidence=answer_excerpt(answers.each[0].answer))]
 
 
-def _find_mixed_up_answers(probed: Sequence[Probed]) -> list[Finding]:
-    asked = {one.ask.word for one in probed}
+def _find_mixed_up_answers(answers: _Answers) -> list[Finding]:
+    asked = {one.ask.word for one in answers.each}
     mixed: list[tuple[Probed, str]] = []
-    for one in probed:
+    for one in answers.without_code_word:
         others = [word for word in asked - {one.ask.word} if word in one.opening_text]
-        if others and not one.repeats_code_word:
+        if others:
             mixed.append((one, others[0]))
-    if len(mixed) < max(_LEAST_ANSWERS, _SOME * len(probed)):
+    if len(mixed) < max(_LEAST_ANSWERS, _SOME * len(answers)):
         return []
     first, said = mixed[0]
     text = (
-        f"answers mixed up: {len(mixed)} of {len(probed)} answers begin with the code word of another "
-        f"prompt and not with their own; one was asked for {first.ask.word} and said {said}"
+        f"answers mixed up: {len(mixed)} of {len(answers)} answers begin with the code word of"
+        " another prompt and not with their own;"
+        f" one was asked for {first.ask.word} and said {said}"
     )
     return [Finding(Level.ERROR, MIXED_UP, text, evidence=answer_excerpt(first.answer))]
 
 
-def _find_unfollowed_instructions(
-    probed: Sequence[Probed], nonsense_expected: str
-) -> list[Finding]:
+def _find_unfollowed_instructions(answers: _Answers) -> list[Finding]:
+    if answers.nonsense_expected:
+        return []
     # A model that was still reasoning may repeat the code word later.
-    short = [
-        one
-        for one in probed
-        if one.ask.place is not Place.LONG and not one.answer.is_only_reasoning
-    ]
-    if (
-        nonsense_expected
-        or len(short) < _LEAST_ANSWERS
-        or any(one.repeats_code_word for one in short)
-    ):
+    short = [one for one in answers.to_short_prompts if not one.answer.is_only_reasoning]
+    if len(short) < _LEAST_ANSWERS or any(one.repeats_code_word for one in short):
         return []
     text = (
         f"none of {len(short)} answers contains the code word that it was asked to repeat: a weak "
@@ -588,27 +626,34 @@ def _find_unfollowed_instructions(
     return [Finding(Level.WARN, NOT_FOLLOWED, text, evidence=answer_excerpt(short[0].answer))]
 
 
-def _find_forgotten_beginning(
-    probed: Sequence[Probed], long_tokens: int, nonsense_expected: str
-) -> list[Finding]:
+def _find_forgotten_beginning(answers: _Answers) -> list[Finding]:
     """Return a finding if all short prompts were answered and no long one was: its beginning was
     not read."""
-    short = [one for one in probed if one.ask.place is not Place.LONG]
-    long = [one for one in probed if one.ask.place is Place.LONG]
-    if nonsense_expected or len(short) < _LEAST_ANSWERS or len(long) < _LEAST_ANSWERS:
+    if answers.nonsense_expected:
         return []
-    if not all(one.repeats_code_word for one in short) or any(
-        one.repeats_code_word for one in long
-    ):
+    short, long = answers.to_short_prompts, answers.to_long_prompts
+    lost = answers.without_code_word
+    if lost != long or min(len(short), len(long)) < _LEAST_ANSWERS:
         return []
-    sure = len(short) >= _SURE_ANSWERS and long_tokens <= _RELIABLE_LENGTH
-    level = Level.ERROR if sure else Level.WARN
+    sure = len(short) >= _SURE_ANSWERS and answers.long_tokens <= _RELIABLE_LENGTH
     text = (
         f"prompt cut: {len(long)} of {len(long)} answers do not know the code word at the "
         "beginning of a prompt of"
-        f" {long_tokens:,} tokens, while all {len(short)} short prompts were answered"
+        f" {answers.long_tokens:,} tokens, while all {len(short)} short prompts were answered"
     )
-    return [Finding(level, PROMPT_CUT, text, evidence=answer_excerpt(long[0].answer))]
+    return [Finding(error_if(sure), PROMPT_CUT, text, evidence=answer_excerpt(long[0].answer))]
+
+
+# The first one that finds something explains the text, so the others are not asked.
+_TEXT_CHECKS = (
+    _find_empty_answers,
+    _find_unrelated_answers,
+    _find_degenerate_answers,
+    _find_echoed_instructions,
+    _find_mixed_up_answers,
+    _find_nearly_equal_answers,
+    _find_unfollowed_instructions,
+)
 
 
 def _find_cut_prompts(probed: Sequence[Probed]) -> list[Finding]:
@@ -630,31 +675,37 @@ def prompt_was_cut(words: int, prompt_tokens: float) -> bool:
     return prompt_tokens < _KEPT_PROMPT * words
 
 
-def _find_wrong_usage(
-    probed: Sequence[Probed], short: Sequence[Probed], nonsense_expected: str
-) -> list[Finding]:
-    counted = [one for one in probed if _has_enough_tokens(one) and not one.defect]
-    if nonsense_expected or not counted:
+def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Finding]:
+    counted = [one for one in answers.each if one.has_enough_tokens and not one.defect]
+    if answers.nonsense_expected or not counted:
         return []
-    hides = any(one.hides_reasoning for one in (*probed, *short))
-    usage = sum(one.answer.output_tokens or 0 for one in counted)
-    text = _recount_problem(counted, hides) or (
-        "" if hides else _why_counted_too_much(counted, short)
-    )
-    per_token = characters_per_token([one.answer for one in counted])
-    size = sum(len(one.answer.all_text.encode("utf-8", "replace")) for one in counted)
-    too_many = not hides and size < _LEAST_BYTES_PER_TOKEN * usage
+    text = _why_usage_is_wrong(counted, short, (*answers.each, *short))
+    if not text:
+        return []
+    return [Finding(Level.ERROR, USAGE, text, evidence=answer_excerpt(counted[0].answer))]
+
+
+def _why_usage_is_wrong(
+    counted: Sequence[Probed], short: Sequence[Probed], every: Sequence[Probed]
+) -> str:
+    """Return a sentence if the usage of the answers `counted` is wrong; else ""."""
+    hides_reasoning = any(one.hides_reasoning for one in every)
+    text = _recount_problem(counted, hides_reasoning)
+    if not text and not hides_reasoning:
+        text = _why_counted_too_much(counted, short)
+    if text:
+        return text
+    texts = [one.answer for one in counted]
+    usage = sum(one.output_tokens or 0 for one in texts)
+    per_token = characters_per_token(texts)
+    size = sum(len(one.all_text.encode("utf-8", "replace")) for one in texts)
+    too_many = not hides_reasoning and size < _LEAST_BYTES_PER_TOKEN * usage
     too_few = per_token is not None and per_token > _MOST_CHARACTERS_PER_TOKEN
-    if not text and (too_many or too_few):
-        text = (
-            f"usage not credible: {usage} tokens for "
-            f"{sum(one.answer.all_characters for one in counted)} characters,"
-            f" {per_token:.1f} characters per token"
-        )
+    if not too_many and not too_few:
+        return ""
     return (
-        [Finding(Level.ERROR, USAGE, text, evidence=answer_excerpt(counted[0].answer))]
-        if text
-        else []
+        f"usage not credible: {usage} tokens for {sum(one.all_characters for one in texts)}"
+        f" characters, {per_token:.1f} characters per token"
     )
 
 
@@ -679,30 +730,26 @@ def _why_counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> st
     return ""
 
 
-def _has_enough_tokens(one: Probed) -> bool:
-    return (one.answer.output_tokens or 0) >= _USAGE_LEAST
-
-
 def _recount_problem(counted: Sequence[Probed], hides_reasoning: bool) -> str:
     """Return a sentence if the usage of most answers is not the number of tokens that their texts
     have, else "". If the engine hides the reasoning, usage counts more than the text."""
-    known = [
-        (one.answer.output_tokens or 0, one.recounted)
-        for one in counted
-        if one.recounted is not None
-    ]
-    wrong = [
-        (said, real)
-        for said, real in known
-        if not usage_agrees(said, real) and not (hides_reasoning and said > real)
-    ]
-    if not wrong or len(wrong) < _MOST * len(known):
+    known, wrong, said_of_wrong, real_of_wrong = 0, 0, 0, 0
+    for one in counted:
+        said, real = one.answer.output_tokens or 0, one.recounted
+        if real is None:
+            continue
+        known += 1
+        is_hidden = hides_reasoning and said > real
+        if not is_hidden and not usage_agrees(said, real):
+            wrong += 1
+            said_of_wrong += said
+            real_of_wrong += real
+    if wrong < max(1, _MOST * known):
         return ""
-    said, real = sum(one for one, _ in wrong), sum(one for _, one in wrong)
     return (
-        f"usage not credible: it says {said} tokens for {len(wrong)} answers whose text has "
-        f"{real}, counted again"
-        f" ({said / max(1, real):.1f} times as many)"
+        f"usage not credible: it says {said_of_wrong} tokens for {wrong} answers whose text has "
+        f"{real_of_wrong}, counted again"
+        f" ({said_of_wrong / max(1, real_of_wrong):.1f} times as many)"
     )
 
 
@@ -710,10 +757,10 @@ def find_other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
     """Return a finding if replies report another model than the one that was asked for. If they
     report several, its level is Level.ERROR."""
     names = dict.fromkeys(one.answer.model for one in probed if one.answer.model)
-    others = [name for name in names if model and not same_model(model, name)]
-    if not others:
+    others = [name for name in names if not same_model(model, name)]
+    if not model or not others:
         return []
-    if len(others) < len(names) or len(others) > 1:
+    if len(names) > 1:
         text = f"several models answered: {', '.join(list(names)[:_NAMED])}"
         return [Finding(Level.ERROR, OTHER_MODEL, text)]
     text = f"another model answered: {others[0]} instead of {model}"
@@ -726,11 +773,10 @@ def same_model(asked: str, reported: str) -> bool:
     Directories, file endings, letter case and punctuation do not count. So a path, a file, an alias
     with a date, or an organisation in front is no difference.
     """
-    one, other = _plain_name(asked), _plain_name(reported)
-    contained = one in other or other in one
-    return one == other or (contained and min(len(one), len(other)) >= _TELLING_NAME)
+    shorter, longer = sorted(map(_plain_name, (asked, reported)), key=len)
+    return shorter == longer or (len(shorter) >= _TELLING_NAME and shorter in longer)
 
 
 def _plain_name(name: str) -> str:
     last = name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
-    return "".join(c for c in last if c.isalnum())
+    return "".join(filter(str.isalnum, last))

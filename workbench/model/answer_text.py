@@ -134,11 +134,12 @@ class Answer:
 
     @property
     def all_characters(self) -> int:
-        answer = len(self.text) if self.characters < 0 else self.characters
-        thought = (
-            len(self.reasoning) if self.reasoning_characters < 0 else self.reasoning_characters
-        )
-        return answer + thought
+        return self.text_characters + _full_length(self.reasoning, self.reasoning_characters)
+
+    @property
+    def text_characters(self) -> int:
+        """The full length of the text without the reasoning."""
+        return _full_length(self.text, self.characters)
 
     @property
     def is_empty(self) -> bool:
@@ -150,6 +151,10 @@ class Answer:
         """Whether the answer has reasoning and no text after it: the model was still reasoning when
         the answer ended."""
         return bool(self.reasoning) and not self.text.strip()
+
+
+def _full_length(text: str, known: int) -> int:
+    return len(text) if known < 0 else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +255,19 @@ class Features:
             return f"ends in {quote_for_message(self.tail)} again and again"
         if self.few_words:
             return f"uses only {self.few_words} words, again and again"
-        return "mixes scripts or symbols at random" if self.mixes_scripts else ""
+        if self.mixes_scripts:
+            return "mixes scripts or symbols at random"
+        return ""
 
     @property
     def defect_of_end(self) -> str:
         """What is wrong with the second half of a text, of which the first half is language: it is
         random tokens. A healthy answer may end in a table or a loop."""
-        random = self.characters >= _LEAST_END and (self.mixes_scripts or self.has_odd_characters)
-        return "ends in scripts or symbols at random" if random else ""
+        if self.characters < _LEAST_END:
+            return ""
+        if self.mixes_scripts or self.has_odd_characters:
+            return "ends in scripts or symbols at random"
+        return ""
 
 
 def text_features(text: str) -> Features:
@@ -274,10 +284,10 @@ def text_features(text: str) -> Features:
         tail=_repeated_tail(text),
         few_words=_distinct_words_of_few(words),
         common_share=round(_common_word_share(text, words), 4),
-        odd_share=round(max(0, spoken.odd - _count_incomplete_characters(text)) / size, 4),
-        symbol_share=round(spoken.symbols / size, 4),
-        marks_share=round(spoken.marks / size, 4),
-        spaces_share=round(spoken.spaces / size, 4),
+        odd_share=round(max(0, spoken.kinds["odd"] - _count_incomplete_characters(text)) / size, 4),
+        symbol_share=round(spoken.kinds["symbol"] / size, 4),
+        marks_share=round(spoken.kinds["mark"] / size, 4),
+        spaces_share=round(spoken.kinds["space"] / size, 4),
         jumbled_share=_jumbled_share(words),
         scripts=len(spoken.scripts),
         other_scripts_share=spoken.other_scripts_share,
@@ -326,9 +336,11 @@ def _repeated_tail(text: str) -> str:
 
 
 def _distinct_words_of_few(words: Sequence[str]) -> int:
+    """Return the number of different words; 0 if they are not few, or if there is only one."""
     different = len(set(words))
-    few = 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words))
-    return different if few else 0
+    if 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words)):
+        return different
+    return 0
 
 
 def _common_word_share(text: str, words: Sequence[str]) -> float:
@@ -344,7 +356,9 @@ def _compression_ratio(text: str) -> float | None:
     import zlib  # only a run's end needs it
 
     data = text.encode("utf-8", "replace")
-    return round(len(zlib.compress(data)) / len(data), 3) if len(data) >= 64 else None
+    if len(data) < 64:
+        return None
+    return round(len(zlib.compress(data)) / len(data), 3)
 
 
 def _jumbled_share(words: Sequence[str]) -> float:
@@ -357,7 +371,9 @@ def _jumbled_share(words: Sequence[str]) -> float:
 @lru_cache(maxsize=4096)  # the answers of a run share most words
 def _is_jumbled(word: str) -> bool | None:
     """Return whether a word is jumbled; None if it has too few letters."""
-    return is_jumbled(word) if _has_letters(word) else None
+    if not _has_letters(word):
+        return None
+    return is_jumbled(word)
 
 
 def _has_letters(word: str) -> bool:
@@ -391,34 +407,28 @@ def _classify_character(character: str) -> tuple[str, str, bool]:
         return "mark", "", False
     if category[0] in "MN" or category == "Cf":
         return "joint", "", False  # accents, digits, joiners
-    odd = category[0] == "C" or character == "\N{REPLACEMENT CHARACTER}"
-    return "odd" if odd else "symbol", "", False
+    if category[0] == "C" or character == "\N{REPLACEMENT CHARACTER}":
+        return "odd", "", False
+    return "symbol", "", False
 
 
 class _Letters:
     """Counts of the kinds of characters in a text."""
 
     def __init__(self, text: str) -> None:
-        self.odd = self.symbols = self.marks = self.spaces = 0
+        self.kinds: Counter[str] = Counter()
         self.scripts: Counter[str] = Counter()
         self._vowels, self._size = 0, len(text)
         for character, count in Counter(text).items():
             kind, script, is_vowel = _classify_character(character)
-            if kind == "letter":
+            self.kinds[kind] += count
+            if script:
                 self.scripts[script] += count
                 self._vowels += count * is_vowel
-            elif kind == "space":
-                self.spaces += count
-            elif kind == "mark":
-                self.marks += count
-            elif kind == "odd":
-                self.odd += count
-            elif kind == "symbol":
-                self.symbols += count
 
     @property
     def other_scripts_share(self) -> float:
-        letters = sum(self.scripts.values())
+        letters = self.kinds["letter"]
         if letters < _LEAST_LETTERS:
             return 0.0
         usual = sum(count for _, count in self.scripts.most_common(2))
@@ -429,8 +439,10 @@ class _Letters:
         """The share of vowels among Latin letters; None if there are too few, as in a list of
         numbers with units, or letters of other scripts."""
         latin = self.scripts["LATIN"]
-        enough = latin >= max(_LEAST_LATIN, 0.9 * sum(self.scripts.values()), 0.6 * self._size)
-        return round(self._vowels / latin, 4) if enough else None
+        enough = latin >= max(_LEAST_LATIN, 0.9 * self.kinds["letter"], 0.6 * self._size)
+        if not enough:
+            return None
+        return round(self._vowels / latin, 4)
 
 
 # -- the answers of a run --------------------------------------------------------------------------
@@ -477,7 +489,14 @@ class SetFeatures:
 
     def fraction_of_answers(self, count: int) -> float:
         """Return `count` of these answers as a share, 0 to 1."""
-        return count / self.looked_at if self.looked_at else 0.0
+        if not self.looked_at:
+            return 0.0
+        return count / self.looked_at
+
+    @property
+    def most_repeating(self) -> int:
+        """The number of answers that repeat themselves in the most common way."""
+        return max(self.collapsed, self.looping, self.ending_in_loop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +534,15 @@ class ProbeOutcome:
         """Whether the answers of a place are broken."""
         return any(place.failed for place in self.places.values())
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether there are answers, and those of no place are broken."""
+        return bool(self.places) and not self.failed
+
+    @property
+    def broken_answers(self) -> int:
+        return sum(place.broken for place in self.places.values())
+
 
 @dataclass(frozen=True, slots=True)
 class TextFinding:
@@ -535,7 +563,10 @@ def fault_clause(code: str, whose: str, excerpt: str = "") -> str:
         return f"{whose.format('usage')} is not credible"
     if code == PROMPT_CUT:
         return f"{whose.format('prompts')} were cut"
-    return f"{whose.format('text')} is not an answer{f': {excerpt}' if excerpt else ''}"
+    clause = f"{whose.format('text')} is not an answer"
+    if excerpt:
+        clause += f": {excerpt}"
+    return clause
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,16 +583,15 @@ def answer_text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
     """Return the text of a result as (title, value) rows; () if nobody looked at it."""
     if report is None:
         return ()
-    rows = []
-    if report.load.excerpts:
-        rows.append(("text", clean_text(report.load.excerpts[0])))
-    if report.load.finish_reasons:
-        ends = [
-            f"{clean_text(name)} {count:,}" for name, count in report.load.finish_reasons.items()
-        ]
-        per_token = report.load.characters_per_token
-        size = "" if per_token is None else f"; {per_token:.1f} characters per token"
-        rows.append(("ended by", f"{', '.join(ends)}{size}"))
+    load, rows = report.load, []
+    if load.excerpts:
+        rows.append(("text", clean_text(load.excerpts[0])))
+    if load.finish_reasons:
+        ends = [f"{clean_text(name)} {count:,}" for name, count in load.finish_reasons.items()]
+        text = ", ".join(ends)
+        if load.characters_per_token is not None:
+            text += f"; {load.characters_per_token:.1f} characters per token"
+        rows.append(("ended by", text))
     if report.probe is not None:
         rows.append(("text probe", _probe_text(report.probe)))
     return tuple(rows)
@@ -585,18 +615,14 @@ def set_features(
     if not answers:
         return SetFeatures(answers=total or 0, finish_reasons=dict(finish_reasons or {}))
     each = [text_features(answer.all_text) for answer in answers]
-    units = Counter(_canonical_rotation(one.loop) for one in each if one.is_only_repetition)
-    repeated, repeated_answers = units.most_common(1)[0] if units else ("", 0)
-    tails = Counter(
-        map(
-            _canonical_rotation,
-            filter(None, (_repeated_tail(one.end or one.all_text) for one in answers)),
-        )
+    repeated, repeated_answers = _most_common_unit(
+        one.loop for one in each if one.is_only_repetition
     )
-    ended_in, ended_in_answers = tails.most_common(1)[0] if tails else ("", 0)
+    ends = [answer.end or answer.all_text for answer in answers]
+    ended_in, ended_in_answers = _most_common_unit(filter(None, map(_repeated_tail, ends)))
     equal = equal_answers(answers)
     characters = sum(answer.all_characters for answer in answers)
-    thought = sum(answer.all_characters - _answer_characters(answer) for answer in answers)
+    thought = characters - sum(answer.text_characters for answer in answers)
     reasons = Counter(answer.finish_reason or "none" for answer in answers)
     models = Counter(answer.model for answer in answers if answer.model)
     return SetFeatures(
@@ -607,9 +633,7 @@ def set_features(
         empty=sum(answer.is_empty for answer in answers),
         collapsed=sum(one.is_one_repeated_token for one in each),
         looping=sum(one.is_one_repeated_phrase for one in each),
-        ending_in_loop=sum(
-            bool(_find_loop(answer.end or answer.all_text)[0]) for answer in answers
-        ),
+        ending_in_loop=sum(bool(_find_loop(end)[0]) for end in ends),
         odd=sum(one.has_odd_characters for one in each),
         salad=sum(one.mixes_scripts for one in each),
         repeated=clean_text(repeated, EXCERPT_CHARACTERS),
@@ -619,7 +643,7 @@ def set_features(
         equal=len(equal),
         equal_characters=min((answer.all_characters for answer in equal), default=0),
         reasoning_only=sum(answer.is_only_reasoning for answer in answers),
-        reasoning_share=round(thought / characters, 4) if characters else 0.0,
+        reasoning_share=round(thought / max(1, characters), 4),
         common_share=_median([one.common_share for one in each]),
         compressed=_median([one.compressed for one in each if one.compressed is not None]),
         models={
@@ -648,11 +672,14 @@ def equal_answers(answers: Sequence[Answer]) -> list[Answer]:
 def characters_per_token(answers: Iterable[Answer]) -> float | None:
     """Return the characters per output token over all answers that report tokens; None if none
     does."""
-    counted = [
-        (answer.all_characters, answer.output_tokens) for answer in answers if answer.output_tokens
-    ]
-    tokens = sum(count for _, count in counted)
-    return round(sum(size for size, _ in counted) / tokens, 3) if tokens else None
+    characters = tokens = 0
+    for answer in answers:
+        if answer.output_tokens:
+            characters += answer.all_characters
+            tokens += answer.output_tokens
+    if not tokens:
+        return None
+    return round(characters / tokens, 3)
 
 
 def digest_of_answers(answers: Iterable[Answer]) -> str:
@@ -671,18 +698,31 @@ def quote_for_message(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
     visible = text[: 4 * limit].replace("\n", "\\n").replace("\t", "\\t")
     cleaned = clean_text(visible)
     if not cleaned.strip() and text:
-        cleaned = "".join(
-            f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}" for c in text[:8]
-        )
-    return f'"{cleaned}"' if len(cleaned) <= limit else f'"{cleaned[: limit - 1]}…"'
+        cleaned = "".join(map(_escape_character, text[:8]))
+    if len(cleaned) > limit:
+        cleaned = f"{cleaned[: limit - 1]}…"
+    return f'"{cleaned}"'
+
+
+def _escape_character(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def answer_excerpt(answer: Answer) -> str:
     """Return the beginning of an answer for a message; an answer without text says so."""
     if not answer.all_text:
         return "(no text)"
-    thought = "(reasoning) " if answer.is_only_reasoning else ""
-    return thought + quote_for_message(answer.all_text if answer.is_only_reasoning else answer.text)
+    if answer.is_only_reasoning:
+        return f"(reasoning) {quote_for_message(answer.all_text)}"
+    return quote_for_message(answer.text)
+
+
+def _most_common_unit(units: Iterable[str]) -> tuple[str, int]:
+    """Return (the repeated unit that occurs most often, how often it occurs); ("", 0) if there is
+    none."""
+    counts = Counter(map(_canonical_rotation, units))
+    return next(iter(counts.most_common(1)), ("", 0))
 
 
 def _canonical_rotation(loop: str) -> str:
@@ -696,9 +736,7 @@ def _three_excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(answer_excerpt(answers[place]) for place in chosen))
 
 
-def _answer_characters(answer: Answer) -> int:
-    return len(answer.text) if answer.characters < 0 else answer.characters
-
-
 def _median(values: Sequence[float]) -> float | None:
-    return round(sorted(values)[len(values) // 2], 4) if values else None
+    if not values:
+        return None
+    return round(sorted(values)[len(values) // 2], 4)

@@ -21,7 +21,7 @@ from workbench.model.answer_probe import (
     same_model,
 )
 from workbench.model.answer_text import ProbeOutcome, SetFeatures, TextFinding
-from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.findings import Finding, Level, by_severity, error_if
 from workbench.model.lazy_dataclass import dataclass
 
 _NEARLY_ALL = 0.9
@@ -56,6 +56,10 @@ class Asked:
     ends: bool = False
     hides_reasoning: bool = False
 
+    @property
+    def has_own_prompts(self) -> bool:
+        return self.prompt_characters is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
@@ -77,13 +81,17 @@ def load_findings(
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
     there was none. `nonsense_expected` is as in `answer_probe.judge_probe`."""
-    broken = _find_broken_answers(load, asked, probe, nonsense_expected)
-    no_text = bool(broken) and broken[0].level is Level.ERROR
-    usage = [] if no_text or nonsense_expected else _find_wrong_usage(load, asked, earlier)
-    wrong = any(one.level in (Level.ERROR, Level.WARN) for one in broken)
+    broken = _find_broken_answers(load, asked, probe or ProbeOutcome(), nonsense_expected)
+    levels = {one.level for one in broken}
+    changed: list[Finding] = []
+    usage: list[Finding] = []
+    if not nonsense_expected and levels <= {Level.INFO}:
+        changed = _find_changed_answers(load, earlier)
+    if not nonsense_expected and Level.ERROR not in levels:
+        usage = _find_wrong_usage(load, asked, earlier)
     return (
         *broken,
-        *([] if wrong or nonsense_expected else _find_changed_answers(load, earlier)),
+        *changed,
         *_find_cut_answers(load, asked),
         *usage,
         *_find_other_models(load, asked),
@@ -102,7 +110,7 @@ def findings_to_store(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
 
 
 def _find_broken_answers(
-    load: SetFeatures, asked: Asked, probe: ProbeOutcome | None, nonsense_expected: str
+    load: SetFeatures, asked: Asked, probe: ProbeOutcome, nonsense_expected: str
 ) -> list[Finding]:
     if not load.looked_at:
         return []
@@ -115,63 +123,65 @@ def _find_broken_answers(
 
 
 def _classify_broken_answers(
-    load: SetFeatures, asked: Asked, probe: ProbeOutcome | None
+    load: SetFeatures, asked: Asked, probe: ProbeOutcome
 ) -> tuple[str, Level]:
     """Return (what is wrong with the answers of the load, how severe it is); the text is "" if
     nothing is wrong."""
-    healthy = probe is not None and bool(probe.places) and not probe.failed
-    of = f"of {load.looked_at} answers"
-    if (
-        load.looked_at >= _LEAST_ANSWERS
-        and load.fraction_of_answers(load.repeated_answers) >= _NEARLY_ALL
-    ):
-        unit = f'"{load.repeated}"'
-        return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
-    broken = 0 if probe is None else sum(place.broken for place in probe.places.values())
-    part = _PART if broken else _SOME
-    if load.repeated_answers >= max(_LEAST_ANSWERS, part * load.looked_at):
+    of, fraction = f"of {load.looked_at} answers", load.fraction_of_answers
+    level = _level_of_repeated_answers(load, probe)
+    if level is not None:
         text = f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"'
-        if not any(map(str.isalnum, load.repeated)):
-            # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
-            sure = bool(broken) or load.fraction_of_answers(load.repeated_answers) >= _MOST
-            return text, Level.ERROR if sure else Level.WARN
-        if broken >= _LEAST_BROKEN:  # of a word, one broken answer of the probe may be chance
-            return text, Level.ERROR
-    if load.fraction_of_answers(load.salad) >= _MANY:
-        sure = load.fraction_of_answers(load.salad) >= _MOST and asked.prompt_characters is None
-        level = Level.ERROR if sure else Level.WARN
+        return text, level
+    if fraction(load.salad) >= _MANY:
+        level = error_if(fraction(load.salad) >= _MOST and not asked.has_own_prompts)
         return f"degenerate output: {load.salad} {of} mix scripts or symbols at random", level
-    if load.fraction_of_answers(load.odd) >= _SOME:
-        level = Level.ERROR if load.fraction_of_answers(load.odd) >= _MOST else Level.WARN
+    if fraction(load.odd) >= _SOME:
+        level = error_if(fraction(load.odd) >= _MOST)
         return f"degenerate output: {load.odd} {of} have characters no language uses", level
-    if load.fraction_of_answers(load.collapsed) >= _MOST:
+    if fraction(load.collapsed) >= _MOST:
         text = f"{load.collapsed} {of} repeat one or two tokens"
-        if healthy and not asked.ends:
+        if probe.is_sound and not asked.ends:
             return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
         return text, Level.WARN
-    if load.fraction_of_answers(load.empty) >= _MOST:
-        stopped = load.finish_reasons.get("stop", 0) / max(1, load.answers)
-        # an answer that cost tokens is a failed request
-        if healthy and asked.ends and stopped >= load.fraction_of_answers(load.empty):
-            text = f"no content: the model ended {load.empty} {of} at once, without text"
-            return (
-                f"{text}, so the rates mean little; it answers the prompts of the probe",
-                Level.WARN,
-            )
-        level = Level.ERROR if asked.ends else Level.WARN
-        return f"no content: {load.empty} {of} have no text", level
-    if (
-        load.fraction_of_answers(load.equal) >= _NEARLY_ALL
-        and load.equal_characters >= _EQUAL_CHARACTERS
-    ):
-        return f"{load.equal} {of} to different prompts are equal", _level_of_equal_answers(
-            load, asked, healthy
-        )
-    if asked.ends and load.fraction_of_answers(load.looping) >= _MOST:
+    if fraction(load.empty) >= _MOST:
+        return _classify_empty_answers(load, asked, probe)
+    if fraction(load.equal) >= _NEARLY_ALL and load.equal_characters >= _EQUAL_CHARACTERS:
+        level = _level_of_equal_answers(load, asked, probe)
+        return f"{load.equal} {of} to different prompts are equal", level
+    if asked.ends and fraction(load.looping) >= _MOST:
         return f"{load.looping} {of} repeat a phrase", Level.WARN
-    if load.fraction_of_answers(load.ended_in_answers) >= _MOST:
+    if fraction(load.ended_in_answers) >= _MOST:
         return _classify_broken_ends(load, asked)
     return "", Level.INFO
+
+
+def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level | None:
+    """Return how severe it is that answers are nothing but one repeated unit; None if too few are."""
+    fraction, broken = load.fraction_of_answers(load.repeated_answers), probe.broken_answers
+    if fraction >= _NEARLY_ALL and load.looked_at >= _LEAST_ANSWERS:
+        return Level.ERROR
+    least = _PART if broken else _SOME
+    if load.repeated_answers < max(_LEAST_ANSWERS, least * load.looked_at):
+        return None
+    if not any(map(str.isalnum, load.repeated)):
+        # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
+        return error_if(broken > 0 or fraction >= _MOST)
+    if broken >= _LEAST_BROKEN:  # of a word, one broken answer of the probe may be chance
+        return Level.ERROR
+    return None
+
+
+def _classify_empty_answers(
+    load: SetFeatures, asked: Asked, probe: ProbeOutcome
+) -> tuple[str, Level]:
+    """Return (what is wrong with a load most of whose answers are empty, how severe it is)."""
+    empty = f"{load.empty} of {load.looked_at} answers"
+    stopped = load.finish_reasons.get("stop", 0) / max(1, load.answers)
+    # an answer that cost tokens is a failed request
+    if probe.is_sound and asked.ends and stopped >= load.fraction_of_answers(load.empty):
+        text = f"no content: the model ended {empty} at once, without text"
+        return f"{text}, so the rates mean little; it answers the prompts of the probe", Level.WARN
+    return f"no content: {empty} have no text", error_if(asked.ends)
 
 
 def _classify_broken_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
@@ -183,14 +193,13 @@ def _classify_broken_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
     return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
 
 
-def _level_of_equal_answers(load: SetFeatures, asked: Asked, healthy: bool) -> Level:
+def _level_of_equal_answers(load: SetFeatures, asked: Asked, probe: ProbeOutcome) -> Level:
     """Return how severe it is that nearly all answers of a load are equal. A model that follows the
     probe says something else to each list of words, unless it has come to a loop."""
+    if asked.has_own_prompts or load.most_repeating >= _SOME * load.looked_at:
+        return Level.WARN
     long = load.equal_characters >= _SURELY_EQUAL_CHARACTERS
-    loops = max(load.collapsed, load.looping, load.ending_in_loop) >= _SOME * load.looked_at
-    own_prompts = asked.prompt_characters is not None
-    sure = healthy and long and load.looked_at >= _SURELY_EQUAL
-    return Level.ERROR if sure and not loops and not own_prompts else Level.WARN
+    return error_if(probe.is_sound and long and load.looked_at >= _SURELY_EQUAL)
 
 
 def count_differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
@@ -216,9 +225,9 @@ def count_differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, in
 def repeats_more(a: SetFeatures, b: SetFeatures) -> bool:
     """Return whether the answers of `a` repeat themselves much more than those of `b`, in a unit of
     any length: they can be compressed much better."""
-    if min(a.looked_at, b.looked_at) < LEAST_COMPARED or not a.compressed or not b.compressed:
+    if min(a.looked_at, b.looked_at) < LEAST_COMPARED or not a.compressed:
         return False
-    return a.compressed < _COMPRESSED * b.compressed
+    return a.compressed < _COMPRESSED * (b.compressed or 0.0)
 
 
 def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
@@ -278,37 +287,39 @@ def _find_wrong_usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) 
     if per_token > _MOST_PER_TOKEN:
         return [Finding(Level.ERROR, USAGE, f"{says}, so it counts too few tokens")]
     if per_token < _LEAST_PER_TOKEN:
-        hidden = "" if asked.ends else ", unless most tokens are hidden marks after the end"
-        level = Level.ERROR if asked.ends else Level.WARN
+        hidden, level = "", Level.ERROR
         if asked.hides_reasoning:
             hidden, level = ", unless they are hidden reasoning", Level.INFO
+        elif not asked.ends:
+            hidden, level = ", unless most tokens are hidden marks after the end", Level.WARN
         return [Finding(level, USAGE, f"{says}, so it counts too many tokens{hidden}")]
-    before = earlier.load.characters_per_token if earlier else None
-    factor = _OTHER_PER_TOKEN
-    if earlier and earlier.same_lengths and _is_prose(load) and _is_prose(earlier.load):
+    if earlier is None or not earlier.load.characters_per_token:
+        return []
+    before, factor = earlier.load.characters_per_token, _OTHER_PER_TOKEN
+    if earlier.same_lengths and _is_prose(load) and _is_prose(earlier.load):
         factor = _OTHER_PER_TOKEN_OF_PROSE
-    if before and not 1 / factor < per_token / before < factor:
-        text = f"{says}, and {before:.1f} in result {earlier.result_id if earlier else ''} with the"
-        return [Finding(Level.WARN, USAGE, f"{text} same model and load")]
-    return []
+    if 1 / factor < per_token / before < factor:
+        return []
+    text = f"{says}, and {before:.1f} in result {earlier.result_id} with the same model and load"
+    return [Finding(Level.WARN, USAGE, text)]
 
 
 def _is_prose(load: SetFeatures) -> bool:
     """Return whether there are many answers and hardly one repeats itself: the characters per token
     of such answers hardly change from run to run."""
-    repeating = max(load.collapsed, load.looping, load.ending_in_loop)
-    return load.looked_at >= _MANY_ANSWERS and load.fraction_of_answers(repeating) < _SOME
+    fraction = load.fraction_of_answers(load.most_repeating)
+    return load.looked_at >= _MANY_ANSWERS and fraction < _SOME
 
 
 def _find_other_models(load: SetFeatures, asked: Asked) -> list[Finding]:
     others = [name for name in load.models if not same_model(asked.model, name)]
-    if len(load.models) > 1 and others:
+    if not others:
+        return []
+    if len(load.models) > 1:
         named = ", ".join(f"{count} x {name}" for name, count in load.models.items())
         return [Finding(Level.ERROR, OTHER_MODEL, f"several models answered: {named}")]
-    if others:
-        text = f"another model answered: {others[0]} instead of {asked.model}"
-        return [Finding(Level.WARN, OTHER_MODEL, text)]
-    return []
+    text = f"another model answered: {others[0]} instead of {asked.model}"
+    return [Finding(Level.WARN, OTHER_MODEL, text)]
 
 
 def _find_reasoning_only(load: SetFeatures) -> list[Finding]:
@@ -326,9 +337,8 @@ def _count_finished(load: SetFeatures) -> list[Finding]:
     if not filtered:
         return []
     text = f"{filtered} of {load.answers} answers were ended by a content filter"
-    level = Level.ERROR if filtered >= _SOME * load.answers else Level.WARN
-    return [Finding(level, FINISH, text)]
+    return [Finding(error_if(filtered >= _SOME * load.answers), FINISH, text)]
 
 
 def _excerpt_of_load(load: SetFeatures) -> str:
-    return load.excerpts[0] if load.excerpts else ""
+    return next(iter(load.excerpts), "")

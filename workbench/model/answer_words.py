@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 from workbench.model.answer_text import Answer, is_jumbled
 
@@ -66,7 +66,7 @@ def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
     plain = [word.strip(".,;:!?\"'()[]").lower() for word in words]
     whole = "".join(texts)
     if _language_has_no_spaces(whole) or _share_of_spaces(whole) < _LEAST_SPACES:
-        letters = [one for one in whole if one.isalpha()]
+        letters = list(filter(str.isalpha, whole))
         return _why_frequencies_are_flat(letters, "letters", _LEAST_OF_LETTERS, _COMMON_OF_LETTERS)
     if len(plain) < _LEAST_FEW_WORDS:
         return ""
@@ -80,15 +80,14 @@ def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
     else:
         jumbled = sum(map(is_jumbled, words)) / len(words)
         unrelated = different >= _DIFFERENT_OF_FEW and jumbled >= _JUMBLED_OF_FEW
-    if not unrelated and len(plain) >= _LEAST_OF_WORDS:
+    if unrelated:
+        only_once = f"{100 * different:.0f} % occur only once, as in no language"
+        return f"of their {len(plain)} words, {only_once}"
+    if len(plain) >= _LEAST_OF_WORDS:
         return _why_frequencies_are_flat(plain, "words", _LEAST_OF_WORDS, _COMMON_OF_WORDS)
-    if not unrelated and len(plain) >= _LEAST_EACH * len(texts):
+    if len(plain) >= _LEAST_EACH * len(texts):
         return _why_frequencies_are_flat(plain, "words", _LEAST_OF_FEW_WORDS, _COMMON_OF_FEW_WORDS)
-    if not unrelated:
-        return ""
-    return (
-        f"of their {len(plain)} words, {100 * different:.0f} % occur only once, as in no language"
-    )
+    return ""
 
 
 def _why_frequencies_are_flat(units: Sequence[str], name: str, enough: int, least: float) -> str:
@@ -113,18 +112,16 @@ def why_words_are_unordered(answers: Sequence[Answer]) -> str:
     texts = [answer.text for answer in answers]
     if _share_of_cased_letters("".join(texts)) < _CASED_SHARE:
         return ""
-    first = [letter for text in texts for letter in _STARTS.findall(text)]
-    cased = [letter for letter in first if letter.lower() != letter.upper()]
-    lower = sum(map(str.islower, cased))
-    inside = sum(letter.isupper() for text in texts for letter in _WORD_STARTS.findall(text))
-    if (
-        len(cased) < _LEAST_SENTENCES
-        or lower < _LOWER_SHARE * len(cased)
-        or inside < len(cased) / 2
-    ):
+    cased = lower = inside = 0
+    for text in texts:
+        firsts = [letter for letter in _STARTS.findall(text) if letter.lower() != letter.upper()]
+        cased += len(firsts)
+        lower += sum(map(str.islower, firsts))
+        inside += sum(map(str.isupper, _WORD_STARTS.findall(text)))
+    if cased < _LEAST_SENTENCES or lower < _LOWER_SHARE * cased or inside < cased / 2:
         return ""
     return (
-        f"{lower} of {len(cased)} sentences begin with a small letter, while capital letters stand"
+        f"{lower} of {cased} sentences begin with a small letter, while capital letters stand"
         " inside sentences"
     )
 
@@ -132,9 +129,9 @@ def why_words_are_unordered(answers: Sequence[Answer]) -> str:
 def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether two texts differ in one place of a word or two. Digits and `names` do not count."""
     a, b = _words_without_names(one, names), _words_without_names(other, names)
-    if len(a) < _LEAST_EQUAL_WORDS or len(b) < _LEAST_EQUAL_WORDS:
-        return a == b and len("".join(a)) >= _LEAST_EQUAL_CHARACTERS
     shorter, longer = sorted((a, b), key=len)
+    if len(shorter) < _LEAST_EQUAL_WORDS:
+        return a == b and len("".join(a)) >= _LEAST_EQUAL_CHARACTERS
     begin = _count_common_beginning(shorter, longer)
     end = _count_common_beginning(shorter[begin:][::-1], longer[begin:][::-1])
     return len(longer) - begin - end <= _DIFFERENT_WORDS
@@ -148,16 +145,13 @@ def begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
     )
     if len(shorter) < _LEAST_BEGINNING:
         return False
-    begin, allowed = _count_common_beginning(shorter, longer), len(shorter) // 5
-    for left_out in range(allowed + 1):
-        for put_in in range(allowed + 1):
-            rest, whole = shorter[begin + left_out :], longer[begin + put_in :]
-            if (
-                rest[:1] == whole[:1]
-                and len(rest) <= len(whole)
-                and _count_common_beginning(rest, whole) >= len(rest) - 1
-            ):
-                return True
+    begin, counts = _count_common_beginning(shorter, longer), range(len(shorter) // 5 + 1)
+    for left_out, put_in in product(counts, counts):
+        rest, whole = shorter[begin + left_out :], longer[begin + put_in :]
+        if rest[:1] != whole[:1] or len(rest) > len(whole):
+            continue
+        if _count_common_beginning(rest, whole) >= len(rest) - 1:
+            return True
     return False
 
 
@@ -178,7 +172,9 @@ def template_mark(answer: Answer) -> str:
     """Return a mark of a chat template in the text of an answer, such as "<|im_end|>"; "" if there
     is none. A server whose template fits the model consumes these marks."""
     found = _TEMPLATE_MARK.search(answer.text)
-    return found[0].strip() if found else ""
+    if not found:
+        return ""
+    return found[0].strip()
 
 
 def has_words(text: str) -> bool:
@@ -194,13 +190,15 @@ def why_spaces_are_missing(text: str) -> str:
     letters = len(_SPACED.findall(text))
     if letters < max(_LEAST_SPACED, 0.8 * _count_letters(text)):
         return ""
-    return "has no spaces between its words" if _share_of_spaces(text) < _LEAST_SPACES else ""
+    if _share_of_spaces(text) >= _LEAST_SPACES:
+        return ""
+    return "has no spaces between its words"
 
 
 def why_text_is_spelled_out(text: str) -> str:
     """Return that a text has a space after each letter, as the end of a sentence that begins with
     "the answer"; "" if it has not. A broken detokenizer puts them there."""
-    words = [word for word in text.split() if _count_letters(word)]
+    words = list(filter(_count_letters, text.split()))
     single = sum(len(word) == 1 for word in words)
     if len(words) < _LEAST_SPELLED or single < _SPELLED_SHARE * len(words):
         return ""
@@ -210,11 +208,13 @@ def why_text_is_spelled_out(text: str) -> str:
 def why_words_are_doubled(text: str) -> str:
     """Return that a text says its words twice in a row, as the end of a sentence that begins with
     "the answer"; "" if it does not. Speculation that emits an accepted token again does this."""
-    words = [word.lower() for word in text.split() if _count_letters(word)]
+    words = list(filter(_count_letters, text.lower().split()))
     doubled = [word for before, word in pairwise(words) if before == word]
     if len(words) < _LEAST_DOUBLED or len(doubled) < _DOUBLED_SHARE * len(words):
         return ""
-    return "says its words twice" if len(set(doubled)) >= _DOUBLED_WORDS else ""
+    if len(set(doubled)) < _DOUBLED_WORDS:
+        return ""
+    return "says its words twice"
 
 
 def _share_of_spaces(text: str) -> float:

@@ -30,12 +30,14 @@ def split_core_values(text: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for word in str(text).split():
         value, _, cores = word.partition("=")
-        found[value] = tuple(parse_ranges(cores)) if cores else ()
-    if not found or (len(found) > 1 and not all(found.values())):
-        raise ValueError(
-            f"{text!r} is not a value for CPU cores, such as performance=0-3 powersave=4-7"
-        )
-    return found
+        found[value] = ()
+        if cores:
+            found[value] = tuple(parse_ranges(cores))
+    if len(found) == 1 or (found and all(found.values())):
+        return found
+    raise ValueError(
+        f"{text!r} is not a value for CPU cores, such as performance=0-3 powersave=4-7"
+    )
 
 
 def core_values_equal(found: str, value: str) -> bool:
@@ -44,9 +46,9 @@ def core_values_equal(found: str, value: str) -> bool:
     now, wanted = split_core_values(found), split_core_values(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it
-    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
-    if len(wanted) == 1 and not all(wanted.values()):
+    if not all(wanted.values()):
         return False
+    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
     return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
 
 
@@ -57,15 +59,19 @@ def c_states_of_core(disable: Sequence[str]) -> str | None:
     if not texts or not {*texts} <= {"0", "1"}:
         return None
     off = [number for number, text in enumerate(texts) if text == "1"]
-    if len(off) in (0, len(texts)):
-        return OFF if off else ON
+    if not off:
+        return ON
+    if len(off) == len(texts):
+        return OFF
     return f"{OFF}:{ranges_text(off)}"
 
 
 def is_off(value: str, state: int) -> bool:
     """Return whether the idle state number `state` is off in one core's value of the C-states."""
     _, colon, some = value.partition(":")
-    return state in parse_ranges(some) if colon else value == OFF
+    if not colon:
+        return value == OFF
+    return state in parse_ranges(some)
 
 
 def ranges_text(found: Iterable[int]) -> str:

@@ -37,12 +37,11 @@ class PlanChange:
         name=value", "--env NAME=value" or "--unset name"."""
         if self.value is None:
             return f"--unset {self.name}"
-        plain = (
-            self.value
-            if isinstance(self.value, str)
-            else json.dumps(self.value, separators=(",", ":"))
-        )
-        return f"--{'env' if self.env else 'set'} {shlex.quote(f'{self.name}={plain}')}"
+        plain = self.value
+        if not isinstance(plain, str):
+            plain = json.dumps(plain, separators=(",", ":"))
+        option = "--env" if self.env else "--set"
+        return f"{option} {shlex.quote(f'{self.name}={plain}')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,18 @@ class Finding:
     def file_and_line(self) -> str:
         """The file and line that this finding is about, such as "presets/x.toml:12". Without a line
         it is the file only, and "" if the finding is not about a file."""
-        return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
+        place = self.file or ""
+        if place and self.line:
+            place += f":{self.line}"
+        return place
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "level": str(self.level)}
+
+
+def error_if(certain: bool) -> Level:
+    """Return the level of a fault: Level.ERROR if it is certain, else Level.WARN."""
+    return Level.ERROR if certain else Level.WARN
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:

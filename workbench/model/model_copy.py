@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
@@ -41,12 +42,14 @@ class ModelFile:
     def is_damaged(self) -> bool:
         """Whether the file's bytes differ from the file on the Hugging Face hub, which names a
         large file by its SHA-256. False if the bytes were not hashed."""
-        return bool(
-            self.sha256
-            and self.blob
-            and len(self.blob) == len(self.sha256)
-            and self.blob != self.sha256
-        )
+        if not self.sha256 or not self.blob:
+            return False
+        return len(self.blob) == len(self.sha256) and self.blob != self.sha256
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the file is shorter than its own header says."""
+        return self.size_bytes < (self.whole_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,14 @@ class ModelCopy:
         return sum(file.size_bytes for file in self.files)
 
     @property
+    def weights(self) -> list[ModelFile]:
+        return [file for file in self.files if file.is_weights]
+
+    @property
+    def files_by_name(self) -> dict[str, ModelFile]:
+        return {file.name: file for file in self.files}
+
+    @property
     def reference(self) -> str:
         """The name of this copy of a model on its host: the model's id if the copy is in the cache
         of the Hugging Face hub, otherwise the path."""
@@ -96,25 +107,25 @@ class ModelCopy:
     def small_digest(self) -> str | None:
         """A digest of all hashed files of a model copy that are not weights, such as the
         config.json. None if no such file was hashed."""
-        lines = sorted(
-            f"{file.name} {file.sha256}"
-            for file in self.files
-            if file.sha256 and not file.is_weights
-        )
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
+        hashed = [file for file in self.files if file.sha256 and not file.is_weights]
+        if not hashed:
+            return None
+        lines = sorted(f"{file.name} {file.sha256}" for file in hashed)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     @property
     def text(self) -> str:
         """A copy of a model as one line: model, size, number of files, whether it is complete, and
         where it is."""
-        state = "complete" if self.is_complete else f"PARTIAL: {'; '.join(self.problems)}"
-        revision = f"  commit {self.revision[:12]}" if self.revision else ""
-        digest = f"  index and small files {self.small_digest}" if self.small_digest else ""
-        files = count_of(len(self.files), "file")
-        return (
-            f"{self.model}  {size_text(self.size_bytes)}, {files}  {state}{revision}{digest}  "
-            f"{self.path}"
-        )
+        size = f"{size_text(self.size_bytes)}, {count_of(len(self.files), 'file')}"
+        parts = [self.model, size, "complete"]
+        if self.problems:
+            parts[-1] = f"PARTIAL: {'; '.join(self.problems)}"
+        if self.revision:
+            parts.append(f"commit {self.revision[:12]}")
+        if self.small_digest:
+            parts.append(f"index and small files {self.small_digest}")
+        return "  ".join((*parts, self.path))
 
     def as_json(self) -> dict[str, Any]:
         files = [{name: getattr(file, name) for name in ModelFile.__slots__} for file in self.files]
@@ -128,8 +139,7 @@ class ModelCopy:
 
 
 def _copy_problems(copy: ModelCopy) -> Sequence[str]:
-    there = {file.name for file in copy.files}
-    weights = [file for file in copy.files if file.is_weights]
+    there, weights = copy.files_by_name, copy.weights
     found = []
     if copy.unfinished_bytes:
         found.append(f"a download is unfinished ({size_text(copy.unfinished_bytes)} so far)")
@@ -143,23 +153,19 @@ def _copy_problems(copy: ModelCopy) -> Sequence[str]:
     if not weights and not absent:
         found.append("no weight files")
     splits = filter(None, (_SPLIT_GGUF.search(file.name) for file in weights))
-    for total in {int(split[1]) for split in splits}:
-        parts = sum(file.name.endswith(f"-of-{total:05}.gguf") for file in weights)
-        if parts % total:
-            found.append(f"{parts % total} of {total} parts of a GGUF file")
-    if cut := [
-        file.name
-        for file in copy.files
-        if file.whole_bytes is not None and file.size_bytes < file.whole_bytes
-    ]:
+    parts = Counter(int(split[1]) for split in splits)
+    for total, count in parts.items():
+        if count % total:
+            found.append(f"{count % total} of {total} parts of a GGUF file")
+    if cut := [file.name for file in copy.files if file.is_cut_off]:
         found.append(f"cut off: {list_some_names(cut)}")
     have = sum(file.size_bytes for file in weights if file.name in copy.listed)
-    if copy.expected_bytes is not None and not absent and have < copy.expected_bytes:
+    expected = copy.expected_bytes or 0
+    if not absent and have < expected:
         found.append(
-            f"the weights have {size_text(have)} of the {size_text(copy.expected_bytes)} "
-            "that the index names"
+            f"the weights have {size_text(have)} of the {size_text(expected)} that the index names"
         )
-    if any(file.name.endswith(".safetensors") for file in weights) and "config.json" not in there:
+    if "config.json" not in there and any(name.endswith(".safetensors") for name in there):
         found.append("no config.json")
     if damaged := [file.name for file in copy.files if file.is_damaged]:
         found.append(f"damaged, because the hash is not the hub's: {list_some_names(damaged)}")
@@ -169,33 +175,41 @@ def _copy_problems(copy: ModelCopy) -> Sequence[str]:
 def copy_differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     """Return how copy `b` differs from copy `a`, as texts. Hashes are compared if both copies have
     them."""
-    ours, theirs = ({file.name: file for file in copy.files} for copy in (a, b))
-    found = []
-    if absent := [name for name in ours if name not in theirs]:
-        found.append(f"not on {b.host}: {list_some_names(absent)}")
-    if more := [name for name in theirs if name not in ours]:
-        found.append(f"only on {b.host}: {list_some_names(more)}")
-    both = [(file, theirs[name]) for name, file in ours.items() if name in theirs]
-    if sizes := [x.name for x, y in both if x.size_bytes != y.size_bytes]:
-        found.append(f"another size on {b.host}: {list_some_names(sizes)}")
-    same_size = [(x, y) for x, y in both if x.size_bytes == y.size_bytes]
-    if contents := [x.name for x, y in same_size if x.sha256 and y.sha256 and x.sha256 != y.sha256]:
-        found.append(f"other bytes on {b.host}: {list_some_names(contents)}")
-    return found
+    ours, theirs = a.files_by_name, b.files_by_name
+    absent, sizes, contents = [], [], []
+    for name, our in ours.items():
+        their = theirs.get(name)
+        if their is None:
+            absent.append(name)
+        elif our.size_bytes != their.size_bytes:
+            sizes.append(name)
+        elif our.sha256 and their.sha256 and our.sha256 != their.sha256:
+            contents.append(name)
+    kinds = {
+        f"not on {b.host}": absent,
+        f"only on {b.host}": [name for name in theirs if name not in ours],
+        f"another size on {b.host}": sizes,
+        f"other bytes on {b.host}": contents,
+    }
+    return [f"{kind}: {list_some_names(names)}" for kind, names in kinds.items() if names]
 
 
 def files_without_hashes(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     """Return the names of the files in both copies whose bytes cannot be compared, because one of
     the copies has no hash."""
-    theirs: Mapping[str, ModelFile] = {file.name: file for file in b.files}
+    theirs = b.files_by_name
     return [
-        f.name for f in a.files if f.name in theirs and not (f.sha256 and theirs[f.name].sha256)
+        our.name
+        for our in a.files
+        if our.name in theirs and not (our.sha256 and theirs[our.name].sha256)
     ]
 
 
 def list_some_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    text = ", ".join(names[:_NAMED])
+    if len(names) > _NAMED:
+        text += f" and {len(names) - _NAMED} more"
+    return text
 
 
 def size_text(size_bytes: float) -> str:

@@ -38,7 +38,7 @@ class Node:
     @property
     def key(self) -> str:
         """A unique name for this node in a script that starts all nodes of a server."""
-        return f"{self.name}-{self.role}" if self.role else self.name
+        return "-".join(filter(None, (self.name, self.role)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,11 @@ class LaunchPlan:
         """Return whether the string `value` occurs in the plan: in the model, working directory,
         executable, flags, environment or nodes. It tells whether a preset variable with this value
         still has an effect after the user's changes."""
-        settings = (s.value for s in (*self.flags, *self.env))
-        nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
-        return any(
-            value in str(text)
-            for text in (self.model, self.workdir, *self.executable, *settings, *nodes)
-        )
+        texts: list[object] = [self.model, self.workdir, *self.executable]
+        texts += [setting.value for setting in (*self.flags, *self.env)]
+        for node in self.nodes:
+            texts += [*node.flags.values(), *node.env.values()]
+        return any(value in text for text in map(str, texts))
 
     @property
     def gpu_count(self) -> int:
@@ -134,7 +133,9 @@ class LaunchPlan:
         """Return the parallel size that the flag `name` sets; 1 if the flag is missing or its value
         is not a valid size."""
         value = self.flag(name)
-        return value if isinstance(value, int) and 0 < value < 10_000 else 1
+        if isinstance(value, int) and 0 < value < 10_000:
+            return value
+        return 1
 
     @property
     def flag_values(self) -> dict[str, FlagValue]:
@@ -152,22 +153,28 @@ class LaunchPlan:
     def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
         """Return the plan with the flag `name` set: in its place if the plan has the flag,
         otherwise at the end."""
-        new = FlagSetting(name, value, origin)
-        if any(f.name == name for f in self.flags):
-            return replace(self, flags=tuple(new if f.name == name else f for f in self.flags))
-        return replace(self, flags=(*self.flags, new))
+        return replace(self, flags=_put_setting(self.flags, FlagSetting(name, value, origin)))
 
     def without_flag(self, name: str) -> LaunchPlan:
-        return replace(self, flags=tuple(f for f in self.flags if f.name != name))
+        return replace(self, flags=_drop_setting(self.flags, name))
 
     def with_env(self, name: str, value: str, origin: Origin = Origin.EDITED) -> LaunchPlan:
-        new = FlagSetting(name, value, origin)
-        if any(e.name == name for e in self.env):
-            return replace(self, env=tuple(new if e.name == name else e for e in self.env))
-        return replace(self, env=(*self.env, new))
+        return replace(self, env=_put_setting(self.env, FlagSetting(name, value, origin)))
 
     def without_env(self, name: str) -> LaunchPlan:
-        return replace(self, env=tuple(e for e in self.env if e.name != name))
+        return replace(self, env=_drop_setting(self.env, name))
+
+
+def _put_setting(settings: tuple[FlagSetting, ...], new: FlagSetting) -> tuple[FlagSetting, ...]:
+    """Return the settings with `new` in place of those with its name, or at the end."""
+    names = [setting.name for setting in settings]
+    if new.name not in names:
+        return *settings, new
+    return tuple(new if setting.name == new.name else setting for setting in settings)
+
+
+def _drop_setting(settings: tuple[FlagSetting, ...], name: str) -> tuple[FlagSetting, ...]:
+    return tuple(setting for setting in settings if setting.name != name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +198,12 @@ class Command:
         """Return the command as one line to paste into a shell: environment, program and arguments,
         quoted."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
-        line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
-        line = f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
-        return f"{shell_prefix(self.open_files)}{line}" if self.open_files else line
+        line = " ".join((*env, *map(shlex.quote, self.argv)))
+        if self.workdir:
+            line = f"cd {shlex.quote(self.workdir)} && {line}"
+        if self.open_files:
+            line = f"{shell_prefix(self.open_files)}{line}"
+        return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,27 +220,30 @@ class PlanDifference:
 def plan_differences(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
     """Return the differences between two plans: engine, model and executable first, then flags and
     environment in the order of `b`."""
-    changes: list[PlanDifference] = []
     named: list[tuple[str, Any, Any]] = [
         ("engine", a.engine, b.engine),
         ("model", a.model, b.model),
+        ("executable", shlex.join(a.executable), shlex.join(b.executable)),
+        ("open files", a.open_files, b.open_files),
+        ("run as", a.run_as, b.run_as),
     ]
-    named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))
-    named.append(("open files", a.open_files, b.open_files))
-    named.append(("run as", a.run_as, b.run_as))
-    if a.run_as != "process" or b.run_as != "process":
+    if {a.run_as, b.run_as} != {"process"}:
         named.append(("image", a.image, b.image))
-    for kind, x, y in named:
-        if x != y:
-            changes.append(PlanDifference(kind, kind, x, y))
-    for kind, left, right in (("flag", a.flags, b.flags), ("env", a.env, b.env)):
-        old, new = {f.name: f.value for f in left}, {f.name: f.value for f in right}
-        for name in [*new, *(n for n in old if n not in new)]:
-            if old.get(name) != new.get(name) or (name in old) != (name in new):
-                changes.append(PlanDifference(kind, name, old.get(name), new.get(name)))
+    changes = [PlanDifference(kind, kind, x, y) for kind, x, y in named if x != y]
+    for kind, left, right in (
+        ("flag", _values_by_name(a.flags), _values_by_name(b.flags)),
+        ("env", _values_by_name(a.env), _values_by_name(b.env)),
+    ):
+        for name in dict.fromkeys((*right, *left)):
+            values = (left.get(name), right.get(name))
+            if values[0] != values[1] or (name in left) != (name in right):
+                changes.append(PlanDifference(kind, name, *values))
     for name in dict.fromkeys((*a.run_options, *b.run_options)):
-        if a.run_options.get(name) != b.run_options.get(name):
-            changes.append(
-                PlanDifference("run option", name, a.run_options.get(name), b.run_options.get(name))
-            )
+        values = (a.run_options.get(name), b.run_options.get(name))
+        if values[0] != values[1]:
+            changes.append(PlanDifference("run option", name, *values))
     return tuple(changes)
+
+
+def _values_by_name(settings: tuple[FlagSetting, ...]) -> dict[str, FlagValue]:
+    return {setting.name: setting.value for setting in settings}

@@ -81,7 +81,7 @@ def is_secret_name(name: str) -> bool:
     """Return whether a flag or variable of this name contains a secret, for example "api-key",
     "HF_TOKEN" or "AWS_SECRET_ACCESS_KEY"."""
     words: list[str] = ["", "", *_WORD.findall(name)]
-    before, last = (word.lower() for word in words[-2:])
+    before, last = map(str.lower, words[-2:])
     if last in _SECRET_WORDS:
         return before not in _SECRET_WORDS[last].split()
     return last.endswith(_SECRET_ENDS)
@@ -118,13 +118,13 @@ def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]
         return [mask_text(line, secrets) for line in lines]
     # ASCII is translated 30 times faster
     forms = text.translate(_DIGITS).split("\n") if text.isascii() else lines
-    suspect = {form for form in set(forms) if _may_have_secrets(form)}
-    if not suspect:
-        return list(lines)
-    return [
-        mask_text(line) if form in suspect else line
-        for line, form in zip(lines, forms, strict=True)
-    ]
+    suspect = set(filter(_may_have_secrets, set(forms)))
+    masked = list(lines)
+    if suspect:
+        for place, form in enumerate(forms):
+            if form in suspect:
+                masked[place] = mask_text(lines[place])
+    return masked
 
 
 def _may_have_secrets(text: str) -> bool:
@@ -145,11 +145,9 @@ def mask_urls(text: str) -> str:
 
 def _mask_value(found: re.Match[str]) -> str:
     name = found["name"]
-    return (
-        f"{found[1]}{MASK}"
-        if is_secret_name(name) or name.lower().endswith(_SIGNATURES)
-        else found[0]
-    )
+    if is_secret_name(name) or name.lower().endswith(_SIGNATURES):
+        return f"{found[1]}{MASK}"
+    return found[0]
 
 
 def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
@@ -186,14 +184,19 @@ def _mask_word(word: str, secrets: Iterable[str]) -> str:
         with suppress(ValueError, RecursionError):
             data = json.loads(word)
             masked = mask_data(data)
-            word = json.dumps(masked) if masked != data else word
+            if masked != data:
+                word = json.dumps(masked)
     return mask_text(word, secrets)
 
 
 def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
     """Return the environment `env` with the values of secret variables masked."""
     values = tuple(secrets)
-    return {k: MASK if is_secret_name(k) and v else mask_text(v, values) for k, v in env.items()}
+    masked = {}
+    for name, value in env.items():
+        is_secret = is_secret_name(name) and value
+        masked[name] = MASK if is_secret else mask_text(value, values)
+    return masked
 
 
 def mask_data(data: Any, name: str = "") -> Any:
@@ -226,13 +229,10 @@ def mask_plan(plan: LaunchPlan) -> LaunchPlan:
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
         return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
 
-    nodes = (
-        FlagSetting(n, v)
-        for node in plan.nodes
-        for n, v in (*node.flags.items(), *node.env.items())
-    )
-    settings = (*plan.flags, *plan.env, *nodes)
-    secrets = {str(s.value) for s in settings if _mask_setting(s.name, s.value) == MASK}
+    values: list[tuple[str, Any]] = [(s.name, s.value) for s in (*plan.flags, *plan.env)]
+    for node in plan.nodes:
+        values += [*node.flags.items(), *node.env.items()]
+    secrets = {str(value) for name, value in values if _mask_setting(name, value) == MASK}
     variables = {n: MASK if v in secrets else mask_data(v) for n, v in plan.variables.items()}
     return replace(plan, flags=masked(plan.flags), env=masked(plan.env), variables=variables)
 
@@ -251,11 +251,11 @@ def mask_difference(difference: PlanDifference) -> PlanDifference:
 
 
 def _mask_setting(name: str, value: Any) -> Any:
-    if isinstance(value, (bool, int, float)) and not is_secret_name(name):
+    if is_secret_name(name):
+        return mask_data(value) if value in (None, "", True, False) else MASK
+    if isinstance(value, (bool, int, float)):
         return value
-    return (
-        MASK if is_secret_name(name) and value not in (None, "", True, False) else mask_data(value)
-    )
+    return mask_data(value)
 
 
 def mask_command(command: Command) -> Command:
@@ -277,4 +277,4 @@ def secret_values(command: Command) -> tuple[str, ...]:
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
     found |= {arg for arg, under_secret in _mark_secret_arguments(command.argv) if under_secret}
-    return tuple(sorted((v for v in found if len(v) > 1), key=len, reverse=True))
+    return tuple(value for value in sorted(found, key=len, reverse=True) if len(value) > 1)

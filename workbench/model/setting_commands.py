@@ -164,11 +164,9 @@ class _ClockLock(RemoteSetting):
 
     def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
         low, comma, high = str(lock).partition(",")
-        return (
-            (min(float(high), highest_mhz), min(float(low), highest_mhz))
-            if comma
-            else (highest_mhz, 0.0)
-        )
+        if not comma:
+            return highest_mhz, 0.0
+        return min(float(high), highest_mhz), min(float(low), highest_mhz)
 
 
 class _PowerLimit(RemoteSetting):
@@ -194,7 +192,9 @@ class _PowerLimit(RemoteSetting):
         return is_number(found) and is_number(value) and abs(found - value) <= WATTS_EQUAL
 
     def format(self, value: Any) -> str:
-        return f"{value:g} W" if is_number(value) else str(value)
+        if not is_number(value):
+            return str(value)
+        return f"{value:g} W"
 
     def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
         return bool(now - back > WATTS_EQUAL)
@@ -231,16 +231,18 @@ class _CoreSetting(RemoteSetting):
     word = _GOVERNOR  # one value, with or without its cores
 
     def is_valid(self, value: Any) -> bool:
-        words = value.split() if isinstance(value, str) else []
-        whole = len(words) == 1 or all("=" in word for word in words)
-        return bool(words) and whole and all(self.word.fullmatch(word) for word in words)
+        if not isinstance(value, str):
+            return False
+        words = value.split()
+        if len(words) > 1 and not all("=" in word for word in words):
+            return False
+        return bool(words) and all(map(self.word.fullmatch, words))
 
     def values_equal(self, found: Any, value: Any) -> bool:
         try:
             return core_values.core_values_equal(str(found), str(value))
-        except (
-            ValueError
-        ):  # "mixed: powersave 30, performance 2", as the agent counts values that differ
+        except ValueError:
+            # "mixed: powersave 30, performance 2", as the agent counts values that differ
             return str(found) == str(value)
 
     def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
@@ -303,34 +305,38 @@ class _CStates(_CoreSetting):
         for name, named in core_values.split_core_values(value).items():
             for cpu in named or cores:
                 for state, file in enumerate(self.files({cpu: cores.get(cpu, 0)}, sysfs)):
-                    by_text["1" if core_values.is_off(name, state) else "0"].append(file)
+                    by_text[self._state_text(core_values.is_off(name, state))].append(file)
         written = [(value, text, files) for text, files in by_text.items() if files]
-        yield from written or [(value, "1" if value == core_values.OFF else "0", [])]
+        yield from written or [(value, self._state_text(value == core_values.OFF), [])]
+
+    @staticmethod
+    def _state_text(is_off: bool) -> str:
+        """Return what the file of an idle state contains."""
+        return "1" if is_off else "0"
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
-        some: Sequence[object] = (
-            core_values.parse_ranges(value.partition(":")[2]) if ":" in value else ()
-        )
+        states: Sequence[object] = "*"
+        if ":" in value:
+            states = core_values.parse_ranges(value.partition(":")[2]) or "*"
         if value != core_values.OFF:
-            yield (
-                "0",
-                " ".join(C_STATE_FILES.format(root=root, cpu=cpu, state="*") for cpu in cores),
-            )
+            yield "0", self._files_of_states(cores, "*", root)
         if value != core_values.ON:
-            pairs = [(cpu, state) for cpu in cores for state in some or "*"]
-            yield (
-                "1",
-                " ".join(
-                    C_STATE_FILES.format(root=root, cpu=cpu, state=state) for cpu, state in pairs
-                ),
-            )
+            yield "1", self._files_of_states(cores, states, root)
+
+    @staticmethod
+    def _files_of_states(cores: Sequence[object], states: Sequence[object], root: str) -> str:
+        return " ".join(
+            C_STATE_FILES.format(root=root, cpu=cpu, state=state)
+            for cpu in cores
+            for state in states
+        )
 
     def is_between(self, found: str, one: str, other: str) -> bool:
-        return all(
-            core_values.is_off(found, state)
-            in (core_values.is_off(one, state), core_values.is_off(other, state))
-            for state in range(_MOST_STATES)
-        )
+        for state in range(_MOST_STATES):
+            ends = core_values.is_off(one, state), core_values.is_off(other, state)
+            if core_values.is_off(found, state) not in ends:
+                return False
+        return True
 
 
 # In the order of reverting. Locks first and persistence after them, so that persistence still keeps
@@ -370,7 +376,7 @@ def setting_label(key: str) -> str:
 
 def revert_order(key: str) -> int:
     """Return the position of a setting in the order in which settings are reverted, as a sort key."""
-    return list(SETTINGS).index(key) if key in SETTINGS else len(SETTINGS)
+    return [*SETTINGS, key].index(key)
 
 
 # ---- commands and their answers
@@ -402,13 +408,17 @@ def core_files(key: str, cores: Mapping[int, int], sysfs: str = SYSFS) -> list[s
     """Return all files of sysfs that hold a setting of the CPU cores; an empty list for a setting
     of a GPU."""
     setting = SETTINGS[key]
-    return setting.files(cores, sysfs) if isinstance(setting, _CoreSetting) else []
+    if not isinstance(setting, _CoreSetting):
+        return []
+    return setting.files(cores, sysfs)
 
 
 def value_to_restore(before: Any) -> Any:
     """Return the value that a revert sets: `before`, or the driver's default if `before` is a clock
     lock of unknown value."""
-    return type(before)(DEFAULT) if before == UNKNOWN else before
+    if before != UNKNOWN:
+        return before
+    return type(before)(DEFAULT)
 
 
 def why_command_failed(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
@@ -418,7 +428,9 @@ def why_command_failed(returncode: int, said: str, program: str = "nvidia-smi") 
     said = " ".join(said.split())
     if returncode != 0:
         return said or f"{program} ended with {returncode}"
-    return said if program == "nvidia-smi" and FAILED.search(said) else None
+    if program == "nvidia-smi" and FAILED.search(said):
+        return said
+    return None
 
 
 def outcome_of_restoring(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
@@ -459,9 +471,8 @@ def manual_command(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
     command sets the driver's default."""
     setting, value = SETTINGS[key], value_to_restore(value)
     if not isinstance(setting, _CoreSetting):
-        return " && ".join(
-            shlex.join(("sudo", *step.argv)) for step in setting_steps(uuid, key, value)
-        )
+        steps = setting_steps(uuid, key, value)
+        return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps)
     root, typed = shlex.quote(sysfs), []
     for one, cores in core_values.split_core_values(str(value)).items():
         for text, files in setting.by_hand(one, cores or "*", root):
@@ -476,9 +487,9 @@ def value_heats_gpu(key: str, now: Any, back: Any, highest_mhz: float | None) ->
     `highest_mhz` is the highest SM clock for a lock of the SM clock, and the highest memory clock
     for a lock of that clock. If it is None, the driver's default counts as higher than any lock.
     """
-    return SETTINGS[key].makes_hotter(
-        now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz
-    )
+    if highest_mhz is None:
+        highest_mhz = math.inf
+    return SETTINGS[key].makes_hotter(now, value_to_restore(back), highest_mhz)
 
 
 def why_lost(
@@ -500,7 +511,7 @@ def why_lost(
         return "the host was restarted"
     start, then_j = entry.get("driver_start"), entry.get("energy_j")
     if start is not None and driver_start is not None:
-        return None if start == driver_start else RELOADED
+        return RELOADED if start != driver_start else None
     if then_j is not None and energy_j is not None and energy_j < then_j / 2:
         return RELOADED
     return None
@@ -513,7 +524,9 @@ def user_left_with(entry: Mapping[str, Any]) -> str:
     """Return the user to whom a revert has left the setting of a journal entry, because that user
     claims to have set its value since. "" if it is not left to anybody."""
     state = str(entry.get("state"))
-    return state[len(LEFT_TO) :] if state.startswith(LEFT_TO) else ""
+    if not state.startswith(LEFT_TO):
+        return ""
+    return state[len(LEFT_TO) :]
 
 
 def invalid_part_of_entry(entry: Any) -> str | None:
@@ -521,33 +534,21 @@ def invalid_part_of_entry(entry: Any) -> str | None:
     valid. Workbench never reverts an invalid entry, because the guard may run as root and other
     programs can write the journal."""
     try:
-        setting, uuid, owner, watch = (
-            entry["setting"],
-            entry["gpu_uuid"],
-            entry["owner"],
-            entry.get("watch") or {},
-        )
-        if setting not in SETTINGS or not (
-            uuid == HOST if setting in OF_CORES else _UUID.fullmatch(uuid)
-        ):
+        setting, uuid, owner = entry["setting"], entry["gpu_uuid"], entry["owner"]
+        if not _can_set(setting, uuid):
             return f"{setting!r} of {uuid!r}"
-        if wrong := [
-            value
-            for value in (entry["before"], entry["now"])
-            if not SETTINGS[setting].is_valid(value)
-        ]:
-            return f"{setting} {wrong[0]!r}"
-        if not all(
-            _OWNER.fullmatch(str(owner.get(part, ""))) for part in ("boot_id", "pid", "start")
-        ):
-            return f"owner {owner!r}"
-        if wrong := [
-            value for value in entry.get("over") or () if not SETTINGS[setting].is_valid(value)
-        ]:
-            return f"over {wrong[0]!r}"
+        values = [(setting, entry["before"]), (setting, entry["now"])]
+        values += [("over", value) for value in entry.get("over") or ()]
+        for name, value in values:
+            if not SETTINGS[setting].is_valid(value):
+                return f"{name} {value!r}"
+        for part in ("boot_id", "pid", "start"):
+            if not _OWNER.fullmatch(str(owner.get(part, ""))):
+                return f"owner {owner!r}"
         for name in ("since_unix_s", "set_unix_s", "energy_j"):
-            if entry.get(name) is not None and number_for_field(name, entry[name]) is None:
-                return f"{name}: {why_impossible(entry[name], *range_of(name))}"
+            number = entry.get(name)
+            if number is not None and number_for_field(name, number) is None:
+                return f"{name}: {why_impossible(number, *range_of(name))}"
         if integer_or_none(entry["gpu_index"], -1, MOST_GPUS - 1) is None:
             return "gpu_index"
         if not isinstance(entry["boot_id"], str):
@@ -563,11 +564,8 @@ def invalid_part_of_entry(entry: Any) -> str | None:
         ):
             if not isinstance(entry.get(name), (str, type(None))):
                 return f"{name} {entry[name]!r}"[:200]
-        trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
-        seconds += [watch["trial_s"]] if trial else []
-        if not isinstance(trial, (str, type(None))) or not all(
-            s is None or number_or_none(s, 0.0, RANGES["s"][1]) for s in seconds
-        ):
+        watch = entry.get("watch") or {}
+        if not _is_valid_watch(watch):
             return f"watch {watch!r}"
         for other in filter(None, (watch.get("back"), entry.get("earlier"))):
             whole = {**entry, "earlier": None, **other, "state": other["state"]}
@@ -579,13 +577,27 @@ def invalid_part_of_entry(entry: Any) -> str | None:
         return repr(error)
 
 
+def _can_set(setting: Any, uuid: Any) -> bool:
+    """Return whether `uuid` can name what has this setting: a GPU, or the host for its cores."""
+    if setting in OF_CORES:
+        return bool(uuid == HOST)
+    return setting in SETTINGS and bool(_UUID.fullmatch(uuid))
+
+
+def _is_valid_watch(watch: Any) -> bool:
+    trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
+    if trial:
+        seconds.append(watch["trial_s"])
+    if not isinstance(trial, (str, type(None))):
+        return False
+    return all(s is None or number_or_none(s, 0.0, RANGES["s"][1]) for s in seconds)
+
+
 def is_number(value: Any) -> bool:
     """Return whether `value` is a finite number, and not an integer too large for a float."""
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max
-    )
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def numbers_are_plain(data: Any) -> bool:
@@ -610,21 +622,22 @@ def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
     if not isinstance(setting, _CoreSetting) or found is None:
         return False
     try:
-        by_core = {
-            cpu: value
-            for value, cores in core_values.split_core_values(str(found)).items()
-            for cpu in cores
-        }
+        cores_by_value = core_values.split_core_values(str(found))
     except ValueError:
         return False
     ends = [core_values.split_core_values(str(value)) for value in (now, before)]
-    return bool(by_core) and all(
-        _on_the_way(setting, cpu, value, ends) for cpu, value in by_core.items()
-    )
+    has_cores = False
+    for value, cores in cores_by_value.items():
+        for cpu in cores:
+            has_cores = True
+            if not _is_between_ends(setting, cpu, value, ends):
+                return False
+    return has_cores
 
 
-def _on_the_way(
+def _is_between_ends(
     setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]
 ) -> bool:
+    """Return whether the core can have this value in the middle of a change between the `ends`."""
     one, other = ([v for v, cores in end.items() if not cores or cpu in cores] for end in ends)
     return any(setting.is_between(value, a, b) for a in one or other for b in other or one)

@@ -29,6 +29,11 @@ class Goal:
     title: str
     less_is_better: bool = False
 
+    @property
+    def sign(self) -> int:
+        """The factor with which more of the value is better."""
+        return -1 if self.less_is_better else 1
+
 
 GOALS: Mapping[str, Goal] = {
     "tok_s": Goal("output_tok_s", "tok_s", "output tok/s"),

@@ -8,6 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 
 from workbench.model.lazy_dataclass import dataclass
@@ -67,23 +68,26 @@ def log_value(point: SweepPoint, goal: Goal) -> float | None:
     value = getattr(point, goal.field)
     if value is None or value <= 0:
         return None
-    return -math.log(value) if goal.less_is_better else math.log(value)
+    return goal.sign * math.log(value)
 
 
 def limit_error(why: str) -> str:
     """Return the error of a configuration that was measured and is out because of a limit."""
-    return f"{_MAY_BREAK if UNMEASURED in why else _BREAKS}{why}"
+    prefix = _MAY_BREAK if UNMEASURED in why else _BREAKS
+    return f"{prefix}{why}"
 
 
 def broken_limit(point: SweepPoint) -> str:
     """Return the limit that a measured point has broken; "" if it keeps all, or has no value."""
     error = point.error or ""
-    return error.removeprefix(_BREAKS) if error.startswith(_BREAKS) else ""
+    if not error.startswith(_BREAKS):
+        return ""
+    return error.removeprefix(_BREAKS)
 
 
 def start_breaks(sweep: Sweep) -> str:
     """Return the limit that the start preset breaks in the race; "" if it keeps all."""
-    starts = (p for p in sweep.points if entry_of_point_label(p.label)[1] == START_ENTRY)
+    starts = _points_by_entry(sweep).get(START_ENTRY, ())
     return next(filter(None, map(broken_limit, starts)), "")
 
 
@@ -92,45 +96,67 @@ def blocks_of(sweep: Sweep) -> list[Block]:
     in it; the start preset always is, because the others are compared with it."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     goal = goal_called(sweep.spec.tune.goal)
-    count = max(entry_of_point_label(point.label)[0] for point in sweep.points)
-    blocks: list[dict[Entry, float]] = [{} for _ in range(count)]
+    blocks: list[dict[Entry, float]] = [{} for _ in range(_count_blocks(sweep))]
     for point in sweep.points:
         block, entry = entry_of_point_label(point.label)
-        value = log_value(point, goal) if point.state == PointState.DONE else None
-        if value is not None and (not point.error or entry == START_ENTRY):
+        if point.state != PointState.DONE or (point.error and entry != START_ENTRY):
+            continue
+        value = log_value(point, goal)
+        if value is not None:
             blocks[block - 1][entry] = value
     return list(blocks)
 
 
+def _usable_blocks(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks with the start preset, with which the others are compared."""
+    return [block for block in blocks if START_ENTRY in block]
+
+
+def _count_blocks(sweep: Sweep) -> int:
+    return max(map(_block_of, sweep.points))
+
+
+def _block_of(point: SweepPoint) -> int:
+    """Return the number of the block that the point belongs to."""
+    return entry_of_point_label(point.label)[0]
+
+
+def _points_by_entry(sweep: Sweep) -> dict[Entry, list[SweepPoint]]:
+    points: dict[Entry, list[SweepPoint]] = {}
+    for point in sweep.points:
+        points.setdefault(entry_of_point_label(point.label)[1], []).append(point)
+    return points
+
+
 def _is_out(point: SweepPoint) -> bool:
     """Return whether a server could not be measured, or broke a limit."""
-    return point.state == PointState.FAILED or (
-        point.state == PointState.DONE and bool(point.error)
-    )
+    if point.state == PointState.DONE:
+        return bool(point.error)
+    return point.state == PointState.FAILED
 
 
 def mean_gains(blocks: Sequence[Block]) -> dict[Entry, float]:
     """Return for each entry of the newest block the mean, over the blocks in which it ran, of the
     logarithm of its ratio to the start preset. A block without the start preset is left out."""
-    usable = [block for block in blocks if START_ENTRY in block]
-    return _gains_of_entries(usable[-1], usable) if usable else {}
+    usable = _usable_blocks(blocks)
+    if not usable:
+        return {}
+    return _gains_of_entries(usable[-1], usable)
 
 
 def gains_of_survivors(sweep: Sweep) -> dict[Entry, float]:
     """Return the gains of the entries that are still in the race of a stored tune: those of the
     newest block, or of the block before if all of these are out. An entry whose second start there
     was no time for keeps what its first start has shown."""
-    usable = [block for block in blocks_of(sweep) if START_ENTRY in block]
-    newest: dict[Entry, SweepPoint] = {entry_of_point_label(p.label)[1]: p for p in sweep.points}
-    still = {entry: point for entry, point in newest.items() if not _is_out(point)}
-    for number in range(max(entry_of_point_label(p.label)[0] for p in sweep.points), 0, -1):
-        known = [
-            entry
-            for entry, point in still.items()
-            if entry_of_point_label(point.label)[0] == number
-            and any(entry in block for block in usable)
-        ]
-        if found := _gains_of_entries(known, usable):
+    usable = _usable_blocks(blocks_of(sweep))
+    measured = set(chain.from_iterable(usable))
+    survivors: dict[int, list[Entry]] = {}
+    for entry, points in _points_by_entry(sweep).items():
+        newest = points[-1]
+        if entry in measured and not _is_out(newest):
+            survivors.setdefault(_block_of(newest), []).append(entry)
+    for block in sorted(survivors, reverse=True):
+        if found := _gains_of_entries(survivors[block], usable):
             return found
     return {}
 
@@ -164,25 +190,19 @@ def rank_configurations(sweep: Sweep) -> list[Standing]:
     reached the second block come before the others, and those without a value last."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     goal = goal_called(sweep.spec.tune.goal)
-    blocks = [block for block in blocks_of(sweep) if START_ENTRY in block]
-    count = max(entry_of_point_label(point.label)[0] for point in sweep.points)
-    points: dict[Entry, list[SweepPoint]] = {}
-    for point in sweep.points:
-        points.setdefault(entry_of_point_label(point.label)[1], []).append(point)
-    found = []
-    for entry, own in points.items():
-        known = [entry] if any(entry in block for block in blocks) else []
+    usable = _usable_blocks(blocks_of(sweep))
+    gains = _gains_of_entries(set(chain.from_iterable(usable)), usable)
+    count, found = _count_blocks(sweep), []
+    for entry, points in _points_by_entry(sweep).items():
         values: list[float | None] = [None] * count
-        for point in own:
+        for point in points:
             if point.state == PointState.DONE:
-                values[entry_of_point_label(point.label)[0] - 1] = getattr(point, goal.field)
-        found.append(
-            Standing(entry, tuple(values), _gains_of_entries(known, blocks).get(entry), tuple(own))
-        )
+                values[_block_of(point) - 1] = getattr(point, goal.field)
+        found.append(Standing(entry, tuple(values), gains.get(entry), tuple(points)))
 
     def rank(one: Standing) -> tuple[bool, bool, int, float]:
         is_out = one.gain is None or _is_out(one.newest_point)
-        newest = entry_of_point_label(one.newest_point.label)[0]
+        newest = _block_of(one.newest_point)
         return (one.entry != START_ENTRY, is_out, -newest, -(one.gain or 0.0))
 
     return sorted(found, key=rank)

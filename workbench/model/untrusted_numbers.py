@@ -61,6 +61,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "pcie_width_max": (0, 64),
 }
 ANY: tuple[float, float] = (-EXACT, EXACT)  # for a number without a unit
+_ANY_WHOLE: tuple[float, float] = (-(2**63), 2**63 - 1)
 
 
 @lru_cache(maxsize=1024)
@@ -113,17 +114,23 @@ def find_impossible_number(data: Any, place: str = "") -> str:
     as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a range
     of their own, because the other numbers can be sums."""
     if isinstance(data, dict):
-        inner = ((f"{place}.{name}" if place else str(name), data[name]) for name in data)
-        return next(filter(None, (find_impossible_number(value, at) for at, value in inner)), "")
+        prefix = f"{place}." if place else ""
+        inner = (find_impossible_number(data[name], f"{prefix}{name}") for name in data)
+        return next(filter(None, inner), "")
     if isinstance(data, (list, tuple)):
-        return next(filter(None, (find_impossible_number(value, place) for value in data)), "")
+        inner = (find_impossible_number(value, place) for value in data)
+        return next(filter(None, inner), "")
     if isinstance(data, bool) or not isinstance(data, (int, float)):
         return ""
-    low, high = range_of("unix_s") if place.endswith("unix_s") else (-(2**63), 2**63 - 1)
+    low, high = _ANY_WHOLE
+    if place.endswith("unix_s"):
+        low, high = range_of("unix_s")
     if isinstance(data, float):
         low, high = max(low, -EXACT), min(high, EXACT)
     why = why_impossible(data, low, high)
-    return f"{place}: {why}" if why else ""
+    if not why:
+        return ""
+    return f"{place}: {why}"
 
 
 def replace_non_finite(data: Any) -> Any:
@@ -153,7 +160,9 @@ def parse_error_text(error: ValueError) -> str:
     """Return the message of a parser's error for people. Python's own error about a whole number of
     thousands of digits names a function of Python."""
     text = str(error)
-    return "a number has thousands of digits" if "integer string conversion" in text else text
+    if "integer string conversion" in text:
+        return "a number has thousands of digits"
+    return text
 
 
 def _refuse_constant(text: str) -> Any:
@@ -161,12 +170,16 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _parse_json_int(text: str) -> Any:
-    return int(text) if len(text) <= MOST_DIGITS + 2 else _refuse_constant(text)
+    if len(text) > MOST_DIGITS + 2:
+        _refuse_constant(text)
+    return int(text)
 
 
 def _parse_json_float(text: str) -> Any:
     value = float(text)
-    return value if abs(value) < float("inf") else _refuse_constant(text)
+    if abs(value) == float("inf"):
+        _refuse_constant(text)
+    return value
 
 
 def parse_decimal(text: str | None, lowest: float, highest: float) -> float | None:
@@ -178,19 +191,25 @@ def parse_decimal(text: str | None, lowest: float, highest: float) -> float | No
         value = float(text)
     except ValueError:
         return None
-    return value if lowest <= value <= highest else None  # a NaN is not
+    if not lowest <= value <= highest:  # as for NaN
+        return None
+    return value
 
 
 def parse_hexadecimal(text: str, digits: int = 16) -> int | None:
     """Return the number in `text` if that has only hexadecimal digits, at most `digits` of them;
     None for any other text."""
-    plain = 0 < len(text) <= digits and not text.strip("0123456789abcdefABCDEF")
-    return int(text, 16) if plain else None
+    if text.strip("0123456789abcdefABCDEF") or not 0 < len(text) <= digits:
+        return None
+    return int(text, 16)
 
 
 def parse_whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | None:
     """Return the number in `text` if that has only ASCII digits; None for any other text. A text
     with more than `digits` digits gives None, because Python raises an error for thousands of
     them."""
-    plain = text is not None and len(text) <= digits and text.isascii() and text.isdecimal()
-    return int(text) if plain and text else None
+    if text is None or len(text) > digits:
+        return None
+    if not text.isascii() or not text.isdecimal():
+        return None
+    return int(text)

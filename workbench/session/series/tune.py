@@ -611,7 +611,7 @@ class Tune(FlagSweep):
 
     def _gain_text(self, change: MetricChange, name: str) -> str:
         assert change.change_pct is not None and change.interval_pct is not None
-        sign = -1 if self._tune_goal.less_is_better else 1
+        sign = self._tune_goal.sign
         size = abs(change.change_pct)
         least = size - change.interval_pct
         return (

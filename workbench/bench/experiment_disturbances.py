@@ -8,9 +8,10 @@ without disturbances (tests/unit/bench/test_bench_diagnosis.py).
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import mul, not_
 from statistics import fmean, median
 
 from workbench.bench import twins
@@ -47,6 +48,7 @@ class MeasuredRun:
 
 
 Pair = tuple[MeasuredRun, MeasuredRun]  # (run of A, run of B)
+Runs = Sequence[MeasuredRun]
 
 
 def describe_disturbances(
@@ -54,7 +56,9 @@ def describe_disturbances(
 ) -> Iterator[str]:
     """Yield one sentence for each disturbance that the runs show. `pairs` are the complete pairs as
     (A, B); `discarded` are the discarded runs."""
-    arms = [[pair[side] for pair in pairs] for side in (0, 1)]
+    if not pairs:
+        return
+    arms = list(zip(*pairs, strict=True))
     yield from _report_outlying_pairs(pairs, arms)
     groups = _report_two_speeds(arms)
     yield from groups
@@ -95,58 +99,45 @@ def _compiles_at_start(name: str | None) -> bool:
     return engine is not None and engine.compiles_at_first_start
 
 
-def _report_outlying_pairs(
-    pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]
-) -> Iterator[str]:
+def _report_outlying_pairs(pairs: Sequence[Pair], arms: Sequence[Runs]) -> Iterator[str]:
     """Yield a sentence for each pair whose ratio B/A is far from the ratios of all other pairs,
     compared with their spread. `arms` are the runs of A and the runs of B."""
     count = len(pairs)
     if count < 4:
         return
-    ratios = [b.log_of_metric - a.log_of_metric for a, b in pairs]
+    ratios = _log_ratios(pairs)
+    deviations = list(zip(*map(_deviations_from_median, arms), strict=True))
     limit = t_quantile(1 - _FALSE_ALARM_SHARE / (2 * count), count - 2)
     for place, (ratio, pair) in enumerate(zip(ratios, pairs, strict=True)):
         rest = [*ratios[:place], *ratios[place + 1 :]]
         centre, size = fmean(rest), math.sqrt(_sum_of_squares(rest) / (count - 2))
-        away = abs(ratio - centre)
-        if away < _MIN_RELATIVE_DIFFERENCE or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
+        farthest = limit * size * math.sqrt(1 + 1 / (count - 1))
+        if abs(ratio - centre) <= max(_MIN_RELATIVE_DIFFERENCE, farthest):
             continue
-        deviations = [
-            run.log_of_metric - median(r.log_of_metric for r in arm)
-            for run, arm in zip(pair, arms, strict=True)
-        ]
-        worst = max((0, 1), key=lambda side: abs(deviations[side]))
+        worst = max((0, 1), key=lambda side: abs(deviations[place][side]))
+        off = _percent_of_log(deviations[place][worst])
         yield (
             f"pair {pair[0].run.pair + 1} is an outlier: {_percent_of_log(ratio)}, the others "
-            f"{_percent_of_log(centre)} with a "
-            f"spread of {100 * size:.1f} %; {pair[worst].name} is {_percent_of_log(deviations[worst])} "
-            "from its arm's median"
+            f"{_percent_of_log(centre)} with a spread of {100 * size:.1f} %; {pair[worst].name} is "
+            f"{off} from its arm's median"
         )
 
 
-def _report_two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
-    count = min(map(len, arms))
-    known = [n for n in _TWO_GROUPS_VARIANCE_SHARES if n <= count]
-    if not known:
+def _report_two_speeds(arms: Sequence[Runs]) -> list[str]:
+    share = _value_for_count(_TWO_GROUPS_VARIANCE_SHARES, min(map(len, arms)))
+    if share is None:
         return []
-    splits = [_split_by_speed(arm) for arm in arms]
-    whole = math.fsum(_sum_of_squares([r.log_of_metric for r in arm]) for arm in arms)
-    inside = math.fsum(
-        _sum_of_squares([r.log_of_metric for r in group]) for split in splits for group in split
-    )
+    splits = list(map(_split_by_speed, arms))
+    whole = math.fsum(map(_scatter_of_logs, arms))
+    inside = math.fsum(map(_scatter_of_logs, chain.from_iterable(splits)))
     gaps = [_mean_log_metric(high) - _mean_log_metric(low) for low, high in splits]
-    if (
-        whole == 0
-        or inside / whole >= _TWO_GROUPS_VARIANCE_SHARES[max(known)]
-        or max(gaps) < 2 * _MIN_RELATIVE_DIFFERENCE
-    ):
+    if inside >= share * whole or max(gaps) < 2 * _MIN_RELATIVE_DIFFERENCE:
         return []
-    speeds = [
-        f"{arm} {len(low)} runs near {four_digits(math.exp(_mean_log_metric(low)))}"
-        f" and {len(high)} near {four_digits(math.exp(_mean_log_metric(high)))}"
-        for arm, (low, high), gap in zip("AB", splits, gaps, strict=True)
-        if gap >= max(gaps) / 3
-    ]
+    speeds = []
+    for arm, (low, high), gap in zip("AB", splits, gaps, strict=True):
+        if gap >= max(gaps) / 3:
+            slow, fast = _speed_text(low), _speed_text(high)
+            speeds.append(f"{arm} {len(low)} runs near {slow} and {len(high)} near {fast}")
     step = _position_of_step(splits)
     if step is not None:
         why = (
@@ -161,76 +152,82 @@ def _report_two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     return [f"the runs have two speeds: {', '.join(speeds)}: {why}"]
 
 
-def _split_by_speed(
-    arm: Sequence[MeasuredRun],
-) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
+def _value_for_count(table: Mapping[int, float], count: int) -> float | None:
+    """Return the value in `table` for this number of runs, or for the next smaller number in it.
+    None if it has no smaller one."""
+    known = max((number for number in table if number <= count), default=None)
+    return None if known is None else table[known]
+
+
+def _speed_text(runs: Runs) -> str:
+    return four_digits(math.exp(_mean_log_metric(runs)))
+
+
+def _split_by_speed(arm: Runs) -> tuple[Runs, Runs]:
     """Return (slower runs, faster runs) of A or of B. Each group has at least two runs, and the
     sorted runs are cut where the variance inside the two groups is least."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
-        key=lambda at: (
-            _sum_of_squares([r.log_of_metric for r in ranked[:at]])
-            + _sum_of_squares([r.log_of_metric for r in ranked[at:]])
-        ),
+        key=lambda at: _scatter_of_logs(ranked[:at]) + _scatter_of_logs(ranked[at:]),
     )
     return ranked[:cut], ranked[cut:]
 
 
-def _position_of_step(
-    splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]],
-) -> int | None:
+def _position_of_step(splits: Sequence[tuple[Runs, Runs]]) -> int | None:
     """Return the position, in the order of measurement, of the first run with a new speed if all
     later runs have this speed too. None if slow and fast runs alternate. `splits` has (slower runs,
     faster runs) of A and of B."""
-    low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
+    low, high = map(_positions, zip(*splits, strict=True))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
             return min(after)
     return None
 
 
-def _slope_of_steady_trend(arms: Sequence[Sequence[MeasuredRun]]) -> float:
+def _positions(groups: Iterable[Runs]) -> list[int]:
+    """Return the positions of runs in the order of measurement."""
+    return [run.run.place for run in chain.from_iterable(groups)]
+
+
+def _slope_of_steady_trend(arms: Sequence[Runs]) -> float:
     """Return the change of log(metric) from run to run if the metric rises or falls steadily over
     the order of the runs, otherwise 0. The difference between A and B is removed first. `arms` are
     the runs of A and the runs of B."""
-    in_order = sorted(
-        (
-            run.run.place,
-            run.run.place - fmean([r.run.place for r in arm]),
-            run.log_of_metric - _mean_log_metric(arm),
-        )
-        for arm in arms
-        for run in arm
-    )
-    points = [(x, y) for _, x, y in in_order]
-    df = len(points) - len(arms) - 1
-    width = math.fsum(x * x for x, _ in points)
-    if df < 3 or width == 0:
+    df = sum(map(len, arms)) - len(arms) - 1
+    if df < 3:
         return 0.0
-    slope = math.fsum(x * y for x, y in points) / width
-    error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
+    points = []
+    for arm in arms:
+        mean_place, mean_log = fmean(_positions([arm])), _mean_log_metric(arm)
+        for run in arm:
+            place = run.run.place
+            points.append((place, place - mean_place, run.log_of_metric - mean_log))
+    _, xs, ys = zip(*sorted(points), strict=True)
+    width = _inner_product(xs, xs)
+    if not width:
+        return 0.0
+    slope = _inner_product(xs, ys) / width
+    if abs(slope) * _steps_between_ends(arms) < 2 * _MIN_RELATIVE_DIFFERENCE:
+        return 0.0
+    rest = [y - slope * x for x, y in zip(xs, ys, strict=True)]
+    error = math.sqrt(_inner_product(rest, rest) / df / width)
+    if not error:
+        return slope
     # Neighbouring runs are correlated, which looks like a trend: this reduces the number of
     # independent runs.
-    fewer = _effective_sample_fraction([y - slope * x for x, y in points])
-    chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
-    if (
-        abs(slope) * _steps_between_ends(arms) < 2 * _MIN_RELATIVE_DIFFERENCE
-        or chance > _FALSE_ALARM_SHARE / 3
-    ):
-        return 0.0
-    return slope
+    fewer = _effective_sample_fraction(rest)
+    chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer)
+    return slope if chance <= _FALSE_ALARM_SHARE / 3 else 0.0
 
 
-def _steps_between_ends(arms: Sequence[Sequence[MeasuredRun]]) -> int:
+def _steps_between_ends(arms: Sequence[Runs]) -> int:
     """Return the number of steps from the first run to the last one."""
-    places = [run.run.place for arm in arms for run in arm]
+    places = _positions(arms)
     return max(places) - min(places)
 
 
-def _trend_sentence(
-    slope: float, pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]
-) -> str:
+def _trend_sentence(slope: float, pairs: Sequence[Pair], arms: Sequence[Runs]) -> str:
     in_all = _percent_of_log(slope * _steps_between_ends(arms))
     return (
         f"the runs have a trend: {_percent_of_log(slope, 2)} from run to run, {in_all} from the "
@@ -245,8 +242,8 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
 
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
-    ratios = [b.log_of_metric - a.log_of_metric for a, b in pairs]
-    found = twins.separate_machine_effect(ratios, [not _ran_a_first(pair) for pair in pairs], 0.0)
+    b_first = list(map(not_, map(_ran_a_first, pairs)))
+    found = twins.separate_machine_effect(_log_ratios(pairs), b_first, 0.0)
     if found is None or not found.error:
         return
     steps = fmean([abs(b.run.place - a.run.place) for a, b in pairs])
@@ -266,50 +263,39 @@ def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     B. That depends on how often A ran first."""
     first, count = sum(map(_ran_a_first, pairs)), len(pairs)
     share = (2 * first - count) / count
+    moved = _percent_of_log(effect * share)
     if first in (0, count):
         leader = "A" if first else "B"
         return (
-            f"{leader} ran first in all {count} pairs, so {_percent_of_log(effect * share)} of the "
-            + ("difference between A and B comes from the order of the runs, not from the arms")
+            f"{leader} ran first in all {count} pairs, so {moved} of the "
+            "difference between A and B comes from the order of the runs, not from the arms"
         )
-    moved = (
-        f"moves the difference by {_percent_of_log(effect * share)}"
-        if share
-        else "does not move it"
-    )
-    return f"A ran first in {first} of {count} pairs, so this widens the interval and {moved}"
+    moves = f"moves the difference by {moved}" if share else "does not move it"
+    return f"A ran first in {first} of {count} pairs, so this widens the interval and {moves}"
 
 
 def _ran_a_first(pair: Pair) -> bool:
     return pair[0].run.place < pair[1].run.place
 
 
-def _report_outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
+def _report_outliers_of_one_arm(arms: Sequence[Runs]) -> Iterator[str]:
     """Yield a sentence if all outlying runs belong to one arm. The mean of an arm that has outliers
     now and then is not known from few runs, and the interval does not show that."""
-    count = min(map(len, arms), default=0)
-    known = [n for n in _OUTLIER_DEVIATIONS if n <= count]
-    if not known:
+    count = min(map(len, arms))
+    times = _value_for_count(_OUTLIER_DEVIATIONS, count)
+    if times is None:
         return
-    centres = [median(run.log_of_metric for run in arm) for arm in arms]
-    away = [
-        [run.log_of_metric - centre for run in arm]
-        for arm, centre in zip(arms, centres, strict=True)
-    ]
-    sizes = sorted(abs(each) for arm in away for each in arm)
+    away = list(chain.from_iterable(map(_deviations_from_median, arms)))
+    sizes = sorted(map(abs, away))
     typical = median(sizes[2 * (count % 2) :])  # a middle run is its arm's median: it is 0 away
-    limit = max(4 * _MIN_RELATIVE_DIFFERENCE, _OUTLIER_DEVIATIONS[max(known)] * typical)
-    outlying = [
-        [
-            f"{run.name} {_percent_of_log(each)}"
-            for run, each in zip(arm, far, strict=True)
-            if abs(each) > limit
-        ]
-        for arm, far in zip(arms, away, strict=True)
-    ]
-    if all(outlying) or not any(outlying):
+    limit = max(4 * _MIN_RELATIVE_DIFFERENCE, times * typical)
+    outlying: dict[str, list[str]] = {}
+    for run, each in zip(chain.from_iterable(arms), away, strict=True):
+        if abs(each) > limit:
+            outlying.setdefault(run.run.arm, []).append(f"{run.name} {_percent_of_log(each)}")
+    if len(outlying) != 1:
         return
-    name, runs = ("A", outlying[0]) if outlying[0] else ("B", outlying[1])
+    [(name, runs)] = outlying.items()
     yield (
         f"only {name} has outliers: {', '.join(runs)} from its median; if {name} itself causes them, "
         f"the interval may miss its long-term mean, because it depends on how many of {count} runs "
@@ -319,31 +305,25 @@ def _report_outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterat
 
 def _effective_sample_fraction(rest: Sequence[float]) -> float:
     """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated
-    from the correlation of successive runs. `rest` are the residuals of a fitted line, treated as
-    an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) / n, so this
-    amount is added."""
-    count = len(rest)
-    squares = math.fsum(y * y for y in rest)
-    r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0
-    r = min(max(r + (2 + 4 * r) / count, 0.0), 0.9)
+    from the correlation of successive runs. `rest` are the residuals of a fitted line, not all 0,
+    treated as an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) / n,
+    so this amount is added."""
+    r = _inner_product(rest, rest[1:]) / _inner_product(rest, rest)
+    r = min(max(r + (2 + 4 * r) / len(rest), 0.0), 0.9)
     return (1 - r) / (1 + r)
 
 
-def _report_cold_start(
-    arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]
-) -> Iterator[str]:
+def _report_cold_start(arms: Sequence[Runs], discarded: Sequence[MeasuredRun]) -> Iterator[str]:
     """Yield a sentence if the first discarded run is far from the other runs of the same
     configuration, compared with the spread inside A and inside B. `arms` are the runs of A and the
     runs of B."""
     df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
-        arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())
-        if len(arm) < 2 or df < 2:
+        arm = [run for run in chain.from_iterable(arms) if run.run.arm == first.run.arm]
+        if min(len(arm), df) < 2:
             continue
         away = first.log_of_metric - _mean_log_metric(arm)
-        size = math.sqrt(
-            math.fsum(_sum_of_squares([r.log_of_metric for r in a]) for a in arms) / df
-        )
+        size = math.sqrt(math.fsum(map(_scatter_of_logs, arms)) / df)
         limit = t_quantile(1 - _FALSE_ALARM_SHARE / 2, df) * size * math.sqrt(1 + 1 / len(arm))
         if abs(away) > max(4 * _MIN_RELATIVE_DIFFERENCE, limit):
             yield (
@@ -352,13 +332,38 @@ def _report_cold_start(
             )
 
 
-def _mean_log_metric(runs: Sequence[MeasuredRun]) -> float:
-    return fmean([r.log_of_metric for r in runs])
+def _log_ratios(pairs: Sequence[Pair]) -> list[float]:
+    """Return log(B/A) of each pair."""
+    return [b.log_of_metric - a.log_of_metric for a, b in pairs]
+
+
+def _logs(runs: Runs) -> list[float]:
+    return [run.log_of_metric for run in runs]
+
+
+def _deviations_from_median(arm: Runs) -> list[float]:
+    """Return by how much log(metric) of each run is away from the median of its arm."""
+    logs = _logs(arm)
+    centre = median(logs)
+    return [log - centre for log in logs]
+
+
+def _mean_log_metric(runs: Runs) -> float:
+    return fmean(_logs(runs))
+
+
+def _scatter_of_logs(runs: Runs) -> float:
+    return _sum_of_squares(_logs(runs))
 
 
 def _sum_of_squares(values: Sequence[float]) -> float:
+    """Return the sum of the squared deviations from the mean."""
     mean = fmean(values)
     return math.fsum((v - mean) ** 2 for v in values)
+
+
+def _inner_product(a: Sequence[float], b: Sequence[float]) -> float:
+    return math.fsum(map(mul, a, b))
 
 
 def _percent_of_log(log: float, digits: int = 1) -> str:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import sub
 
 from workbench.bench import twins
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange
 from workbench.model.distribution import highest_compared
 from workbench.model.errors import InputError
+from workbench.model.known_values import known_values, mean_or_none
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metrics_of, value_of
 from workbench.model.multiple_tests import holm_rejections
@@ -35,6 +38,10 @@ _COMPARED_LATENCIES = tuple(
     metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED_METRICS
 )
 _LATENCY_STATISTICS = ("mean", *COMPARED_PARTS)
+_PARTS_OF_METRIC = {
+    **dict.fromkeys(_COMPARED_METRICS, ("",)),
+    **dict.fromkeys(_COMPARED_LATENCIES, _LATENCY_STATISTICS),
+}
 
 _WINDOW_RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
 # drivers report whole watts or few digits; kernel timestamps have jitter
@@ -61,34 +68,40 @@ class ResultMetric:
         """Return this metric's value in `summary`, or None if it was not measured."""
         return value_of(summary, self.name)
 
-    def possible_error_share(self, runs: Iterable[BenchResult]) -> float:
+    def values_in(self, runs: Iterable[BenchResult]) -> list[float | None]:
+        """Return this metric's value in each run."""
+        return [self.value_in(run.summary) for run in runs]
+
+    def possible_error_share(self, runs: Sequence[BenchResult]) -> float:
         """Return by how much the value of one of `runs` may be wrong at most, as a share of it: 0
         if its times are exact. More runs do not reduce it, because all may be wrong in the same
         direction."""
         latency = self.name.partition(".")[0]
-        unsure = [
-            (run.summary.unsure_ms.get(latency, 0.0), self.value_in(run.summary)) for run in runs
-        ]
-        return max((by_ms / value for by_ms, value in unsure if value), default=0.0)
+        largest = 0.0
+        for run, value in zip(runs, self.values_in(runs), strict=True):
+            if value:
+                largest = max(largest, run.summary.unsure_ms.get(latency, 0.0) / value)
+        return largest
 
 
 def withheld_reason(metric: str, runs: Iterable[BenchResult]) -> str:
     """Return why the first of `runs` that withheld `metric`, such as "ttft_ms.p50", did so; "" if
     none did."""
     name = metric.partition(".")[0]
-    return next(filter(None, (run.summary.withheld_reason(name) for run in runs)), "")
+    for run in runs:
+        if reason := run.summary.withheld_reason(name):
+            return reason
+    return ""
 
 
 def metric_with_name(name: str) -> ResultMetric:
     """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError,
     which lists the valid names."""
     base, _, part = name.partition(".")
-    parts = _LATENCY_STATISTICS if base in _COMPARED_LATENCIES else ("",)
-    if base in _COMPARED_METRICS and part in parts:
-        return ResultMetric(
-            name, _COMPARED_METRICS[base].unit, bool(_COMPARED_METRICS[base].higher_is_better)
-        )
-    known = [f"{each}.p50" if each in _COMPARED_LATENCIES else each for each in _COMPARED_METRICS]
+    if part in _PARTS_OF_METRIC.get(base, ()):
+        declared = _COMPARED_METRICS[base]
+        return ResultMetric(name, declared.unit, bool(declared.higher_is_better))
+    known = [f"{each}.p50" if parts[0] else each for each, parts in _PARTS_OF_METRIC.items()]
     *others, last = (f".{each}" for each in _LATENCY_STATISTICS if each != "p50")
     raise InputError(
         f"no metric is called {name!r}",
@@ -103,22 +116,21 @@ def shown_metrics(
     """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user
     first. Of the percentiles of latencies it has the highest that each run has.
     """
-    embeds = any(run.spec.endpoint == "embeddings" for run in runs)
-    names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
+    names = ["output_tok_s", "tok_per_joule"]
+    if any(run.spec.endpoint == "embeddings" for run in runs):
+        names[:0] = ["request_s", "prompt_tok_s"]
     for latency in _COMPARED_LATENCIES:
-        found = [getattr(run.summary, latency) for run in runs]
-        latencies = [one for one in found if one is not None]
+        latencies = known_values(getattr(run.summary, latency) for run in runs)
         if METRICS[latency].optional and not latencies:
             continue
         tail = highest_compared(latencies).name
-        names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
+        names += (f"{latency}.mean", f"{latency}.p50", f"{latency}.{tail}")
     if len({run.spec.slo for run in runs}) == 1:
-        measured = (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))
-        names += measured
+        names += (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))
     names += ["per_stream_tok_s", "request_s", "power_w"]
-    return tuple(
-        metric_with_name(name) for name in dict.fromkeys([*([chosen] if chosen else []), *names])
-    )
+    if chosen:
+        names.insert(0, chosen)
+    return tuple(map(metric_with_name, dict.fromkeys(names)))
 
 
 def metric_changes(
@@ -134,27 +146,19 @@ def metric_changes(
     the metric that was named before the runs were made; its change comes first. `level` is the
     confidence level of the intervals. For pairs on two hosts, `swapped` says for each pair whether
     A and B had swapped hosts."""
-    found = [
-        _change_of_metric(
-            metric,
-            [metric.value_in(r.summary) for r in left],
-            [metric.value_in(r.summary) for r in right],
-            paired,
-            level,
-            swapped,
-            metric.possible_error_share((*left, *right)),
-        )
-        for metric in shown_metrics((*left, *right), chosen)
-    ]
-    found = [(_mark_withheld(change, (*left, *right)), p) for change, p in found]
+    runs = (*left, *right)
+    changes: list[MetricChange] = []
+    p_values: list[float | None] = []
+    for metric in shown_metrics(runs, chosen):
+        doubt = metric.possible_error_share(runs)
+        xs, ys = metric.values_in(left), metric.values_in(right)
+        change, p_value = _change_of_metric(metric, xs, ys, paired, level, swapped, doubt)
+        changes.append(_mark_withheld(change, runs))
+        p_values.append(p_value)
     if chosen is None:
-        return tuple(change for change, _ in found)
-    stand = holm_rejections([p for _, p in found[1:]], 1 - level)
-    others = (
-        _turn_verdict_into_hint(change, stands)
-        for (change, _), stands in zip(found[1:], stand, strict=True)
-    )
-    return (found[0][0], *others)
+        return tuple(changes)
+    stand = holm_rejections(p_values[1:], 1 - level)
+    return (changes[0], *map(_turn_verdict_into_hint, changes[1:], stand))
 
 
 def machine_change(
@@ -167,16 +171,20 @@ def machine_change(
     """Return the change of a metric from the first of two hosts to the second one, with the same
     configuration. `swapped` says for each pair whether B ran on the first host. None if all pairs
     are swapped, or if none is."""
-    values = [
-        (metric.value_in(x.summary), metric.value_in(y.summary)) for x, y in zip(a, b, strict=True)
-    ]
-    pairs = [(y, x) if kind else (x, y) for (x, y), kind in zip(values, swapped, strict=True)]
     if len(set(swapped)) < 2:
         return None
+    first, second = metric.values_in(a), metric.values_in(b)
     # On each host, a swapped pair has the other arm: seen from the hosts, the arms are what is
     # swapped.
-    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+    for place in compress(range(len(first)), swapped):
+        first[place], second[place] = second[place], first[place]
     return _change_of_metric(metric, first, second, True, level, swapped)[0]
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    if len(values) == 1:
+        return values[0]  # exactly
+    return math.exp(average(map(math.log, values)))
 
 
 def _change_of_metric(
@@ -201,10 +209,9 @@ def _change_of_metric(
     if a is None or b is None:
         x, y = _plain_mean(xs), _plain_mean(ys)
         return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED, pairs), None
-    log_a, log_b = [math.log(v) for v in a], [math.log(v) for v in b]
-    centre, error = difference_of_means(
-        log_a, log_b, paired, metric.smallest_relative_difference(min(*a, *b)), swapped
-    )
+    log_a, log_b = list(map(math.log, a)), list(map(math.log, b))
+    resolution = metric.smallest_relative_difference(min(*a, *b))
+    centre, error = difference_of_means(log_a, log_b, paired, resolution, swapped)
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
     if error is not None:
@@ -216,9 +223,7 @@ def _change_of_metric(
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
-    mean_a, mean_b = (
-        v[0] if len(v) == 1 else math.exp(average(logs)) for v, logs in ((a, log_a), (b, log_b))
-    )
+    mean_a, mean_b = _geometric_mean(a), _geometric_mean(b)
     return MetricChange(
         name, unit, mean_a, mean_b, 100 * (ratio - 1), interval, higher, verdict, pairs
     ), p
@@ -237,16 +242,14 @@ def difference_of_means(
     if there are too few runs. `resolution` is the smallest standard deviation that is assumed for a
     run. With `swapped` (pairs on two hosts), the difference between the hosts is removed
     (twins.py)."""
-    if swapped:
-        found = twins.separate_machine_effect(
-            [y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2
-        )
-        if found is not None:
-            return found.change, None if found.error is None else StandardError(
-                found.error, found.df
-            )
+    if not swapped:
+        return average(b) - average(a), _standard_error(a, b, paired, resolution)
+    found = twins.separate_machine_effect(list(map(sub, b, a)), swapped, 2 * resolution**2)
+    if found is None:
         return average(b) - average(a), None
-    return average(b) - average(a), _standard_error(a, b, paired, resolution)
+    if found.error is None:
+        return found.change, None
+    return found.change, StandardError(found.error, found.df)
 
 
 def _standard_error(
@@ -255,11 +258,11 @@ def _standard_error(
     """Return the standard error of mean(b) - mean(a) with its degrees of freedom, or None if a side
     has fewer than two runs. `resolution` is the smallest standard deviation that is assumed for a
     run."""
-    if len(a) < 2 or len(b) < 2:
+    if min(len(a), len(b)) < 2:
         return None
     least = resolution**2
     if paired:
-        spread = max(2 * least, variance([y - x for x, y in zip(a, b, strict=True)]))
+        spread = max(2 * least, variance(list(map(sub, b, a))))
         return StandardError(math.sqrt(spread / len(a)), len(a) - 1)
     u, v = max(least, variance(a)) / len(a), max(least, variance(b)) / len(b)
     df = (u + v) ** 2 / (u * u / (len(a) - 1) + v * v / (len(b) - 1))
@@ -280,20 +283,20 @@ def _mark_withheld(change: MetricChange, runs: Sequence[BenchResult]) -> MetricC
 
 
 def _turn_verdict_into_hint(change: MetricChange, stands: bool) -> MetricChange:
-    return (
-        change if stands or change.verdict not in (BETTER, WORSE) else replace(change, verdict=HINT)
-    )
+    if stands or change.verdict not in (BETTER, WORSE):
+        return change
+    return replace(change, verdict=HINT)
 
 
 def withhold_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[MetricChange, ...]:
     """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
     Used if the runs are not comparable or not complete. `of` is the latency that is not comparable,
     such as "itl_ms"; "" means all metrics."""
-
-    def may_stand(change: MetricChange) -> bool:
-        return bool(of) and change.metric.partition(".")[0] != of
-
-    return tuple(_turn_verdict_into_hint(change, may_stand(change)) for change in found)
+    changes = []
+    for change in found:
+        may_stand = of not in ("", change.metric.partition(".")[0])
+        changes.append(_turn_verdict_into_hint(change, may_stand))
+    return tuple(changes)
 
 
 def _positive_values_or_none(values: list[float | None]) -> list[float] | None:
@@ -302,8 +305,7 @@ def _positive_values_or_none(values: list[float | None]) -> list[float] | None:
 
 
 def _plain_mean(values: list[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return average(known) if known else None
+    return mean_or_none(known_values(values))
 
 
 def average(values: Iterable[float]) -> float:

@@ -100,10 +100,7 @@ def separate_machine_effect(
     log(B/A) of each pair. `kinds` says for each pair whether A and B had swapped hosts. `least` is
     the smallest variance that is assumed for a pair. None if all or no pairs are swapped, because
     the two effects cannot be separated then."""
-    groups = [
-        [d for d, kind in zip(differences, kinds, strict=True) if kind is wanted]
-        for wanted in (False, True)
-    ]
+    groups = _unswapped_and_swapped(differences, kinds)
     if not all(groups):
         return None
     plus, minus = map(fmean, groups)
@@ -114,13 +111,20 @@ def separate_machine_effect(
     return SeparatedEffect((plus + minus) / 2, (plus - minus) / 2, error, len(differences) - 2)
 
 
+def _unswapped_and_swapped(
+    differences: Sequence[float], kinds: Sequence[bool]
+) -> tuple[list[float], list[float]]:
+    """Return the differences of the pairs that were not swapped, and of those that were."""
+    groups: tuple[list[float], list[float]] = [], []
+    for difference, swapped in zip(differences, kinds, strict=True):
+        groups[swapped].append(difference)
+    return groups
+
+
 def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:
     """Return the pooled variance of log(B/A) inside two groups of pairs: those in which A and B had
     swapped hosts, and the others. `kinds` says for each pair whether it was swapped. There must be
     three or more pairs."""
-    groups = [
-        [d for d, kind in zip(differences, kinds, strict=True) if kind is wanted]
-        for wanted in (False, True)
-    ]
+    groups = _unswapped_and_swapped(differences, kinds)
     squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
     return squares / (len(differences) - 2)

@@ -10,7 +10,7 @@ verdict. metric_changes.py computes the changes and their intervals.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from workbench.bench.compared_texts import (
@@ -24,7 +24,6 @@ from workbench.bench.metric_changes import (
     NOT_MEASURED,
     WITHHELD,
     PickMetric,
-    average,
     machine_change,
     metric_changes,
     metric_with_name,
@@ -41,6 +40,7 @@ from workbench.model.bench import (
     Comparison,
     MetricChange,
 )
+from workbench.model.known_values import mean_or_none, values_if_all_known
 from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import NOT_MEASURED as QUALITY_NOT_MEASURED
 from workbench.model.quality import QualityResult
@@ -50,7 +50,8 @@ _IDLE_POWER_DIFFERENCE_SHARE = (
     0.1  # difference of the idle power from which net tokens per joule mean little
 )
 _TEMPERATURE_DIFFERENCE_C = 5.0
-_CACHED_SHARE_DIFFERENCE = 0.01
+_CACHED_DIFFERENCE_PCT = 1.0
+_ABSENT = object()  # in place of a value that one side does not have
 _WORK_DIFFERENCE_SHARE = 0.01  # of tokens per request, and of tokens per chunk
 # fields of no option that follow from others, or belong to one run
 _FIELDS_NOT_COMPARED = ("url", "salt", "trace_s", "trace_reuse", "passage_tokens")
@@ -117,8 +118,7 @@ def compare(
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
-    left = [a] if isinstance(a, BenchResult) else list(a)
-    right = [b] if isinstance(b, BenchResult) else list(b)
+    left, right = _runs_of_side(a), _runs_of_side(b)
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError(
             "a comparison needs a result on each side, and pairs need equal numbers of A and B"
@@ -127,43 +127,45 @@ def compare(
     differences = tuple(
         d for d in _condition_differences(left[0], right[0]) if d["kind"] not in on_twins
     )
-    prompts, outputs = (
-        tuple(_work_differences(left, right, side)) for side in ("prompt", "output")
-    )
-    # Models count a prompt's tokens differently and put their own template around it. An answer
-    # that ends earlier is less work in any case.
-    own_prompts = "model" in arms and any(
-        d["kind"] in ("model", "engine", "server") for d in differences
-    )
-    work = outputs if own_prompts else (*prompts, *outputs)
+    kinds = {d["kind"] for d in differences}
     text_a, text_b = arm_text(left), arm_text(right)
-    own_tokenizers = any(d["kind"] in ("model", "engine") for d in differences)
+    own_tokenizers = not kinds.isdisjoint(("model", "engine"))
     found = [
         *text_warnings(text_a, text_b, own_tokenizers),
         *warn_of_different_texts(left, right),
         *_mismatch_sentences(differences, arms),
         *_run_warnings(left, right, paired, on_twins),
-        *work,
     ]
+    notes: list[str] = []
+    for difference in _work_differences(left, right, "prompt"):
+        # Models count a prompt's tokens differently and put their own template around it. An answer
+        # that ends earlier is less work in any case.
+        if "model" in arms and not kinds.isdisjoint(("model", "engine", "server")):
+            notes.append(
+                f"{difference}: the arms count tokens differently or use other chat templates"
+            )
+        else:
+            found.append(difference)
+    found += _work_differences(left, right, "output")
     warnings = tuple(dict.fromkeys(found))
     content = content_caveat(left[0].spec, differences)
+    if content:
+        notes.append(content)
     changed, measured = _answer_settings_and_quality(left[0], right[0], quality)
-    own = next((one for one in quality if one.id == own_quality), None)
-    if own is not None and (measured is None or own.verdict != QUALITY_NOT_MEASURED):
-        measured = own
+    measured = _measured_quality(measured, quality, own_quality)
     metrics = metric_changes(
         left, right, paired=paired, chosen=chosen, level=level, swapped=swapped
     )
-    itl_known = any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms"))
-    chunks = tuple(_chunk_difference(left, right)) if itl_known else ()
-    if chunks:
-        metrics = withhold_verdicts(metrics, of="itl_ms")
-    machine = (
-        machine_change(metric_with_name(metrics[0].metric), left, right, swapped, level)
-        if swapped
-        else None
-    )
-    return Comparison(
+    if any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms")):
+        for difference in _chunk_difference(left, right):
+            notes.append(difference)
+            metrics = withhold_verdicts(metrics, of="itl_ms")
+    notes += _notes_on_comparison(left, right, paired)
+    notes += _unmeasured_reasons(metrics, (*left, *right))
+    notes += _idle_power_note(left, right)
+    if paired:
+        notes += _circumstance_differences(left, right)
+    comparison = Comparison(
         a=left[0].id,
         b=right[0].id,
         differences=differences,
@@ -173,34 +175,38 @@ def compare(
         simulated=any(r.conditions.simulated for r in (*left, *right)),
         runs_a=len(left),
         runs_b=len(right),
-        notes=(
-            *(
-                f"{one}: the arms count tokens differently or use other chat templates"
-                for one in prompts
-                if own_prompts
-            ),
-            *([content] if content else []),
-            *chunks,
-            *_notes_on_comparison(left, right, paired),
-            *_unmeasured_reasons(metrics, (*left, *right)),
-            *_idle_power_note(left, right),
-            *(_circumstance_differences(left, right) if paired else ()),
-        ),
-        machine=machine,
+        notes=tuple(notes),
+        machine=machine_change(metric_with_name(metrics[0].metric), left, right, swapped, level),
         text_a=text_a,
         text_b=text_b,
         content=content,
         answer_changes=changed,
         quality=_quality_change_text(changed, measured),
-        quality_verdict=measured.verdict if measured is not None else "",
-        quality_id=measured.id if measured is not None else None,
     )
+    if measured is None:
+        return comparison
+    return replace(comparison, quality_verdict=measured.verdict, quality_id=measured.id)
+
+
+def _runs_of_side(runs: BenchResult | Sequence[BenchResult]) -> Sequence[BenchResult]:
+    return [runs] if isinstance(runs, BenchResult) else runs
 
 
 def _quality_change_text(changed: Sequence[str], measured: QualityResult | None) -> str:
-    if not changed and measured is None:
-        return ""
-    return QUALITY_NOT_MEASURED if measured is None else measured.summary
+    if measured is not None:
+        return measured.summary
+    return QUALITY_NOT_MEASURED if changed else ""
+
+
+def _measured_quality(
+    measured: QualityResult | None, quality: Sequence[QualityResult], own_id: int | None
+) -> QualityResult | None:
+    """Return the comparison of answers with the id `own_id`, which was made beside the runs. If
+    there is none, or if it measured nothing, return `measured`."""
+    own = next((one for one in quality if one.id == own_id), measured)
+    if own is not None and own.verdict == QUALITY_NOT_MEASURED:
+        return measured or own
+    return own
 
 
 def _answer_settings_and_quality(
@@ -235,7 +241,7 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
         "image" if x.image and y.image else "container", "image", x.image, y.image
     )
     yield from _difference_if_unequal(
-        "measured by", "measured by", *(c.imported or "Workbench" for c in (x, y))
+        "measured by", "measured by", x.imported or "Workbench", y.imported or "Workbench"
     )
     yield from _difference_if_unequal(
         "server", "address", _external_server_address(a), _external_server_address(b)
@@ -257,8 +263,9 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     yield from _difference_if_unequal("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD_FIELDS:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
-        known = x.knows(name) and y.knows(name) and not (name == "prompt_words" and None in (u, v))
-        if known and u != v:
+        if name == "prompt_words" and None in (u, v):
+            continue
+        if u != v and x.knows(name) and y.knows(name):
             yield {"kind": "workload", "name": name, "a": _as_dict(u), "b": _as_dict(v)}
 
 
@@ -266,7 +273,8 @@ def _names_same_release(a: str | None, b: str | None) -> bool:
     """Return whether two version texts can name the same release: both are equal up to "+", and
     only one has a build after "+". An engine's log gives the release ("0.32.0"), the installed
     package also the build ("0.32.0+cpu")."""
-    (x, its_build, _), (y, other_build, _) = ((version or "").partition("+") for version in (a, b))
+    x, _, its_build = (a or "").partition("+")
+    y, _, other_build = (b or "").partition("+")
     return x == y and bool(its_build) != bool(other_build)
 
 
@@ -277,7 +285,10 @@ def _external_server_address(result: BenchResult) -> str | None:
     made = result.conditions
     if made.run_id or made.imported:
         return None
-    return made.address or (result.spec.url if made.client == "local" else None) or None
+    address = made.address
+    if not address and made.client == "local":
+        address = result.spec.url
+    return address or None
 
 
 def _difference_if_unequal(kind: str, name: str, a: Any, b: Any) -> Iterable[dict[str, Any]]:
@@ -288,8 +299,8 @@ def _difference_if_unequal(kind: str, name: str, a: Any, b: Any) -> Iterable[dic
 def _mapping_differences(
     kind: str, a: Mapping[str, Any], b: Mapping[str, Any]
 ) -> Iterable[dict[str, Any]]:
-    for name in [*b, *(n for n in a if n not in b)]:
-        if (name in a) != (name in b) or a[name] != b[name]:
+    for name in dict.fromkeys([*b, *a]):
+        if a.get(name, _ABSENT) != b.get(name, _ABSENT):
             yield {"kind": kind, "name": name, "a": a.get(name), "b": b.get(name)}
 
 
@@ -307,14 +318,16 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
 def _mismatch_sentences(
     differences: Sequence[Mapping[str, Any]], arms: Collection[str]
 ) -> Iterable[str]:
+    values: dict[str, list[str]] = {}
+    for d in differences:
+        both = f"{_value_text(d['a'])} and {_value_text(d['b'])}"
+        if d["kind"] == "workload":
+            both = f"{d['name']} {both}"
+        values.setdefault(d["kind"], []).append(both)
     for kind, text in _MISMATCH_TEXTS.items():
-        found = [d for d in differences if d["kind"] == kind and kind not in arms]
-        values = [f"{_value_text(d['a'])} and {_value_text(d['b'])}" for d in found]
-        if kind == "workload":
-            values = [f"{d['name']} {value}" for d, value in zip(found, values, strict=True)]
-        if found:
-            yield f"{text}: {', '.join(values)}"
-    if any(d["kind"] == "simulated" for d in differences):
+        if kind in values and kind not in arms:
+            yield f"{text}: {', '.join(values[kind])}"
+    if "simulated" in values:
         yield "one result is simulated and the other is real: they cannot be compared"
 
 
@@ -331,30 +344,31 @@ def _run_warnings(
     """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be
     compared. Runs of the same side may differ in the kinds of conditions in `expected`, such as
     "host"."""
+    windows = {}
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _warn_of_single_run(side, run)
-        found = (d for other in runs[1:] for d in _differences_within_sides(runs[0], other, paired))
-        names = dict.fromkeys(d["name"] for d in found if d["kind"] not in expected)
+        names: dict[str, None] = {}
+        for other in runs[1:]:
+            found = _differences_within_sides(runs[0], other, paired)
+            names.update((d["name"], None) for d in found if d["kind"] not in expected)
         if names:
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
-    windows = {
-        side: {run.summary.window for run in runs} for side, runs in (("A", left), ("B", right))
-    }
+        windows[side] = {run.summary.window for run in runs}
     if len(windows["A"] | windows["B"]) > 1:
         over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
         yield f"rates cover different parts of the runs ({over}): use more --requests or --seconds"
-    if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
-        yield "the runs of a pair had different seeds, so lengths or arrivals differed"
     if not paired:
         yield from _circumstance_differences(left, right)
+    elif any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
+        yield "the runs of a pair had different seeds, so lengths or arrivals differed"
 
 
 def _differences_within_sides(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
     """Return the differences between the conditions of two runs of A, or of two runs of B. Each is
     a dict with "kind", "name", "a" and "b". The name of the preset is ignored, and so is the seed
     of paired runs, because each pair has its own seed."""
-    ignored = {"preset_id", *(["seed"] if paired else [])}
+    ignored = ("preset_id", "seed") if paired else ("preset_id",)
     return [d for d in _condition_differences(a, b) if d["name"] not in ignored]
 
 
@@ -386,11 +400,15 @@ def _work_differences(
 ) -> Iterable[str]:
     """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
     (`left`) and of B (`right`). `side` is "prompt" or "output"."""
-    x, y = (
-        _mean_over_runs(runs, lambda s: _tokens_per_request(s, getattr(s, f"{side}_tokens")))
-        for runs in (left, right)
-    )
-    if x and y and abs(y / x - 1) > _WORK_DIFFERENCE_SHARE:
+
+    def tokens_per_request(summary: BenchSummary) -> float | None:
+        tokens = getattr(summary, f"{side}_tokens")
+        if tokens is None or not summary.requests_ok:
+            return None
+        return float(tokens / summary.requests_ok)
+
+    x, y = _mean_over_runs(left, tokens_per_request), _mean_over_runs(right, tokens_per_request)
+    if _relative_difference(x, y) > _WORK_DIFFERENCE_SHARE:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
@@ -398,11 +416,25 @@ def _chunk_difference(left: Sequence[BenchResult], right: Sequence[BenchResult])
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
     (`left`) and of B (`right`): ITL is the gap between chunks, so it is not one of the same work."""
     x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (left, right))
-    if x and y and abs(y / x - 1) > _WORK_DIFFERENCE_SHARE:
+    if _relative_difference(x, y) > _WORK_DIFFERENCE_SHARE:
         yield (
             f"ITL, the gap between chunks, is not comparable: a chunk has {x:.2f} tokens in A and "
             f"{y:.2f} in B; compare TPOT, the time per token"
         )
+
+
+def _relative_difference(x: float | None, y: float | None) -> float:
+    """Return the difference between two values as a share of the first; 0 if one is not known."""
+    if not x or not y:
+        return 0.0
+    return abs(y / x - 1)
+
+
+def _difference(x: float | None, y: float | None) -> float:
+    """Return the difference between two values; 0 if one is not known."""
+    if x is None or y is None:
+        return 0.0
+    return abs(x - y)
 
 
 def _circumstance_differences(
@@ -416,29 +448,26 @@ def _circumstance_differences(
     """
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
-    x, y = _mean_over_runs(left, _cached_share), _mean_over_runs(right, _cached_share)
-    if x is not None and y is not None and abs(x - y) > _CACHED_SHARE_DIFFERENCE:
-        yield (
-            f"the prefix cache supplied {100 * x:.0f} % of the prompt tokens in A and "
-            f"{100 * y:.0f} % in B"
-        )
+    x, y = _mean_over_runs(left, _cached_pct), _mean_over_runs(right, _cached_pct)
+    if _difference(x, y) > _CACHED_DIFFERENCE_PCT:
+        yield f"the prefix cache supplied {x:.0f} % of the prompt tokens in A and {y:.0f} % in B"
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
             x, y = _mean_gpu_reading(left, attribute), _mean_gpu_reading(right, attribute)
-            if x and y and 100 * abs(y / x - 1) > _CLOCK_DIFFERENCE_PCT:
+            if 100 * _relative_difference(x, y) > _CLOCK_DIFFERENCE_PCT:
                 yield (
                     f"{name} clocks differed although the settings are the same: {x:.0f} and "
                     f"{y:.0f} MHz"
                 )
     x, y = _mean_gpu_reading(left, "temperature_c"), _mean_gpu_reading(right, "temperature_c")
-    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_DIFFERENCE_C:
+    if _difference(x, y) > _TEMPERATURE_DIFFERENCE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 
 def _idle_power_note(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
     """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
-    known = [r.summary for r in (*left, *right) if r.summary.net_tok_per_joule is not None]
-    idle = [s.idle_power_w for s in known if s.idle_power_w]
+    summaries = [run.summary for run in (*left, *right)]
+    idle = [s.idle_power_w for s in summaries if s.idle_power_w and s.net_tok_per_joule is not None]
     if len(idle) > 1 and max(idle) > (1 + _IDLE_POWER_DIFFERENCE_SHARE) * min(idle):
         yield (
             f"net tokens per joule are not comparable: the idle power that is subtracted was read "
@@ -446,20 +475,15 @@ def _idle_power_note(left: Sequence[BenchResult], right: Sequence[BenchResult]) 
         )
 
 
-def _tokens_per_request(summary: BenchSummary, tokens: int | None) -> float | None:
-    return tokens / summary.requests_ok if tokens is not None and summary.requests_ok else None
-
-
-def _cached_share(summary: BenchSummary) -> float | None:
+def _cached_pct(summary: BenchSummary) -> float | None:
     if summary.cached_tokens is None or not summary.prompt_tokens:
         return None
-    return summary.cached_tokens / summary.prompt_tokens
+    return 100 * summary.cached_tokens / summary.prompt_tokens
 
 
 def _mean_over_runs(runs: Sequence[BenchResult], pick: PickMetric) -> float | None:
-    values = [pick(r.summary) for r in runs]
-    known = [v for v in values if v is not None]
-    return average(known) if known and len(known) == len(values) else None
+    """Return the mean of a value of each run; None if a run does not have it."""
+    return mean_or_none(values_if_all_known(pick(run.summary) for run in runs) or ())
 
 
 def _mean_gpu_reading(runs: Sequence[BenchResult], attribute: str) -> float | None:
@@ -472,9 +496,10 @@ def _unmeasured_reasons(
     """Yield one sentence for each reason why metrics have no value in `runs`. Metrics with the same
     reason share a sentence."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for change in (m for m in metrics if m.verdict in (NOT_MEASURED, WITHHELD)):
-        reason = _reason_without_value(change, runs)
-        reasons.setdefault((change.verdict, reason), []).append(change.metric)
+    for change in metrics:
+        if change.verdict in (NOT_MEASURED, WITHHELD):
+            reason = _reason_without_value(change, runs)
+            reasons.setdefault((change.verdict, reason), []).append(change.metric)
     for (verdict, reason), names in reasons.items():
         yield f"{verdict}: {', '.join(names)} ({reason})"
 
@@ -492,30 +517,26 @@ def _notes_on_comparison(
     left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool
 ) -> tuple[str, ...]:
     notes = []
-    if len(left) < 2 or len(right) < 2:
-        single = "one side has a single run, so there is no interval; repeat it"
-        both = (
+    runs = (*left, *right)
+    if len(runs) == 2:
+        notes.append(
             "one run each: these changes cannot be distinguished from the noise between runs; "
-            "repeat both (bench "
-            "--repeat 3) and compare the groups (compare 1-3 4-6)"
+            "repeat both (bench --repeat 3) and compare the groups (compare 1-3 4-6)"
         )
-        notes.append(both if len(left) == len(right) else single)
+    elif 1 in (len(left), len(right)):
+        notes.append("one side has a single run, so there is no interval; repeat it")
     elif not paired:
         notes.append(
             "the runs were not made in pairs, so changes between the two groups (heat, other load) "
-            "are part of the "
-            "difference; an experiment spreads them over both sides"
+            "are part of the difference; an experiment spreads them over both sides"
         )
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1:
-            notes += [
-                f"{side}, #{results[0].id}: {title}: {text}"
-                for title, text in speed_comparison_texts(results[0])
-            ]
-    notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
-    known = [bool(r.conditions.model_digest) for r in (*left, *right)]
-    if any(known) and not all(known):
+            for title, text in speed_comparison_texts(results[0]):
+                notes.append(f"{side}, #{results[0].id}: {title}: {text}")
+    notes += [f"#{run.id}: {why}" for run in runs for why in run.summary.marked]
+    if len({bool(run.conditions.model_digest) for run in runs}) > 1:
         notes.append("the model's files are not known for every run, so they were not compared")
-    if any(r.conditions.simulated for r in (*left, *right)):
+    if any(run.conditions.simulated for run in runs):
         notes.append("SIMULATED: results of a model, not of hardware")
     return tuple(notes)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -19,6 +21,17 @@ from workbench.model.answer_verdict import (
 )
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
+from workbench.model.known_values import known_values, mean_or_none, round_or_none
+
+_COUNTED_FEATURES = (
+    "looked_at",
+    "collapsed",
+    "looping",
+    "ended_in_answers",
+    "equal",
+    "odd",
+    "salad",
+)
 
 SLIGHT_USAGE_FACTOR = 1.08  # between each run of one side and each run of the other
 _MIN_RUNS_FOR_SLIGHT_USAGE, _LOOPING_SHARE = 3, 0.1
@@ -49,26 +62,26 @@ def why_text_is_no_answer(summary: BenchSummary) -> str | None:
     if broken is None:
         return None
     what = fault_clause(broken.code, "its {}", broken.excerpt)
-    speed = summary.output_tok_s
-    counted = f"; {four_digits(speed)} tok/s of it say nothing" if speed is not None else ""
-    return f"{what} ({broken.text}){counted}"
+    why = f"{what} ({broken.text})"
+    if summary.output_tok_s is None:
+        return why
+    return f"{why}; {four_digits(summary.output_tok_s)} tok/s of it say nothing"
 
 
 def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
     """Return the text of one side of a comparison: that of its first run with a problem, otherwise
     that of its first run. None if no text of any run was examined, and no server's text is in
     doubt."""
-    looked_at = [run for run in runs if run.summary.text is not None]
-    doubted = next((r.conditions.server_text for r in runs if r.conditions.server_text), "")
-    broken = next(filter(None, (run.summary.broken_text for run in looked_at)), None)
-    if broken is None and not looked_at:
+    loads = _texts_of_loads(runs)
+    doubted = next(filter(None, (run.conditions.server_text for run in runs)), "")
+    if not loads:
         return ArmText("", doubted) if doubted else None
-    loads = [run.summary.text.load for run in looked_at if run.summary.text is not None]
-    excerpt = next((excerpt for load in loads for excerpt in load.excerpts[:1]), "")
-    counted = [load.characters_per_token for load in loads if load.characters_per_token]
-    per_token = round(sum(counted) / len(counted), 2) if counted else None
-    if broken is not None:
-        return ArmText(broken.excerpt or excerpt, broken.text, per_token, broken.code)
+    excerpt = next(chain.from_iterable(load.excerpts for load in loads), "")
+    counted = list(filter(None, (load.characters_per_token for load in loads)))
+    per_token = round_or_none(mean_or_none(counted), 2)
+    for run in runs:
+        if broken := run.summary.broken_text:
+            return ArmText(broken.excerpt or excerpt, broken.text, per_token, broken.code)
     return ArmText(excerpt, doubted, per_token)
 
 
@@ -89,6 +102,11 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
             f"the usage of {side} is suspect: {four_digits(x)} characters per token in A and "
             f"{four_digits(y)} in B, so {side} may count tokens that it does not send"
         )
+
+
+def _texts_of_loads(runs: Sequence[BenchResult]) -> list[SetFeatures]:
+    """Return the features of the answers of each run whose text was examined."""
+    return [text.load for text in known_values(run.summary.text for run in runs)]
 
 
 def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
@@ -142,46 +160,34 @@ def _warn_of_other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> 
 
 def _chars_per_token(runs: Sequence[BenchResult]) -> list[float]:
     """Return the characters per token of the runs whose answers do not repeat themselves."""
-    loads = [run.summary.text.load for run in runs if run.summary.text is not None]
-    return [
-        one.characters_per_token
-        for one in loads
-        if one.characters_per_token
-        and one.fraction_of_answers(one.looping + one.collapsed) < _LOOPING_SHARE
-    ]
+    found = []
+    for load in _texts_of_loads(runs):
+        repeating = load.fraction_of_answers(load.looping + load.collapsed)
+        if load.characters_per_token and repeating < _LOOPING_SHARE:
+            found.append(load.characters_per_token)
+    return found
 
 
 def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
     """Return the sum of the features of several loads that `count_differences` compares."""
-    loads = [run.summary.text.load for run in runs if run.summary.text is not None]
-    return SetFeatures(
-        looked_at=sum(one.looked_at for one in loads),
-        collapsed=sum(one.collapsed for one in loads),
-        looping=sum(one.looping for one in loads),
-        ended_in_answers=sum(one.ended_in_answers for one in loads),
-        equal=sum(one.equal for one in loads),
-        odd=sum(one.odd for one in loads),
-        salad=sum(one.salad for one in loads),
-        compressed=_median_of([one.compressed for one in loads if one.compressed]),
-    )
-
-
-def _median_of(values: Sequence[float]) -> float | None:
-    return sorted(values)[len(values) // 2] if values else None
+    loads = _texts_of_loads(runs)
+    sums: dict[str, Any] = {name: sum(map(attrgetter(name), loads)) for name in _COUNTED_FEATURES}
+    compressed = sorted(filter(None, (load.compressed for load in loads)))
+    if not compressed:
+        return SetFeatures(**sums)
+    return SetFeatures(**sums, compressed=compressed[len(compressed) // 2])
 
 
 def _count_code_answers(runs: Sequence[BenchResult]) -> tuple[int, int]:
     """Return how many answers to short prompts of the probes have their code word, and how many
     there are."""
-    probes = [run.summary.text.probe for run in runs if run.summary.text is not None]
-    places = [
-        place
-        for probe in probes
-        if probe is not None
-        for name, place in probe.places.items()
-        if name != Place.LONG
-    ]
-    return sum(one.remembered for one in places), sum(one.answers for one in places)
+    remembered = answers = 0
+    for text in known_values(run.summary.text for run in runs):
+        short = dict(text.probe.places) if text.probe is not None else {}
+        short.pop(Place.LONG, None)
+        remembered += sum(place.remembered for place in short.values())
+        answers += sum(place.answers for place in short.values())
+    return remembered, answers
 
 
 def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +68,7 @@ from workbench.model.experiment import (
     RunState,
     side_of,
 )
+from workbench.model.known_values import known_values
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 from workbench.model.series_state import SeriesState
 from workbench.model.slo import OF_AN_SLO
@@ -90,14 +91,35 @@ DIFFERENCES_IN_PAIR = frozenset(
 )
 _MIN_POWER_RUN_S = 2.0  # drivers report power as a mean over 1 s
 STATISTICAL_POWER = 0.8  # share of experiments that show "the smallest difference"
-_SPEED_METRICS = {
+_SPEED_METRICS = (
     "output_tok_s",
     "request_s",
     "prompt_tok_s",
     "per_stream_tok_s",
     "whole_run_tok_s",
+)
+_EFFICIENCY_METRICS = ("tok_per_joule", "net_tok_per_joule")
+_CHANGE_VERBS = {  # by metric, if it is lower and if it is higher
+    **dict.fromkeys(_SPEED_METRICS, ("is slower", "is faster")),
+    **dict.fromkeys(_EFFICIENCY_METRICS, ("gives less per joule", "gives more per joule")),
 }
-_EFFICIENCY_METRICS = {"tok_per_joule", "net_tok_per_joule"}
+_NEEDS_OF_METRICS: tuple[tuple[Collection[str], Callable[[BenchSpec], bool], str], ...] = (
+    (
+        ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms"),
+        lambda shape: shape.stream,
+        "answers that are not streamed (--no-stream) have no first token and no gaps",
+    ),
+    (
+        ("ttft_from_schedule_ms", "e2e_from_schedule_ms"),
+        lambda shape: shape.has_schedule,
+        "only requests with a --rate or a --trace have a schedule",
+    ),
+    (
+        OF_AN_SLO,
+        lambda shape: bool(shape.slo),
+        "without limits (--slo) there are no requests that keep them",
+    ),
+)
 
 
 # -- the design ------------------------------------------------------------------------------------
@@ -109,17 +131,21 @@ def restarts_servers(a: Arm, b: Arm, on_twins: bool = False) -> bool:
     Servers that already run, or that Workbench did not start, are never restarted."""
     if on_twins:
         return True
-    if a.target is None and b.target is None:
+    targets = known_values((a.target, b.target))
+    if not targets:
         return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
-    same = replace(a, gpu=b.gpu) == b
-    return not same and any(arm.target is None or arm.target.plan is not None for arm in (a, b))
+    if replace(a, gpu=b.gpu) == b:
+        return False
+    return len(targets) < 2 or any(target.plan is not None for target in targets)
 
 
 def plan_of_arm(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
     """Return the launch plan of A or of B (`name`) as JSON. The plan is empty for a server that
     already runs."""
     target = arm_of(spec, name).target
-    return spec.plan if target is None else target.plan or {}
+    if target is None:
+        return spec.plan
+    return target.plan or {}
 
 
 def changes_gpus(spec: ExperimentSpec) -> bool:
@@ -162,30 +188,29 @@ def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
 def require_measurable(metric: str, shape: BenchSpec) -> None:
     """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example
     TTFT without streaming."""
-    name, _, part = metric.partition(".")
-    percentile = PERCENTILES.get(part)
-    why = None
-    if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
-        why = "answers that are not streamed (--no-stream) have no first token and no gaps"
-    elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and not shape.has_schedule:
-        why = "only requests with a --rate or a --trace have a schedule"
-    elif name in OF_AN_SLO and not shape.slo:
-        why = "without limits (--slo) there are no requests that keep them"
-    elif percentile and name != "itl_ms" and shape.requests < percentile.least_values:
-        why = (
-            f"{percentile.title} needs {percentile.least_values:,} requests in each run, and the "
-            f"workload has {shape.requests:,}"
-        )
-    elif (
-        metric_with_name(metric).unit in ("W", "J", "tok/J")
-        and (shape.seconds or _MIN_POWER_RUN_S) < _MIN_POWER_RUN_S
-    ):
-        why = f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
-    if why is not None:
+    why = _why_not_measurable(metric, shape)
+    if why:
         raise InputError(
             f"{metric} cannot be measured: {why}",
             next_step="use another --metric or another workload",
         )
+
+
+def _why_not_measurable(metric: str, shape: BenchSpec) -> str:
+    name, _, part = metric.partition(".")
+    for names, is_met, why in _NEEDS_OF_METRICS:
+        if name in names and not is_met(shape):
+            return why
+    percentile = PERCENTILES.get(part)
+    if percentile and name != "itl_ms" and shape.requests < percentile.least_values:
+        return (
+            f"{percentile.title} needs {percentile.least_values:,} requests in each run, and the "
+            f"workload has {shape.requests:,}"
+        )
+    is_short = 0 < (shape.seconds or 0) < _MIN_POWER_RUN_S
+    if is_short and metric_with_name(metric).unit in ("W", "J", "tok/J"):
+        return f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
+    return ""
 
 
 def order_of_pair(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
@@ -242,12 +267,14 @@ def seed_of(spec: ExperimentSpec, pair: int) -> int:
 
 def next_run(experiment: Experiment) -> ExperimentRun:
     """Return the next run to make: the first missing run of the first pair that is not complete."""
-    pair = experiment.completed_pairs
-    done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
-    arm = next(name for name in order_of_pair(experiment.spec, pair) if name not in done)
-    return ExperimentRun(
-        len(experiment.runs), pair, arm, host=twins.host_of_arm(experiment.spec, pair, arm)
-    )
+    spec, pair, done = experiment.spec, experiment.completed_pairs, _done_runs(experiment)
+    arm = next(name for name in order_of_pair(spec, pair) if (pair, name) not in done)
+    return ExperimentRun(len(experiment.runs), pair, arm, host=twins.host_of_arm(spec, pair, arm))
+
+
+def _done_runs(experiment: Experiment) -> dict[tuple[int, str], ExperimentRun]:
+    """Return the runs that are done, by (pair, arm)."""
+    return {(run.pair, run.arm): run for run in experiment.runs if run.state == RunState.DONE}
 
 
 def new_warm_up_run(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
@@ -267,13 +294,13 @@ def arms_of_sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
 def put_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
     """Return the experiment with `run` added, or updated if it is already in the list. If the run
     failed, the other run of its pair is dropped too, because the whole pair is made again."""
-    runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
+    runs = [*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :]]
     if run.state == RunState.FAILED:
         why = f"the other run of its pair failed (run {run.place + 1})"
-        runs = tuple(
-            _drop_run(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs
-        )
-    return replace(experiment, runs=runs)
+        for place, other in enumerate(runs):
+            if (other.pair, other.state) == (run.pair, RunState.DONE):
+                runs[place] = _drop_run(other, why)
+    return replace(experiment, runs=tuple(runs))
 
 
 def _drop_run(run: ExperimentRun, why: str) -> ExperimentRun:
@@ -310,9 +337,9 @@ def resume_experiment(experiment: Experiment) -> Experiment:
 def mark_run_cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
     """Return `run` as a failed run, with `why` as its error, if it is planned or in progress.
     Return any other run unchanged."""
-    return (
-        replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED_STATES else run
-    )
+    if run.state not in _UNFINISHED_STATES:
+        return run
+    return replace(run, state=RunState.FAILED, error=why)
 
 
 def why_unmeasured(summary: BenchSummary, metric: str) -> str | None:
@@ -353,23 +380,22 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
     number of pairs or the width of the interval. An experiment never ends because of its verdict.
     """
     spec, done = experiment.spec, experiment.completed_pairs
-    if (
-        spec.until_pct is not None
-        and done >= MIN_PAIRS_UNTIL_SURE
-        and twins.is_balanced(spec, done)
-    ):
-        width = _chosen_change(experiment)
-        if (
-            width is not None
-            and width.interval_pct is not None
-            and width.interval_pct <= spec.until_pct
-        ):
-            return f"the interval is within ± {spec.until_pct:g} %"
+    if spec.until_pct is None:
+        return f"all {spec.pairs} pairs are done" if done >= spec.pairs else None
+    may_end = done >= MIN_PAIRS_UNTIL_SURE and twins.is_balanced(spec, done)
+    if may_end and _interval_pct(experiment) <= spec.until_pct:
+        return f"the interval is within ± {spec.until_pct:g} %"
     if done < spec.pairs:
         return None
-    if spec.until_pct is not None:
-        return f"± {spec.until_pct:g} % was not reached within {spec.pairs} pairs, the maximum"
-    return f"all {spec.pairs} pairs are done"
+    return f"± {spec.until_pct:g} % was not reached within {spec.pairs} pairs, the maximum"
+
+
+def _interval_pct(experiment: Experiment) -> float:
+    """Return the half width of the interval of the chosen metric; infinity if there is none."""
+    change = _chosen_change(experiment)
+    if change is None or change.interval_pct is None:
+        return math.inf
+    return change.interval_pct
 
 
 def count_pairs_wanted(experiment: Experiment) -> int:
@@ -378,39 +404,36 @@ def count_pairs_wanted(experiment: Experiment) -> int:
     spec, done = experiment.spec, experiment.completed_pairs
     if spec.until_pct is None:
         return spec.pairs
-    change = _chosen_change(experiment)
-    ratios = _log_ratios(change) if change is not None else []
+    ratios = _log_ratios(_chosen_change(experiment))
     least = MIN_PAIRS_UNTIL_SURE + len(spec.twins) // 2
     lost = 2 if spec.twins else 1  # degrees of freedom that the estimates take
     if len(ratios) <= lost:
         return min(spec.pairs, least)
-    kinds = [twins.arms_are_swapped(spec, pair) for pair in range(len(ratios))]
-    size = math.sqrt(twins.variance_inside(ratios, kinds) if spec.twins else variance(ratios))
+    spread = variance(ratios)
+    if spec.twins:
+        kinds = [twins.arms_are_swapped(spec, pair) for pair in range(len(ratios))]
+        spread = twins.variance_inside(ratios, kinds)
+    probability = (1 + confidence_level(experiment)) / 2
     for pairs in range(max(done, least), spec.pairs):
-        width = (
-            100
-            * t_quantile((1 + confidence_level(experiment)) / 2, pairs - lost)
-            * size
-            / math.sqrt(pairs)
-        )
+        width = 100 * t_quantile(probability, pairs - lost) * math.sqrt(spread / pairs)
         if width <= spec.until_pct and twins.is_balanced(spec, pairs):
             return pairs
     return spec.pairs
 
 
 def count_runs_left(experiment: Experiment) -> int:
-    pair = experiment.completed_pairs
-    half = any(r.pair == pair and r.state == RunState.DONE for r in experiment.runs)
+    pair, done = experiment.completed_pairs, _done_runs(experiment)
+    half = not done.keys().isdisjoint(((pair, "A"), (pair, "B")))
     return max(0, 2 * (count_pairs_wanted(experiment) - pair) - half)
 
 
 def estimated_left_s(experiment: Experiment) -> float | None:
     """Return the estimated seconds until the experiment ends, from the durations of its runs so
     far. None before the first run has ended."""
-    took = [
-        r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED_STATES
-    ]
-    return count_runs_left(experiment) * average(took) if took else None
+    took = known_values(run.took_s for run in experiment.runs if run.state in MEASURED_STATES)
+    if not took:
+        return None
+    return count_runs_left(experiment) * average(took)
 
 
 # -- the result ------------------------------------------------------------------------------------
@@ -426,12 +449,9 @@ def confidence_level(experiment: Experiment) -> float:
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
     """Return the complete pairs of the experiment as (run of A, run of B), in the order of the
     pairs."""
-    done = {(r.pair, r.arm): r for r in experiment.runs if r.state == RunState.DONE}
-    return [
-        (run, done[pair, "B"])
-        for (pair, arm), run in sorted(done.items())
-        if arm == "A" and (pair, "B") in done
-    ]
+    done = _done_runs(experiment)
+    pairs = sorted({pair for pair, _ in done})
+    return [(done[n, "A"], done[n, "B"]) for n in pairs if done.keys() >= {(n, "A"), (n, "B")}]
 
 
 def judge_experiment(
@@ -444,26 +464,26 @@ def judge_experiment(
     shown. `results` maps result ids to results. A pair whose results are not in it is left out.
     `quality` has the measured comparisons of answers, the newest first; the experiment's own one is
     among them."""
-    found = [
-        (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair)
-        for a, b in complete_pairs(experiment)
-    ]
-    kept = [(a, b, pair) for a, b, pair in found if a is not None and b is not None]
-    pairs = [(a, b) for a, b, _ in kept]
-    kinds = (
-        [twins.arms_are_swapped(experiment.spec, pair) for _, _, pair in kept]
-        if experiment.spec.twins
-        else []
-    )
+    spec, level = experiment.spec, confidence_level(experiment)
+    pairs: list[tuple[BenchResult, BenchResult]] = []
+    kinds: list[bool] = []
+    for a, b in complete_pairs(experiment):
+        of_pair = known_values(results.get(run.result_id or 0) for run in (a, b))
+        if len(of_pair) == 2:
+            pairs.append((of_pair[0], of_pair[1]))
+            kinds.append(twins.arms_are_swapped(spec, a.pair))
     if not pairs:
         verdict = _verdict_sentence(experiment, None)
         return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
+    if not spec.twins:
+        kinds.clear()
+    left, right = zip(*pairs, strict=True)
     comparison = compare(
-        [a for a, _ in pairs],
-        [b for _, b in pairs],
+        left,
+        right,
         paired=True,
-        chosen=experiment.spec.metric,
-        level=confidence_level(experiment),
+        chosen=spec.metric,
+        level=level,
         arms=DIFFERENCES_IN_PAIR,
         swapped=kinds,
         quality=quality,
@@ -480,21 +500,18 @@ def judge_experiment(
     )
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
-    experiment = replace(
-        experiment,
-        smallest_pct=_smallest_detectable_pct(change, confidence_level(experiment), kinds),
-    )
+    smallest_pct = _smallest_detectable_pct(change, level, kinds)
+    experiment = replace(experiment, smallest_pct=smallest_pct)
+    verdict = _verdict_sentence(experiment, change)
     if experiment.state != SeriesState.DONE:
-        machine = (
-            withhold_verdicts([comparison.machine])[0] if comparison.machine is not None else None
-        )
-        comparison = replace(
-            comparison, metrics=withhold_verdicts(comparison.metrics), machine=machine
-        )
+        comparison = replace(comparison, metrics=withhold_verdicts(comparison.metrics))
+        if comparison.machine is not None:
+            [machine] = withhold_verdicts([comparison.machine])
+            comparison = replace(comparison, machine=machine)
     return replace(
         experiment,
         comparison=comparison,
-        verdict=_verdict_sentence(experiment, change),
+        verdict=verdict,
         measured=_measured_change_text(change),
     )
 
@@ -505,37 +522,61 @@ def _measured_change_text(change: MetricChange) -> str:
     return f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)}"
 
 
+def _size_text(change: MetricChange) -> str:
+    """Return a measured change with its interval, without its sign."""
+    return _measured_change_text(change).lstrip("+-")
+
+
 def _disturbance_sentences(
     experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]
 ) -> Iterator[str]:
     """Yield sentences about disturbances that the runs show, such as an outlier or a trend. In an
     experiment on two hosts, the difference between the hosts is removed first."""
-    machine = experiment.comparison.machine if experiment.comparison is not None else None
-    second = 1 + (machine.change_pct or 0.0) / 100 if machine is not None else 1.0
-
-    def measured(run: ExperimentRun) -> MeasuredRun:
-        on_second = run.host is not None and run.host == experiment.spec.twins[1]
-        return MeasuredRun(run, (run.value or 0.0) / (second if on_second else 1.0))
-
-    seen = [[measured(run) for run in pair if run.value] for pair in complete_pairs(experiment)]
-    discarded = [measured(run) for run in experiment.discarded_runs if run.value]
-    yield from describe_disturbances(
-        [(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded
-    )
+    factors = _speed_factors_of_hosts(experiment)
+    measured = {
+        run.place: MeasuredRun(run, run.value / factors.get(run.host, 1.0))
+        for run in experiment.runs
+        if run.value
+    }
+    seen = []
+    for a, b in complete_pairs(experiment):
+        if a.place in measured and b.place in measured:
+            seen.append((measured[a.place], measured[b.place]))
+    discarded = known_values(measured.get(run.place) for run in experiment.discarded_runs)
+    yield from describe_disturbances(seen, discarded)
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]
-        note = compiled_once_note(
-            [c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms]
-        )
+        eager = [made.flags.get("enforce-eager") is True for made in arms]
+        note = compiled_once_note([made.engine for made in arms], eager)
         if note is not None:
             yield note
 
 
+def _speed_factors_of_hosts(experiment: Experiment) -> dict[str | None, float]:
+    """Return by which factor the chosen metric is higher on the second of two hosts, by its name."""
+    machine = _machine_change(experiment)
+    if machine is None:
+        return {}
+    return {experiment.spec.twins[1]: 1 + (machine.change_pct or 0.0) / 100}
+
+
 def _chosen_change(experiment: Experiment) -> MetricChange | None:
-    return experiment.comparison.metrics[0] if experiment.comparison is not None else None
+    if experiment.comparison is None:
+        return None
+    return experiment.comparison.metrics[0]
 
 
-def _log_ratios(change: MetricChange) -> list[float]:
+def _machine_change(experiment: Experiment) -> MetricChange | None:
+    """Return the difference between the two hosts; None in an experiment on one host."""
+    if experiment.comparison is None:
+        return None
+    return experiment.comparison.machine
+
+
+def _log_ratios(change: MetricChange | None) -> list[float]:
+    """Return log(B/A) of each pair; none without a change."""
+    if change is None:
+        return []
     return [math.log(b / a) for a, b in change.pairs if a and b]
 
 
@@ -591,42 +632,39 @@ def _verdict_sentence(experiment: Experiment, change: MetricChange | None) -> st
     hosts, the sentence also gives the difference between them. `change` is the change of the chosen
     metric, or None without complete pairs."""
     said = _change_sentence(experiment, change)
-    machine = experiment.comparison.machine if experiment.comparison is not None else None
-    if not said or machine is None or machine.change_pct is None or machine.interval_pct is None:
+    machine = _machine_change(experiment)
+    if not said or machine is None or not _measured_change_text(machine):
         return said
     first, second = experiment.spec.twins
-    size = f"{abs(machine.change_pct):.1f} % ± {half_width(machine.interval_pct)}"
     if machine.verdict in (BETTER, WORSE):
+        size = _size_text(machine)
         return f"{said}; {second} {_change_verb(machine)} than {first} by {size} with the same configuration"
-    seen = f"{machine.change_pct:+.1f} % ± {half_width(machine.interval_pct)}"
+    seen = _measured_change_text(machine)
     return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
 
 
 def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str:
     """Return the part of the verdict about the change of the chosen metric from A to B."""
-    done = experiment.completed_pairs
-    if change is None or change.change_pct is None:
+    done, comparison = experiment.completed_pairs, experiment.comparison
+    if comparison is None or change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"
     if change.interval_pct is None:
         return (
             f"no claim: {count_of(done, 'pair')} cannot be distinguished from the noise "
             "between runs"
         )
-    seen = (
-        f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_change_text(change)}, "
-        f"{done} pairs)"
-    )
+    of_metric = f"({_change_text(change)}, {done} pairs)"
+    seen = f"{_measured_change_text(change)} {of_metric}"
+    claim = f"B {_change_verb(change)} by {_size_text(change)} {of_metric}"
     if experiment.state == SeriesState.RUNNING:
         return f"so far {seen}"
     if experiment.state != SeriesState.DONE:
         return f"no claim: the experiment was not finished; so far {seen}"
-    comparison = experiment.comparison
     if len(change.pairs) < done:
         return f"no claim: the results of {done - len(change.pairs)} of {done} pairs were deleted"
-    if comparison is not None and (broken := comparison.broken_answer_clause):
-        size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        return f"no claim: B {_change_verb(change)} by {size} ({_change_text(change)}, {done} pairs), but {broken}"
-    if comparison is not None and not comparison.like_for_like:
+    if broken := comparison.broken_answer_clause:
+        return f"no claim: {claim}, but {broken}"
+    if not comparison.like_for_like:
         said = f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
         return add_quality_to_claim(said, comparison)
     if change.verdict in (BETTER, WORSE):
@@ -635,10 +673,8 @@ def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str
                 f"two equal configurations differ by {seen}: something other than the "
                 "configuration affects the runs"
             )
-        size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        claim = f"B {_change_verb(change)} by {size} ({_change_text(change)}, {done} pairs)"
         claim = add_quality_to_claim(claim, comparison)
-        return "; ".join(filter(None, (claim, comparison.content if comparison else "")))
+        return "; ".join(filter(None, (claim, comparison.content)))
     none = add_quality_to_claim(f"no difference that {done} pairs can show: {seen}", comparison)
     if experiment.smallest_pct is None:
         return f"{none}; the smallest difference that so few pairs could have shown is unknown"
@@ -649,13 +685,13 @@ def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str
     )
 
 
-def add_quality_to_claim(claim: str, comparison: Comparison | None) -> str:
+def add_quality_to_claim(claim: str, comparison: Comparison) -> str:
     """Return a claim about speed together with what is known about the answers: "B is faster by
     31 % ± 2; quality not measured"."""
-    if comparison is None or not comparison.quality:
+    if not comparison.quality:
         return claim
-    worse = comparison.quality_verdict in (DIFFERS, BROKEN)
-    return f"{claim}, but {comparison.quality}" if worse else f"{claim}; {comparison.quality}"
+    joint = ", but" if comparison.quality_verdict in (DIFFERS, BROKEN) else ";"
+    return f"{claim}{joint} {comparison.quality}"
 
 
 _RATE_TITLES = {
@@ -673,9 +709,5 @@ def _change_text(change: MetricChange) -> str:
 
 
 def _change_verb(change: MetricChange) -> str:
-    up = (change.change_pct or 0) > 0
-    if change.metric in _SPEED_METRICS:
-        return "is faster" if up else "is slower"
-    if change.metric in _EFFICIENCY_METRICS:
-        return "gives more per joule" if up else "gives less per joule"
-    return "is higher" if up else "is lower"
+    lower, higher = _CHANGE_VERBS.get(change.metric, ("is lower", "is higher"))
+    return higher if (change.change_pct or 0) > 0 else lower

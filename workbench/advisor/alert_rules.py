@@ -82,7 +82,9 @@ def free_gpu_memory_pct(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> f
 
 
 def _free_pct(used: int | None, total: int | None) -> float | None:
-    return None if used is None or not total else 100.0 * (total - used) / total
+    if used is None or not total:
+        return None
+    return 100.0 * (total - used) / total
 
 
 def is_gpu_lost(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:

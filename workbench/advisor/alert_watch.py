@@ -79,6 +79,10 @@ class _Place:
             self.since_s, self.share, self.value = None, 0.0, None
 
 
+def _indexes_of(places: Iterable[_Place]) -> tuple[int, ...]:
+    return tuple(sorted(place.index for place in places))
+
+
 class _Group:
     """Equal GPUs, or the host. `rung_s` is when their alert rang last, and `told` whether it did so
     since it began."""
@@ -90,6 +94,9 @@ class _Group:
         self.active = self.told = False
         self.rung_s = -math.inf
         self.ended_s: float | None = None
+
+    def end_alert(self, now_s: float) -> None:
+        self.active, self.ended_s = False, now_s
 
 
 class RuleWatch:
@@ -116,8 +123,8 @@ class RuleWatch:
             touched = self._update_place(place, now_s, value) or touched
         if not touched:
             return []
-        found = [self._group_change(group, now_s) for group in self._groups_in_order()]
-        return [change for change in found if change is not None]
+        changes = [self._group_change(group, now_s) for group in self._groups_in_order()]
+        return list(filter(None, changes))
 
     def forget_pending(self) -> None:
         """Forget what was pending, because of a gap between two readings."""
@@ -130,9 +137,9 @@ class RuleWatch:
         ends = []
         for group in self._groups_in_order():
             if group.active:
-                places = tuple(sorted(place.index for place in group.places))
+                places = _indexes_of(group.places)
                 ends.append(AlertChange(self.rule.name, END, places, None, group.told))
-                group.active, group.ended_s = False, now_s
+                group.end_alert(now_s)
             group.places = []
         self._places = {}
         return ends
@@ -144,7 +151,7 @@ class RuleWatch:
             left = self._groups[before.group]
             left.places.remove(before)
             if left.active and not any(place.active for place in left.places):
-                left.active, left.ended_s = False, now_s
+                left.end_alert(now_s)
         place = self._places[index] = _Place(index, group)
         self._groups.setdefault(group, _Group()).places.append(place)
         return place
@@ -180,11 +187,9 @@ class RuleWatch:
             group.told = True
             return self._begin_alert(group, active, now_s, True)
         if group.active and not active:
-            group.active, group.ended_s = False, now_s
-            places = tuple(sorted(place.index for place in group.places))
-            return AlertChange(
-                self.rule.name, END, places, self._worst_value(group.places), group.told
-            )
+            group.end_alert(now_s)
+            places, worst = _indexes_of(group.places), self._worst_value(group.places)
+            return AlertChange(self.rule.name, END, places, worst, group.told)
         return None
 
     def _activate_due_places(self, group: _Group, now_s: float) -> bool:
@@ -203,8 +208,8 @@ class RuleWatch:
     ) -> AlertChange:
         if rings:
             group.rung_s = now_s
-        places = tuple(sorted(place.index for place in active))
-        return AlertChange(self.rule.name, BEGIN, places, self._worst_value(active), rings)
+        places, worst = _indexes_of(active), self._worst_value(active)
+        return AlertChange(self.rule.name, BEGIN, places, worst, rings)
 
     def _worst_value(self, places: Iterable[_Place]) -> float | None:
         values = [place.value for place in places if place.value is not None]
@@ -216,14 +221,12 @@ class RuleWatch:
         """Return (state, seconds since it began, indexes, worst value) for a list of the rules. The
         state is "active", "pending", "ended", "quiet", or "" without a value."""
         places = list(self._places.values())
-        for state, found in (
-            ("active", [p for p in places if p.active]),
-            ("pending", [p for p in places if p.since_s is not None]),
-        ):
+        active = [place for place in places if place.active]
+        pending = [place for place in places if place.since_s is not None]
+        for state, found in (("active", active), ("pending", pending)):
             if found:
                 since_s = min(p.since_s for p in found if p.since_s is not None)
-                indexes = tuple(sorted(p.index for p in found))
-                return state, now_s - since_s, indexes, self._worst_value(found)
+                return state, now_s - since_s, _indexes_of(found), self._worst_value(found)
         ended = [g.ended_s for g in self._groups.values() if g.ended_s is not None]
         worst = self._worst_value(places)
         if ended:
@@ -296,8 +299,11 @@ class AlertWatch:
         return self._changes_of_ended_rules(now_s, self.rules)
 
     def _changes_of_ended_rules(self, now_s: float, names: Iterable[str]) -> list[AlertChange]:
-        watches = [self.rules[name] for name in names if name in self.rules]
-        return [change for watch in watches for change in watch.end_active_alerts(now_s)]
+        changes = []
+        for name in names:
+            if name in self.rules:
+                changes += self.rules[name].end_active_alerts(now_s)
+        return changes
 
     def _note_equal_gpus(self, infos: tuple[GpuInfo, ...]) -> bool:
         """Note which GPUs are equal: those of one type that are divided alike. Return whether they

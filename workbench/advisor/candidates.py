@@ -18,6 +18,7 @@ from workbench.model.host_cores import HostCores
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
 from workbench.model.tune import OF_GPUS, LeftOut, TuneCandidate, TuneLimits
+from workbench.model.untrusted_text import as_table
 
 Choice = TuneCandidate | LeftOut
 _FEW_STREAMS = 8  # above, the batch fills the compute that guessed tokens would need
@@ -78,16 +79,17 @@ def _choices_from_findings(
     for finding in findings:
         if not finding.changes or finding.expected_gain is None:
             continue
-        sets = [_assignment_text(change) for change in finding.changes]
-        known = tuple(one for one in sets if one is not None)
-        if len(known) < len(sets):
+        assignments = [_assignment_text(change) for change in finding.changes]
+        if None in assignments:
             continue
-        replicas = any(change.name == _REPLICAS for change in finding.changes)
-        if replicas and streams == 1:
+        known = tuple(filter(None, assignments))
+        if streams == 1 and _REPLICAS in {change.name for change in finding.changes}:
             yield LeftOut(" ".join(known), _NO_REPLICA)
             continue
-        source = f" ({finding.source})" if finding.source else ""
-        yield TuneCandidate(known, f"{finding.text}{source}")
+        reason = finding.text
+        if finding.source:
+            reason += f" ({finding.source})"
+        yield TuneCandidate(known, reason)
 
 
 def _assignment_text(change: PlanChange) -> str | None:
@@ -95,9 +97,11 @@ def _assignment_text(change: PlanChange) -> str | None:
     removes a flag whose default is not known."""
     if change.env:
         return None
-    if change.value is None:
-        return f"{change.name}=1" if change.name in PARALLEL_SIZES else None
-    return f"{change.name}={format_value(change.value)}"
+    if change.value is not None:
+        return f"{change.name}={format_value(change.value)}"
+    if change.name in PARALLEL_SIZES:
+        return f"{change.name}=1"
+    return None
 
 
 def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
@@ -126,13 +130,12 @@ def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
 
 def _may_have_nvlink(here: Situation) -> bool:
     """Return whether the GPUs can have NVLink. A GPU of an unknown type can."""
-    known = [gpu_table.find_gpu_type(gpu.name) for gpu in here.gpus]
-    return all(one is None or one.nvlink for one in known)
+    known = filter(None, (gpu_table.find_gpu_type(gpu.name) for gpu in here.gpus))
+    return all(one.nvlink for one in known)
 
 
 def _weight_precision_choices(here: Situation) -> Iterator[Choice]:
-    facts = here.plan.model_facts
-    bits = name_of(facts.quantization) if facts else None
+    bits = name_of(here.model_facts.quantization)
     change = here.engine.eight_bit_weights
     if not change or here.plan.flag(change.partition("=")[0]) is not None:
         return
@@ -152,10 +155,10 @@ def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choic
     if streams is not None and streams > _FEW_STREAMS:
         yield LeftOut(f"other speculation ({flag})", _no_room_to_guess(streams))
         return
-    if isinstance(config, dict) and isinstance(config.get("num_speculative_tokens"), int):
-        depth = config["num_speculative_tokens"]
+    depth = as_table(config).get("num_speculative_tokens")
+    if isinstance(depth, int):
         for other in sorted({1, 2, 4} - {depth}):
-            text = format_value({**config, "num_speculative_tokens": other})
+            text = format_value({**as_table(config), "num_speculative_tokens": other})
             yield TuneCandidate(
                 (f"{flag}={text}",), f"the best depth depends on the acceptance; now {depth}"
             )
@@ -172,9 +175,10 @@ def _no_room_to_guess(streams: int) -> str:
 
 
 def _room_to_guess(streams: int | None) -> str:
-    few = "few users" if streams is None else f"{_requests_text(streams)} at a time"
+    if streams is None:
+        return "few users leave room"
     verb = "leaves" if streams == 1 else "leave"
-    return f"{few} {verb} room"
+    return f"{_requests_text(streams)} at a time {verb} room"
 
 
 def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
@@ -203,8 +207,9 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
 def _sequences_of_plan(here: Situation, flag: str) -> float | None:
     """Return how many requests the server processes at a time. None if that is not known."""
     given = here.given_number(flag)
-    left_to_engine = given is None or given < 0
-    return here.engine.default_concurrency if left_to_engine else given
+    if given is None or given < 0:
+        return here.engine.default_concurrency
+    return given
 
 
 def _more_sequences(here: Situation, flag: str, now: float | None) -> Iterator[Choice]:
@@ -262,14 +267,12 @@ def _table_choices(here: Situation, work: Work) -> Iterator[Choice]:
     for flag in here.engine.tunable_flags:
         spec = here.catalog.flags.get(flag.name)
         if spec is None:
-            version = here.installed or here.catalog.version
-            yield LeftOut(flag.name, f"{here.engine.title} {version} has no such flag")
+            yield LeftOut(flag.name, f"{here.engine.title} {here.version} has no such flag")
             continue
         if (why := _reason_not_tried(here, flag, work)) is not None:
             yield LeftOut(f"{flag.name}={','.join(flag.values)}", why)
             continue
-        value = here.effective_flag_value(flag.name)
-        now = "" if value is None else format_value(value)
+        now = format_value(here.effective_flag_value(flag.name))
         for text in flag.values:
             if text == now:
                 continue
@@ -286,15 +289,16 @@ def _assignments_for_flag(flag: TunableFlag, text: str, here: Situation) -> tupl
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
     too, since the engine would silently take less, and so is what it does not work without."""
     cap = here.flag_number(flag.within)
-    raised = (f"{flag.within}={text}",) if cap is not None and float(text) > cap else ()
+    assignments = [f"{flag.name}={text}"]
+    if cap is not None and float(text) > cap:
+        assignments.insert(0, f"{flag.within}={text}")
     missing = [one for one in flag.together if not _is_in_effect(one, here)]
-    return (*raised, f"{flag.name}={text}", *missing)
+    return (*assignments, *missing)
 
 
 def _is_in_effect(assignment: str, here: Situation) -> bool:
     name, _, text = assignment.partition("=")
-    value = here.effective_flag_value(name)
-    return value is not None and format_value(value) == text
+    return format_value(here.effective_flag_value(name)) == text
 
 
 def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | None:
@@ -304,22 +308,31 @@ def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | N
         return _no_gpu(here)
     if flag.of_prefixes and work.prompt_tokens is not None:
         return _OF_PREFIXES
-    if flag.guesses and work.streams is not None and work.streams > _FEW_STREAMS:
-        return _no_room_to_guess(work.streams)
-    if flag.guesses and here.plan.flag(flag.name) not in (None, "none"):
-        return f"the plan has {flag.name} {here.plan.flag(flag.name)}"
+    if flag.guesses:
+        if work.streams is not None and work.streams > _FEW_STREAMS:
+            return _no_room_to_guess(work.streams)
+        given = here.plan.flag(flag.name)
+        if given not in (None, "none"):
+            return f"the plan has {flag.name} {given}"
     if flag.of_numa and (not here.engine.layers_on_cpu(here) or _numa_nodes(here) < 2):
         return "it acts where the CPUs of several NUMA nodes compute layers"
     limit = here.engine.concurrency_flag
     if flag.of_batches and limit and _sequences_of_plan(here, limit) == 1:
         return f"with {limit} 1 there is no batch"
-    known = [gpu.compute_capability for gpu in here.gpus if gpu.compute_capability]
-    strange = [one for one in known if int(one.partition(".")[0]) not in flag.capabilities]
-    if flag.capabilities and strange:
-        most, least = max(flag.capabilities), min(flag.capabilities)
-        return (
-            f"it needs a GPU of compute capability {least}.x to {most}.x, and this has {strange[0]}"
-        )
+    return _reason_by_capability(here, flag)
+
+
+def _reason_by_capability(here: Situation, flag: TunableFlag) -> str | None:
+    """Return why a flag is not for GPUs of this compute capability; None if it is."""
+    if not flag.capabilities:
+        return None
+    for capability in filter(None, (gpu.compute_capability for gpu in here.gpus)):
+        if int(capability.partition(".")[0]) not in flag.capabilities:
+            least, most = min(flag.capabilities), max(flag.capabilities)
+            return (
+                f"it needs a GPU of compute capability {least}.x to {most}.x, and this has "
+                f"{capability}"
+            )
     return None
 
 
@@ -339,7 +352,9 @@ def _reason_to_try(flag: TunableFlag, text: str, here: Situation, work: Work) ->
     now = here.flag_number(flag.name)
     if now is None:
         return _PREFILL_OTHER
-    return _PREFILL_LESS if float(text) < now else PREFILL
+    if float(text) < now:
+        return _PREFILL_LESS
+    return PREFILL
 
 
 def _step_holds_all_prompts(here: Situation, name: str, text: str, work: Work) -> bool:
@@ -366,27 +381,31 @@ def _choices_never_tried(here: Situation) -> Iterator[Choice]:
 def gpu_choices(infos: Sequence[GpuInfo], goal: str, limits: TuneLimits) -> Iterator[Choice]:
     """Yield power limits and a lower SM clock for the GPUs of a plan, if they can serve the goal or
     keep a limit. Memory clocks are never locked."""
-    capped = limits.power_w is not None or limits.temperature_c is not None
-    if goal != "tok_j" and not capped:
+    keeps_limit = limits.power_w is not None or limits.temperature_c is not None
+    if goal != "tok_j" and not keeps_limit:
         reason = (
             "they save power and give no speed; `--goal tok_j`, or a limit on power, tries them"
         )
         yield LeftOut(_GPU_SETTINGS, reason)
         return
-    known = [(i.power_min_w, i.power_default_w or i.power_max_w) for i in infos]
-    bounds = [(low, high) for low, high in known if low is not None and high is not None]
-    if not infos or len(bounds) < len(infos):
+    lowest, highest = [], []
+    for info in infos:
+        most_w = info.power_default_w or info.power_max_w
+        if info.power_min_w is not None and most_w is not None:
+            lowest.append(info.power_min_w)
+            highest.append(most_w)
+    if not infos or len(lowest) < len(infos):
         yield LeftOut("power limit", "the driver reports no power limits for these GPUs")
     else:
-        low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+        low, high = max(lowest), min(highest)
         wanted = {_POWER_SHARES[0] * high, _POWER_SHARES[1] * high}
         if limits.power_w is not None:
             wanted.add(limits.power_w / len(infos))
         for watts in sorted({10 * (each // 10) for each in wanted}, reverse=True):
             if low <= watts < high:
                 yield TuneCandidate((f"{OF_GPUS}power-limit={watts:g}",), _POWER.format(high))
-    tops = [info.sm_max_mhz for info in infos if info.sm_max_mhz]
-    if tops and len(tops) == len(infos):
+    tops = [info.sm_max_mhz or 0 for info in infos]
+    if min(tops, default=0):
         most = 15 * int(_CLOCK_SHARE * min(tops) // 15)
         yield TuneCandidate((f"{OF_GPUS}gpu-clocks=210-{most}",), _CLOCK)
 
@@ -397,18 +416,15 @@ def needs_more(failed: Sequence[str], other: Sequence[str], engine: str) -> bool
     if len(failed) != 1 or len(other) != 1:
         return False
     (name, _, low), (same, _, high) = failed[0].partition("="), other[0].partition("=")
-    return (
-        name == same
-        and name in _flags_that_only_grow(engine)
-        and _number_in(low) <= _number_in(high)
-    )
+    if name != same or name not in _flags_that_only_grow(engine):
+        return False
+    return _number_in(low) <= _number_in(high)
 
 
-def _flags_that_only_grow(engine: str) -> frozenset[str]:
+def _flags_that_only_grow(engine: str) -> frozenset[str | None]:
     kind = registry.get_engine(engine)
-    flags = {flag.name for flag in kind.tunable_flags if flag.grows}
-    limit = kind.concurrency_flag
-    return frozenset(flags | ({limit} if limit else set()))
+    grows = (flag.name for flag in kind.tunable_flags if flag.grows)
+    return frozenset((*grows, kind.concurrency_flag))
 
 
 def _number_in(text: str) -> float:

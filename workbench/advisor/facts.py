@@ -93,6 +93,11 @@ class Facts:
     before: BenchResult | None = None
     expected_tok_s: float | None = None  # speed of one stream that someone promised
 
+    @property
+    def gpu_types(self) -> tuple[GpuType, ...]:
+        """The types of those GPUs whose type is known."""
+        return tuple(filter(None, (gpu.type for gpu in self.gpus)))
+
     # ---- derived
 
     @property
@@ -151,7 +156,9 @@ class Facts:
 
     @property
     def per_stream_tok_s(self) -> float | None:
-        return _positive_or_none(self.summary.per_stream_tok_s) if self.summary else None
+        if self.summary is None:
+            return None
+        return _positive_or_none(self.summary.per_stream_tok_s)
 
     @property
     def speed_fraction_of_limit(self) -> float | None:
@@ -188,7 +195,9 @@ class Facts:
         bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
         unknown."""
         fraction = self.speed_fraction_of_limit
-        return 100 * (1 / fraction - 1) if fraction else math.inf
+        if not fraction:
+            return math.inf
+        return 100 * (1 / fraction - 1)
 
     @property
     def bits_per_weight(self) -> float | None:
@@ -204,20 +213,24 @@ class Facts:
         engine = self.engine_during
         if engine is not None and engine.spec_accepted_pct is not None:
             return True
-        set_flags = [f.name for f in self.here.plan.flags if f.value] if self.here else []
-        return any(name.startswith(("speculative-", "spec-", "draft")) for name in set_flags)
+        if self.here is None:
+            return False
+        used = (flag.name for flag in self.here.plan.flags if flag.value)
+        return any(name.startswith(("speculative-", "spec-", "draft")) for name in used)
 
     def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason
         `reason`, such as "SW power cap"."""
         gpu = self.gpu_during
-        return gpu.event_reasons.get(reason, 0.0) if gpu else 0.0
+        if gpu is None:
+            return 0.0
+        return gpu.event_reasons.get(reason, 0.0)
 
 
 def situation_of_conditions(conditions: Conditions) -> Situation | None:
     """Return the plan and engine of the server that was measured, given the result's conditions.
     None if the server's command line is unknown."""
-    engine = engines.find_engine(conditions.engine or "")
+    engine = engines.find_engine(conditions.engine)
     if engine is None or not (conditions.flags or conditions.argv):
         return None
     plan = LaunchPlan(
@@ -259,36 +272,40 @@ def _reason_to_doubt_text(result: BenchResult) -> str:
     broken = result.summary.broken_text
     if broken is None:
         return result.conditions.server_text
-    return f"{broken.text}; it answered {broken.excerpt}" if broken.excerpt else broken.text
+    if broken.excerpt:
+        return f"{broken.text}; it answered {broken.excerpt}"
+    return broken.text
 
 
 def _positive_or_none(value: float | None) -> float | None:
-    return value if value is not None and value > 0 else None
+    if value is None or value <= 0:
+        return None
+    return value
 
 
 def _streams_of(result: BenchResult) -> int | None:
     spec, known = result.spec, result.conditions.known_workload
-    unknown = result.conditions.imported and "concurrency" not in known
-    return None if unknown or spec.command or spec.has_schedule else spec.concurrency
+    if spec.command or spec.has_schedule:
+        return None
+    if result.conditions.imported and "concurrency" not in known:
+        return None
+    return spec.concurrency
 
 
 def _gpu_facts_of(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
-    during = summary.gpu
-    power = dict(zip(during.gpus, during.power_w_each, strict=False)) if during else {}
+    during, power = summary.gpu, {}
+    if during is not None:
+        power = dict(zip(during.gpus, during.power_w_each, strict=False))
     found = []
     for place, gpu in enumerate(conditions.gpus):
         index = gpu.get("index", place)
         known = {name: gpu[name] for name in _NUMBERS if isinstance(gpu.get(name), int | float)}
-        guest = gpu.get("virtualization")
         limit = conditions.gpu_settings.get(f"gpu{index}.{POWER_LIMIT.key}")
-        found.append(
-            GpuFacts(
-                index=index,
-                name=str(gpu.get("name") or ""),
-                virtualization=guest if isinstance(guest, str) else None,
-                limit_w=limit if isinstance(limit, int | float) else None,
-                power_w=power.get(index),
-                **known,
-            )
-        )
+        if isinstance(limit, int | float):
+            known["limit_w"] = limit
+        guest = gpu.get("virtualization")
+        if isinstance(guest, str):
+            known["virtualization"] = guest
+        name = str(gpu.get("name") or "")
+        found.append(GpuFacts(index=index, name=name, power_w=power.get(index), **known))
     return found

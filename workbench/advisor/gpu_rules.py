@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, make_advice, percent_text
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
@@ -67,61 +70,79 @@ _LOWER_CAPS: Mapping[str, LowerCap] = {
 _RATED_W = {"gb10": 140.0}  # thermal design power of GPUs that report no power limit
 
 
+class _Power(NamedTuple):
+    """The mean power of a GPU during the run, its power limit, and the highest limit that it
+    allows."""
+
+    gpu: int
+    watts: float
+    limit_w: float
+    highest_limit_w: float | None
+
+    @property
+    def fraction_of_limit(self) -> float:
+        return self.watts / self.limit_w
+
+
+def _known_powers(facts: Facts) -> list[_Power]:
+    """Return the power of each GPU whose power and limit are known."""
+    found = []
+    for gpu in facts.gpus:
+        highest_w = gpu.power_max_w or gpu.power_default_w
+        if gpu.power_w and gpu.limit_w:
+            found.append(_Power(gpu.index, gpu.power_w, gpu.limit_w, highest_w))
+    return found
+
+
+def _is_power_capped(facts: Facts) -> bool:
+    return facts.fraction_of_run_limited_by(_POWER_CAP) >= _OFTEN
+
+
 def report_power_cap(facts: Facts) -> Iterator[Advice]:
     """Report whether the GPUs run at their power limits, and whether the GPUs of one server have
     different power limits."""
-    known = [g for g in facts.gpus if g.limit_w and g.power_w]
+    known = _known_powers(facts)
     if not known or facts.summary is None:
         return
-    capped = facts.fraction_of_run_limited_by(_POWER_CAP) >= _OFTEN
-    binding = [g for g in known if (g.power_w or 0) >= _AT_LIMIT * (g.limit_w or 0)]
-    if len({g.limit_w for g in known}) > 1:
+    binding = [power for power in known if power.fraction_of_limit >= _AT_LIMIT]
+    if len({power.limit_w for power in known}) > 1:
         yield _report_unequal_power(known, binding)
-    if capped or binding:
+    if binding or _is_power_capped(facts):
         yield _report_binding_power_limit(facts, binding or known)
-    elif any((g.power_w or 0) > _BELOW_LIMIT * (g.limit_w or 0) for g in known):
+        return
+    evidence = _power_range_text(known)
+    if max(power.fraction_of_limit for power in known) > _BELOW_LIMIT:
         share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
-        text = (
-            f"the power limit hardly binds: {_power_range_text(known)}, and the driver names it in "
-            f"{share} of the run"
-        )
-        yield make_advice(
-            Level.INFO,
-            "power.near",
-            text,
-            fix="raising the power limit would gain little",
-            evidence=_power_range_text(known),
-        )
+        text = f"the power limit hardly binds: {evidence}, and the driver names it in {share} of the run"
+        fix = "raising the power limit would gain little"
+        yield make_advice(Level.INFO, "power.near", text, fix=fix, evidence=evidence)
     else:
-        text = (
-            f"the power limit does not bind: {_power_range_text(known)}. Raising it changes nothing"
-        )
+        text = f"the power limit does not bind: {evidence}. Raising it changes nothing"
         source = _mmbt_source(facts, " (single-stream decoding draws 483 to 522 W of 600 W)")
-        yield make_advice(
-            Level.INFO, "power.not-binding", text, evidence=_power_range_text(known), source=source
-        )
+        yield make_advice(Level.INFO, "power.not-binding", text, evidence=evidence, source=source)
 
 
 def _mmbt_source(facts: Facts, about: str = "") -> str:
     """Return the source of the measurements of an RTX PRO 6000; "" without such a GPU."""
-    measured = any(g.type and g.type.id == "rtx-pro-6000-ws" for g in facts.gpus)
-    return f"{_MMBT}{about}" if measured else ""
+    if "rtx-pro-6000-ws" in {known.id for known in facts.gpu_types}:
+        return f"{_MMBT}{about}"
+    return ""
 
 
-def _power_range_text(gpus: list[GpuFacts]) -> str:
-    groups: dict[tuple[float, float], list[int]] = {}
-    for g in gpus:
-        groups.setdefault((round(g.power_w or 0), round(g.limit_w or 0)), []).append(g.index)
-    return ", ".join(
-        f"{gpus_text(indexes)} {power:.0f} of {limit:.0f} W"
-        for (power, limit), indexes in groups.items()
-    )
+def _power_range_text(powers: list[_Power]) -> str:
+    groups: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
+    for power in powers:
+        groups[round(power.watts), round(power.limit_w)].append(power.gpu)
+    texts = []
+    for (watts, limit_w), indexes in groups.items():
+        texts.append(f"{gpus_text(indexes)} {watts:.0f} of {limit_w:.0f} W")
+    return ", ".join(texts)
 
 
-def _report_unequal_power(gpus: list[GpuFacts], binding: list[GpuFacts]) -> Advice:
-    limits: dict[float, list[int]] = {}
-    for g in gpus:
-        limits.setdefault(g.limit_w or 0, []).append(g.index)
+def _report_unequal_power(powers: list[_Power], binding: list[_Power]) -> Advice:
+    limits: defaultdict[float, list[int]] = defaultdict(list)
+    for power in powers:
+        limits[power.limit_w].append(power.gpu)
     listed = ", ".join(
         f"{gpus_text(indexes)} {watts:.0f} W" for watts, indexes in sorted(limits.items())
     )
@@ -130,37 +151,34 @@ def _report_unequal_power(gpus: list[GpuFacts], binding: list[GpuFacts]) -> Advi
         level = Level.WARN
         text += ": ranks that wait for each other are as fast as the slowest"
     fix = "set the same power limit on all of them, unless that is on purpose"
-    return make_advice(level, "power.unequal-caps", text, fix=fix, evidence=_power_range_text(gpus))
+    evidence = _power_range_text(powers)
+    return make_advice(level, "power.unequal-caps", text, fix=fix, evidence=evidence)
 
 
-def _report_binding_power_limit(facts: Facts, gpus: list[GpuFacts]) -> Advice:
-    most = _only_value({g.power_max_w or g.power_default_w for g in gpus})
+def _report_binding_power_limit(facts: Facts, powers: list[_Power]) -> Advice:
+    most = _only_value({power.highest_limit_w for power in powers})
     share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
-    text = f"the power limit binds: {_power_range_text(gpus)}, and the driver names it in {share} of the run"
+    evidence = _power_range_text(powers)
+    text = f"the power limit binds: {evidence}, and the driver names it in {share} of the run"
     if facts.memory_bound:
         text += ". Decoding is memory-bound, so a higher SM clock gains little"
-    if most is not None and all((g.limit_w or 0) < most for g in gpus):
+    if most is not None and max(power.limit_w for power in powers) < most:
         setting = f"{POWER_LIMIT.name}={most:g}"
         fix = f"measure {setting}: more watts are a gain only if tok/s rise as well"
         return make_advice(
-            Level.HINT,
-            "power.binding",
-            text,
-            fix=fix,
-            evidence=_power_range_text(gpus),
-            settings=(setting,),
+            Level.HINT, "power.binding", text, fix=fix, evidence=evidence, settings=(setting,)
         )
     fix = (
         "the limit is the card's highest, or its range is unknown; only better cooling or less "
         "computation can help"
     )
-    return make_advice(Level.INFO, "power.binding", text, fix=fix, evidence=_power_range_text(gpus))
+    return make_advice(Level.INFO, "power.binding", text, fix=fix, evidence=evidence)
 
 
 def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
     """Report a lower power limit that would save energy and cost little speed of one stream. The
     gain is in tokens per joule."""
-    types = {g.type.id for g in facts.gpus if g.type}
+    types = {known.id for known in facts.gpu_types}
     if len(types) != 1 or facts.streams != 1 or not facts.memory_bound:
         return
     cap = _LOWER_CAPS.get(next(iter(types)))
@@ -192,19 +210,23 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
     gpu = facts.gpu_during
     if gpu is None:
         return
-    reasons = {name: facts.fraction_of_run_limited_by(name) for name in THERMAL_REASONS}
-    shares = {name: share for name, share in reasons.items() if share > 0.01}
+    slowed = []
+    for name in THERMAL_REASONS:
+        share = facts.fraction_of_run_limited_by(name)
+        if share > 0.01:
+            slowed.append(f"{name} in {percent_text(share)}")
     limits = [g.temperature_slowdown_c for g in facts.gpus if g.temperature_slowdown_c]
     fix = (
         "lower the power limit or improve the cooling; unlocking the clocks does not lower the heat"
     )
     hottest = gpu.temperature_c
-    if shares:
-        listed = ", ".join(f"{name} in {percent_text(share)}" for name, share in shares.items())
-        text = f"the GPUs slowed down because of heat: {listed} of the run"
-        evidence = "" if hottest is None else f"at most {hottest:.0f} °C"
+    if slowed:
+        text = f"the GPUs slowed down because of heat: {', '.join(slowed)} of the run"
+        evidence = ""
+        if hottest is not None:
+            evidence = f"at most {hottest:.0f} °C"
         yield make_advice(Level.WARN, "thermal.remedy", text, fix=fix, evidence=evidence)
-    elif limits and hottest is not None and hottest >= min(limits) - _HOT_C:
+    elif hottest is not None and hottest >= min(limits, default=math.inf) - _HOT_C:
         text = (
             f"a GPU reached {hottest:.0f} °C, near the {min(limits):.0f} °C at which it slows down"
         )
@@ -220,8 +242,8 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
         return
     highest_sm = _only_value({g.sm_max_mhz for g in facts.gpus})
     highest = _only_value({g.memory_max_mhz for g in facts.gpus})
-    at_power_limit = facts.fraction_of_run_limited_by(_POWER_CAP) >= _OFTEN
-    if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not at_power_limit:
+    capped = _is_power_capped(facts)
+    if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not capped:
         yield _sm_clock_advice(facts, gpu.sm_mhz, highest_sm)
     if gpu.memory_mhz and highest and gpu.memory_mhz < 0.99 * highest:
         yield _memory_clock_advice(facts, gpu.memory_mhz, highest)
@@ -229,7 +251,9 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
 
 def _only_value(found: set[float | None]) -> float | None:
     """Return the value that all GPUs have in common; None if they differ."""
-    return found.pop() if len(found) == 1 else None
+    if len(found) > 1:
+        return None
+    return next(iter(found), None)
 
 
 def _sm_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
@@ -243,9 +267,9 @@ def _sm_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
 
 def _memory_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
     most_pct = 100 * (highest_mhz / mhz - 1)
-    normal = {g.type.memory_under_compute_mhz for g in facts.gpus if g.type}
+    normal = filter(None, (known.memory_under_compute_mhz for known in facts.gpu_types))
     runs_at = f"the memory runs at {mhz:.0f} of {highest_mhz:.0f} MHz"
-    if any(usual and abs(mhz - usual) < 0.01 * usual for usual in normal):
+    if any(abs(mhz - usual) < 0.01 * usual for usual in normal):
         runs_at += ", the normal clock of this card under compute"
     text = (
         f"{runs_at}: a lock could gain at most +{most_pct:.1f} %, and no published measurement "
@@ -293,13 +317,17 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     gpu = facts.gpu_during
     if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
         return
-    rated = [(g.power_w, _rated_power_w(g)) for g in facts.gpus]
-    shares = [power / watts for power, watts in rated if power and watts]
+    shares, each = [], []
+    for g in facts.gpus:
+        rated_w = _rated_power_w(g)
+        if g.power_w and rated_w:
+            shares.append(g.power_w / rated_w)
+            each.append(f"{g.power_w:.0f} of {rated_w:.0f} W")
     meaning = (
         "utilization is the share of time with at least one kernel on the GPU, also while "
         "it waits for others"
     )
-    if not shares or max(shares) > _LOW_POWER:
+    if max(shares, default=1.0) > _LOW_POWER:
         text = f"{gpu.gpu_util_pct:.0f} % utilization does not mean a full GPU: {meaning}"
         yield make_advice(
             Level.INFO, "util.definition", text, evidence=f"utilization {gpu.gpu_util_pct:.0f} %"
@@ -312,8 +340,7 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     if not facts.memory_bound:
         level, why = Level.HINT, "the GPU waits"
         fix = "check for eager mode, synchronization between GPUs, or a stuck clock"
-    each = ", ".join(f"{power:.0f} of {watts:.0f} W" for power, watts in rated if power and watts)
-    evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {each}"
+    evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {', '.join(each)}"
     text = f"{text}{why}. U{meaning[1:]}"
     yield make_advice(level, "util-vs-power", text, fix=fix, evidence=evidence)
 
@@ -327,8 +354,10 @@ def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
     util = gpu.gpu_util_pct
     if util >= _BUSY_PCT:
         return
-    shares = [g.power_w / g.limit_w for g in facts.gpus if g.power_w and g.limit_w]
-    power = f", at {percent_text(max(shares))} of the power limit" if shares else ""
+    power = ""
+    if powers := _known_powers(facts):
+        most = max(power.fraction_of_limit for power in powers)
+        power = f", at {percent_text(most)} of the power limit"
     text = (
         f"the GPUs ran no kernel in {100 - util:.0f} % of the time{power}: they wait for the "
         "host or the client"
@@ -362,7 +391,9 @@ def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
     gpu = facts.gpu_during
     if gpu is None or gpu.sm_mhz is None:
         return
-    util_pct = _LOADED_PCT if gpu.gpu_util_pct is None else gpu.gpu_util_pct
+    util_pct = gpu.gpu_util_pct
+    if util_pct is None:
+        util_pct = _LOADED_PCT
     if any(has_stuck_clock(g.name, gpu.sm_mhz, util_pct) for g in facts.gpus):
         text = (
             f"the SM clock was {gpu.sm_mhz:.0f} MHz under load: GB10 can stay at 500 to 850 "
@@ -375,11 +406,13 @@ def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def pcie_link(facts: Facts) -> Iterator[Advice]:
+def report_pcie_link(facts: Facts) -> Iterator[Advice]:
     """Report whether the PCIe links of the GPUs limit the run, by the bytes that crossed them."""
-    gpu = facts.gpu_during
-    known = [link for link in gpu.pcie if link.link_mb_s] if gpu else []
+    if facts.gpu_during is None:
+        return
+    known = [link for link in facts.gpu_during.pcie if link.link_mb_s]
     if not known:
+        return
         return
     busiest = max(known, key=_mean_share)
     share, text = _mean_share(busiest), _traffic_text(busiest)
@@ -412,24 +445,28 @@ def pcie_link(facts: Facts) -> Iterator[Advice]:
 
 
 def _mean_share(link: PcieDuring) -> float:
-    return _share_of_link(link, max(link.rx_mb_s or 0.0, link.tx_mb_s or 0.0))
+    return _share_of_link(link, link.rx_mb_s, link.tx_mb_s)
 
 
 def _peak_share(link: PcieDuring) -> float:
     """Return the share of the link that was in use at most; 1 if that is not known."""
     peaks = (link.rx_peak_mb_s, link.tx_peak_mb_s)
-    return 1.0 if None in peaks else _share_of_link(link, max(peak or 0.0 for peak in peaks))
+    if None in peaks:
+        return 1.0
+    return _share_of_link(link, *peaks)
 
 
-def _share_of_link(link: PcieDuring, mb_s: float) -> float:
-    return mb_s / (_USABLE_LINK * (link.link_mb_s or 0.0))
+def _share_of_link(link: PcieDuring, *mb_s: float | None) -> float:
+    """Return the highest of these rates as a share of what the link can carry in practice."""
+    highest = max(filter(None, mb_s), default=0.0)
+    return highest / (_USABLE_LINK * (link.link_mb_s or 0.0))
 
 
 def _traffic_text(link: PcieDuring) -> str:
-    receives = (link.rx_mb_s or 0.0) >= (link.tx_mb_s or 0.0)
-    verb, mean = ("received", link.rx_mb_s) if receives else ("sent", link.tx_mb_s)
+    rates = {"received": link.rx_mb_s or 0.0, "sent": link.tx_mb_s or 0.0}
+    verb = max(rates, key=rates.__getitem__)
     nominal = (link.link_mb_s or 0.0) / 1000
-    return f"{verb} {(mean or 0.0) / 1000:.1f} GB/s on average over a link of {nominal:.1f} GB/s"
+    return f"{verb} {rates[verb] / 1000:.1f} GB/s on average over a link of {nominal:.1f} GB/s"
 
 
 def report_clock_drift(facts: Facts) -> Iterator[Advice]:
@@ -470,6 +507,6 @@ RULES: tuple[Rule, ...] = (
     report_busy_at_low_power,
     report_waiting_gpu,
     report_stuck_clock,
-    pcie_link,
+    report_pcie_link,
     report_clock_drift,
 )

@@ -60,7 +60,9 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
         gb = facts.sizes.bytes_per_token / 1e9
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
         evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
-    most = "nothing" if facts.possible_gain_pct < 1 else f"at most +{facts.possible_gain_pct:.0f} %"
+    most = "nothing"
+    if facts.possible_gain_pct >= 1:
+        most = f"at most +{facts.possible_gain_pct:.0f} %"
     fix = (
         "use fewer bytes per token, speculative decoding or more streams; all other settings "
         f"can gain {most}"
@@ -168,7 +170,9 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     else:
         half_pct = 100 * (1 / (1 - (facts.speed_fraction_of_limit or 0) / 2) - 1)
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
-    changes = (PlanChange("quantization", "fp8"),) if facts.has_flag("quantization") else ()
+    changes: tuple[PlanChange, ...] = ()
+    if facts.has_flag("quantization"):
+        changes = (PlanChange("quantization", "fp8"),)
     fix = "use an FP8 checkpoint (half the bytes) or a 4-bit one (about a quarter)"
     yield make_advice(
         Level.HINT,
@@ -218,9 +222,13 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     text = "one stream reads all weights for itself; several share each read."
     if facts.nodes > 1:
         text += f" The server spans {facts.nodes} machines, which one stream pays for alone."
-    gains = [(n, _speedup_with_streams(facts, n)) for n in counts]
-    listed = ", ".join(f"{n} streams {four_digits(gain * limit)}" for n, gain in gains if gain)
-    evidence = f"limits of the total: {listed} tok/s" if listed else ""
+    listed = []
+    for n in counts:
+        if gain := _speedup_with_streams(facts, n):
+            listed.append(f"{n} streams {four_digits(gain * limit)}")
+    evidence = ""
+    if listed:
+        evidence = f"limits of the total: {', '.join(listed)} tok/s"
     streams = ",".join(map(str, (1, *counts)))
     fix = (
         f"if requests can run at once, {first}measure it: workbench bench RUN --concurrency "
@@ -234,8 +242,10 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
 def _most_requests(facts: Facts) -> float:
     """Return how many simultaneous requests all replicas together allow. Infinite if the command
     line does not set a limit."""
-    limit = facts.here.given_number(facts.concurrency_flag) if facts.here else None
-    return limit * facts.dp if limit and limit > 0 else math.inf
+    limit = facts.here and facts.here.given_number(facts.concurrency_flag)
+    if not limit or limit < 0:
+        return math.inf
+    return limit * facts.dp
 
 
 def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
@@ -250,7 +260,9 @@ def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
         speed_limits(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s
         for n in (1, streams)
     )
-    return many / one if one and many else None
+    if not one or not many:
+        return None
+    return many / one
 
 
 def report_eager_mode(facts: Facts) -> Iterator[Advice]:
@@ -276,7 +288,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def launch_bound(facts: Facts) -> Iterator[Advice]:
+def report_launch_bound(facts: Facts) -> Iterator[Advice]:
     """Report that kernel launches or synchronization, and neither reading nor computing, take most
     of a step."""
     if not facts.launch_bound or facts.speed_fraction_of_limit is None:
@@ -303,7 +315,9 @@ def _steps_per_second_text(facts: Facts) -> str:
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed:
         return ""
-    of = f" of {four_digits(limit)}" if limit else ""
+    of = ""
+    if limit:
+        of = f" of {four_digits(limit)}"
     return f"{four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
 
 
@@ -312,11 +326,11 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
     communication."""
     here, sizes, ranks = facts.here, facts.sizes, facts.tp * facts.pp
     totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
-    if here is None or sizes is None or not sizes.weight_bytes or ranks < 2 or not totals:
+    if here is None or sizes is None or not sizes.weight_bytes or ranks < 2:
         return
-    if sizes.weight_bytes > FITS_WELL * min(totals) or not (
-        facts.launch_bound or (facts.streams or 0) >= ranks
-    ):
+    if sizes.weight_bytes > FITS_WELL * min(totals, default=0):
+        return
+    if not facts.launch_bound and (facts.streams or 0) < ranks:
         return
     text = (
         f"the model fits on one GPU but is split over {ranks}: replicas need no communication "
@@ -325,14 +339,13 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
     if here.engine.uses_all_gpus or not facts.has_flag("data-parallel-size"):
         return
-    changes = (
-        *(
-            PlanChange(name, 1)
-            for name in ("tensor-parallel-size", "pipeline-parallel-size")
-            if facts.parallel_size_of(name) > 1
-        ),
-        PlanChange("data-parallel-size", ranks * facts.dp),
-    )
+    split = [
+        name
+        for name in ("tensor-parallel-size", "pipeline-parallel-size")
+        if facts.parallel_size_of(name) > 1
+    ]
+    replicas = PlanChange("data-parallel-size", ranks * facts.dp)
+    changes = (*(PlanChange(name, 1) for name in split), replicas)
     fix = " ".join(change.option_text for change in changes) + (
         "; splitting pays only for the latency of one stream"
     )
@@ -385,7 +398,9 @@ def report_communication_share(facts: Facts) -> Iterator[Advice]:
     between_nodes = facts.gpus[0].name == NODES_OF_ONE_GPU
     if facts.nodes > 1 and not between_nodes:
         return  # the network is unknown
-    (low_us, high_us), source = (_ROCE_US, _ROCE) if between_nodes else (_PCIE_US, _PCIE)
+    (low_us, high_us), source = _PCIE_US, _PCIE
+    if between_nodes:
+        (low_us, high_us), source = _ROCE_US, _ROCE
     count, step_ms = 2 * layers + 1, 1000 / speed
     low, high = count * low_us / 1000, count * high_us / 1000
     share = 100 * high / step_ms
@@ -422,10 +437,11 @@ _BATCH_1 = {  # flags that decide about room, prefill or concurrency
 
 def report_flags_without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     """Report flags that cannot change the decoding speed of one stream."""
-    set_flags = facts.here.plan.flags if facts.here else ()
-    found = {flag.name: flag.value for flag in set_flags}
+    if facts.here is None or facts.streams != 1:
+        return
+    found = facts.here.plan.flag_values
     names = [name for name in _BATCH_1 if found.get(name) is not None]
-    if facts.streams != 1 or not names:
+    if not names:
         return
     named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in names)
     text = f"these flags do not change the decoding speed of one stream: {named}"
@@ -474,7 +490,7 @@ RULES: tuple[Rule, ...] = (
     report_eight_bit_weights,
     report_single_stream,
     report_eager_mode,
-    launch_bound,
+    report_launch_bound,
     report_useful_replicas,
     report_idle_pipeline_stages,
     report_communication_share,

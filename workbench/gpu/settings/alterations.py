@@ -71,9 +71,9 @@ async def drop_entries_settled_by_others(host: Host) -> None:
 
 def is_unclaimed(entry: JournalEntry, others: Sequence[SettingClaim]) -> bool:
     """Return whether a revert has left the setting of `entry` to a user who claims it no longer."""
-    return bool(entry.left_to) and not any(
-        (claim.by, claim.key) == (entry.left_to, entry.key) for claim in others
-    )
+    if not entry.left_to:
+        return False
+    return (entry.left_to, entry.key) not in [(claim.by, claim.key) for claim in others]
 
 
 def alteration_of_record(record: Record) -> Alteration:
@@ -113,11 +113,10 @@ def alterations_of_known_gpus(
     """Return those of `others`, settings that other Workbenches claim to have changed, that are about
     the host or about a GPU that it has: everybody may write anything into the register. Without a
     reading, the GPUs are not known, and all are returned."""
-    claimed = tuple(others)
-    if telemetry is None or not claimed:
-        return claimed
+    if telemetry is None:
+        return tuple(others)
     known = {HOST, *(info.uuid for info in telemetry.infos)}
-    return tuple(one for one in claimed if one.gpu_uuid in known)
+    return tuple(one for one in others if one.gpu_uuid in known)
 
 
 # -- beside the host's values ----------------------------------------------------------------------
@@ -132,7 +131,7 @@ def find_drifts(
     """Return a Drift for each setting in `alterations` that no longer has the value that this
     user's Workbench set. `others` are the changes by other Workbenches, which can explain the new
     value; so can a full disk of the journal, `disk_full`, on which a revert leaves no trace."""
-    others_claims = [_claim_from_json(other) for other in others]
+    others_claims = list(map(_claim_from_json, others))
     found = []
     for one in alterations:
         live = setting_of(one.setting).read(telemetry, one.gpu_uuid)
@@ -146,8 +145,11 @@ def locks_on(
 ) -> tuple[Alteration, ...]:
     """Return the clock locks that apply now, whichever user set them. The driver cannot report a
     lock, so the newest known change of each lock is returned."""
-    own, theirs = ([a for a in found if is_lock(a.setting)] for found in (alterations, others))
-    return in_force(own, theirs)
+    return in_force(_only_locks(alterations), _only_locks(others))
+
+
+def _only_locks(alterations: Sequence[Alteration]) -> list[Alteration]:
+    return [one for one in alterations if is_lock(one.setting)]
 
 
 def in_force(
@@ -182,11 +184,9 @@ def in_force(
 def drift_of_lock(one: Alteration, others: Sequence[Alteration]) -> str | None:
     """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
     None."""
-    return (
-        claims.drift_message(_entry_json(one), None, [_claim_from_json(other) for other in others])
-        if is_lock(one.setting)
-        else None
-    )
+    if not is_lock(one.setting):
+        return None
+    return claims.drift_message(_entry_json(one), None, list(map(_claim_from_json, others)))
 
 
 def warnings_without_guard(

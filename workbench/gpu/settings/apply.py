@@ -141,51 +141,65 @@ async def _carry_out_commands(
         now, was, before = await _write_and_publish_entries(held, commands, watch, seen)
         watching = await _start_guard(held, was, guard)
         ran = await command_runner.run_all(host, commands, rights, stop, standstill)
-        after = await read_values_again(host, {c.setting for c in commands})
+        after = await read_values_again(host, _settings_of(commands))
         outcomes = judged.keep_one_persistence_warning(
             [judged.outcome_of_change(c, before[c], ran.get(c), after, now) for c in commands]
         )
+        rolled_back: list[SettingOutcome] = []
         if all(o.ok for o in outcomes):
-            unseen = _unpublished_note(held.journal)
-            for index, one in enumerate(outcomes):
-                revert_warning = _revert_warning(one.command, before[one.command], rights, now)
-                message = join_sentences(one.message, revert_warning, unseen if index == 0 else "")
-                outcomes[index] = replace(one, message=message)
-                if value_equals(one.command.setting, one.before, one.command.value):
-                    message = join_sentences(message, "it had this value already")
-                    outcomes[index] = replace(one, message=message)
-            done = tuple(await _settle_entries(held, was, outcomes))
-            # A guard that has nothing to watch ends at once.
-            watching = watching if any(e.watch for e in held.journal.entries) else None
-            return SettingsReport(done, path, guard=watching, recovery=held.recovery)
-        outcomes, back = await _roll_back_commands(held, was, outcomes, ran, rights, now)
-        watching = watching if any(e.watch for e in held.journal.entries) else None
+            outcomes = _add_notes(outcomes, before, rights, now, _unpublished_note(held.journal))
+            outcomes = await _settle_entries(held, was, outcomes)
+        else:
+            outcomes, rolled_back = await _roll_back_commands(held, was, outcomes, ran, rights, now)
+        if not any(e.watch for e in held.journal.entries):
+            watching = None  # a guard that has nothing to watch ends at once
         return SettingsReport(
             tuple(outcomes),
             path,
-            rolled_back=tuple(back),
+            rolled_back=tuple(rolled_back),
             guard=watching,
             recovery=held.recovery,
         )
 
 
+def _settings_of(commands: Sequence[SettingCommand]) -> set[str]:
+    return {command.setting for command in commands}
+
+
+def _add_notes(
+    outcomes: Sequence[SettingOutcome],
+    before: Mapping[SettingCommand, KnownValue],
+    rights: Rights,
+    now: CurrentValues,
+    first_note: str,
+) -> list[SettingOutcome]:
+    """Return the outcomes of commands that succeeded, with notes in their messages. The first one
+    gets `first_note` too."""
+    noted: list[SettingOutcome] = []
+    for outcome in outcomes:
+        one = outcome.command
+        notes = [outcome.message, _revert_warning(one, before[one], rights, now)]
+        if not noted:
+            notes.append(first_note)
+        if value_equals(one.setting, outcome.before, one.value):
+            notes.append("it had this value already")
+        noted.append(replace(outcome, message=join_sentences(*notes)))
+    return noted
+
+
 async def _planned_outcomes(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, dry_run: bool
 ) -> list[SettingOutcome]:
-    now, state = (
-        await read_values(host, {c.setting for c in commands}),
-        await journals.read_journal(host),
-    )
+    now = await read_values(host, _settings_of(commands))
+    state = await journals.read_journal(host)
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
     for one in annotate_commands(commands, state, now):
         known = _present_value(one, state, now)
-        lost = "" if one.gpu_uuid in stays_loaded else judged.volatility_warning(one, now)
-        found.append(
-            judged.planned_outcome(
-                one, known, dry_run, join_sentences(_revert_warning(one, known, rights, now), lost)
-            )
-        )
+        warning = _revert_warning(one, known, rights, now)
+        if one.gpu_uuid not in stays_loaded:
+            warning = join_sentences(warning, judged.volatility_warning(one, now))
+        found.append(judged.planned_outcome(one, known, dry_run, warning))
     return found
 
 
@@ -205,7 +219,7 @@ async def _write_and_publish_entries(
     try again, so that two Workbenches never change one setting at once. Raises SettingsError if
     that takes longer than WAIT_S seconds, or if a value of somebody else is not among those `seen`.
     """
-    host, settings = held.host, {c.setting for c in commands}
+    host, settings = held.host, _settings_of(commands)
     keys = {(c.gpu_uuid, c.setting) for c in commands}
     until = time.monotonic() + journals.WAIT_S
     while True:
@@ -225,7 +239,9 @@ async def _write_and_publish_entries(
                 _new_journal_entry(one, before[one], state, now),
                 earlier=_fields_of_present_entry(one, was),
             )
-            state = state.put(replace(entry, watch=watch(entry, old)) if watch else entry)
+            if watch:
+                entry = replace(entry, watch=watch(entry, old))
+            state = state.put(entry)
         await _save_first(held, state)
         rival = held.rival(keys)
         if rival is None and _claims_on_keys(
@@ -233,23 +249,29 @@ async def _write_and_publish_entries(
         ) == _claims_on_keys(was.others, keys):
             return now, was, before
         await _save_first(held, replace(was, others=held.journal.others))
-        if rival is not None and time.monotonic() > until:
-            where = where_setting_applies(rival.gpu_uuid, rival.gpu_index)
-            raise SettingsError(
-                f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; "
-                "nothing was changed",
-                host=host.name,
-                next_step=f"try again when process {rival.pid} has ended; only that user or root "
-                "can end this process",
-            )
         if time.monotonic() > until:
-            raise SettingsError(
-                "what other users have changed here is not the same at two looks, again and again; "
-                "nothing was changed",
-                host=host.name,
-                next_step="`workbench gpu status` shows their changes; try again later",
-            )
+            raise _simultaneous_change_error(rival, host.name)
         await asyncio.sleep(random.uniform(*RETRY_DELAYS_S))
+
+
+def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> SettingsError:
+    """Return the error for a setting that others do not stop to change. `rival` is the claim of the
+    Workbench that changes it at this moment, None if none does."""
+    if rival is None:
+        return SettingsError(
+            "what other users have changed here is not the same at two looks, again and again; "
+            "nothing was changed",
+            host=host,
+            next_step="`workbench gpu status` shows their changes; try again later",
+        )
+    where = where_setting_applies(rival.gpu_uuid, rival.gpu_index)
+    return SettingsError(
+        f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; "
+        "nothing was changed",
+        host=host,
+        next_step=f"try again when process {rival.pid} has ended; only that user or root "
+        "can end this process",
+    )
 
 
 def _check_that_all_is_seen(
@@ -288,24 +310,25 @@ def _previous_value(one: SettingCommand, state: Journal, now: CurrentValues) -> 
     """Return (value that a revert will restore, where it comes from). Raises SettingsError if the
     driver does not report a value that it should report, because Workbench changes only settings
     that it can revert."""
-    if one.gpu_uuid != HOST and (sample := now.sample(one.gpu_uuid)) is None:
+    value, how = _present_value(one, state, now)
+    if one.gpu_uuid == HOST:
+        if value is None:
+            why = now.cores.why_no_core_has(one.setting)
+            raise SettingsError(
+                f"the present {label_of(one.setting)} is unknown ({why}); nothing was changed"
+            )
+        return value, how
+    sample = now.sample(one.gpu_uuid)
+    if sample is None:
         lost = next((s.message for s in now.telemetry.gpus if s.uuid == one.gpu_uuid), None)
         raise SettingsError(
             f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); "
             "nothing was changed"
         )
-    value, how = _present_value(one, state, now)
     if value is not None:
         return value, how
-    if one.gpu_uuid == HOST:
-        raise SettingsError(
-            f"the present {label_of(one.setting)} is unknown ({now.cores.why_no_core_has(one.setting)}); "
-            "nothing was changed"
-        )
     setting = setting_of(one.setting)
-    why = (
-        sample.absent.get(setting.reading or "", "the driver does not report it") if sample else ""
-    )
+    why = sample.absent.get(setting.reading or "", "the driver does not report it")
     raise SettingsError(
         f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed",
         next_step=judged.hypervisor_note(one, now) or None,
@@ -318,25 +341,30 @@ def _new_journal_entry(
     """Return the new journal entry for a command. `before` is (present value, where it comes from).
     If another Workbench claims to have set the present value, the entry gets the value from before
     that Workbench's change instead."""
-    info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
+    info = now.info(one.gpu_uuid)
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
-    entry = state.get(*key)
-    old = entry.facts if entry is not None else None
+    old = state.facts_of(*key)
     by = claims.explaining_claim(state.others, key, live, old)
+    origin = ""
     if by is not None:
+        origin = by.by
         before = (by.before, str(DEFAULT) if _is_default(one, by.before, info) else claims.TOLD)
-    absent_name = "CPUs" if one.gpu_uuid == HOST else "unknown"
+    gpu_name, driver_start = "unknown", state.driver_start
+    if one.gpu_uuid == HOST:
+        gpu_name, driver_start = "CPUs", None
+    elif info is not None:
+        gpu_name = info.name
     return JournalEntry(
         gpu_uuid=one.gpu_uuid,
         gpu_index=one.gpu_index,
-        gpu_name=info.name if info else absent_name,
+        gpu_name=gpu_name,
         setting=one.setting,
         before=before[0],
         before_known=str(before[1]),
         now=one.value,
         since_unix_s=now.telemetry.unix_s,
         boot_id=state.boot_id,
-        driver_start=None if one.gpu_uuid == HOST else state.driver_start,
+        driver_start=driver_start,
         driver=now.telemetry.driver.driver_version,
         who=journals.user_at_machine(),
         owner=journals.owner_facts(),
@@ -344,7 +372,7 @@ def _new_journal_entry(
         state=setting_commands.PENDING,
         set_unix_s=now.telemetry.unix_s,
         over=tuple(claims.values_underneath(state.others, key, live, old)),
-        origin=by.by if by is not None else "",
+        origin=origin,
     )
 
 
@@ -352,8 +380,10 @@ def _fields_of_present_entry(one: SettingCommand, was: Journal) -> Mapping[str, 
     """Return the fields that the present journal entry of the command's setting has and the new one
     will not, so that a change that is cut off can be taken back. None if there is no entry."""
     entry = was.get(one.gpu_uuid, one.setting)
-    if entry is None or entry.state == setting_commands.PENDING:
-        return None if entry is None else entry.earlier
+    if entry is None:
+        return None
+    if entry.state == setting_commands.PENDING:
+        return entry.earlier
     kept = entry.as_json()
     return {name: kept[name] for name in ("now", "state", "watch", "owner", "who", "set_unix_s")}
 
@@ -410,14 +440,11 @@ def annotate_commands(
     state, noted_commands = state.without_gone(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
-        entry = state.get(*key)
-        ours = entry.facts if entry else None
+        ours = state.facts_of(*key)
         by = claims.explaining_claim(state.others, key, live, ours)
-        note = (
-            (claims.drift_message(ours, live, state.others) if ours else None)
-            or (by and f"now {by.text}")
-            or ""
-        )
+        note = claims.drift_message(ours, live, state.others) if ours else None
+        if by and not note:
+            note = f"now {by.text}"
         foreign = claims.is_of_others(key, one.value, live, ours, state.others)
         noted_commands.append(replace(one, note=join_sentences(one.note, note), foreign=foreign))
     return noted_commands
@@ -439,8 +466,8 @@ def _revert_warning(
         return ""
     value = setting_commands.value_to_restore(before[0])
     commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.cores)
-    lacking = [c.right for c in commands if c.right]
-    return f"these rights allow the change but not its revert: {lacking[0]}" if lacking else ""
+    lacking = next(filter(None, (c.right for c in commands)), None)
+    return f"these rights allow the change but not its revert: {lacking}" if lacking else ""
 
 
 # -- after the commands ----------------------------------------------------------------------------
@@ -456,18 +483,27 @@ async def _settle_entries(
     for outcome in outcomes:
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
-        assert entry is not None  # _announce put it there
-        # another user's lock: only the entry shows that it was replaced
-        over = entry.over and is_lock(one.setting)
-        as_before = value_equals(entry.setting, entry.now, entry.before) or (
-            one.value == DEFAULT and entry.before == UNKNOWN
-        )
-        if as_before and not over and entry.before_known != claims.TOLD:
+        assert entry is not None  # _write_and_publish_entries put it there
+        if _is_as_before(entry):
             state = state.drop(entry.key)
         else:
             state = state.put(replace(entry, state="applied", earlier=None))
     done = await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
-    return await _withdraw_reverted_entries(held.host, was, done) if held.was_lost else done
+    if held.was_lost:
+        return await _withdraw_reverted_entries(held.host, was, done)
+    return done
+
+
+def _is_as_before(entry: JournalEntry) -> bool:
+    """Return whether a change has left its setting with the previous value, so that there is
+    nothing to revert."""
+    if entry.before_known == claims.TOLD:
+        return False
+    if is_lock(entry.setting) and entry.over:
+        return False  # another user's lock: only the entry shows that it was replaced
+    if (entry.now, entry.before) == (DEFAULT, UNKNOWN):
+        return True
+    return value_equals(entry.setting, entry.now, entry.before)
 
 
 async def _withdraw_reverted_entries(
@@ -477,11 +513,14 @@ async def _withdraw_reverted_entries(
     value again, although they were read back, and return the outcomes, which say so. This Workbench
     had lost the journal's lock: it was stopped or starved for so long that the guard has taken its
     change for one that was cut off."""
-    values = await read_values_again(host, {o.command.setting for o in outcomes})
+    commands = [outcome.command for outcome in outcomes]
+    values = await read_values_again(host, _settings_of(commands))
+    if values is None:
+        return list(outcomes)
     reverted = {
         o.command
         for o in outcomes
-        if values is not None and _has_value(values, o.command, o.before, other=o.command.value)
+        if _has_value(values, o.command, o.before, other=o.command.value)
     }
     if not reverted:
         return list(outcomes)

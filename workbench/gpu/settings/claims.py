@@ -107,8 +107,9 @@ def from_register(
                 {k: v for k, v in entry.items() if k != "changing"} for entry in one["entries"]
             )
             continue
-        user = "".join(c for c in one["user"] if c.isprintable())[:80]
-        by = user if one["uid"] != uid else f"{user} (another state directory)"
+        by = "".join(filter(str.isprintable, one["user"]))[:80]
+        if one["uid"] == uid:
+            by += " (another state directory)"
         claims += [_claim_of_entry(entry, by, one["uid"]) for entry in one["entries"]]
     return tuple(claims), own
 
@@ -162,17 +163,19 @@ def explaining_claim(
     None if there is no such claim, or if this Workbench's own `entry` has the same value and is
     newer."""
     setting = key[1]
-    matching = [
-        c for c in claims_on(claims, key) if is_lock(setting) or value_equals(setting, live, c.now)
-    ]
-    by = matching[-1] if matching else None
+    matching = [c for c in claims_on(claims, key) if _can_be_live(setting, c.now, live)]
+    by = next(reversed(matching), None)
     if by is None or entry is None or not _is_own(entry, live):
         return by
     return None if by.set_unix_s <= set_at(entry) else by
 
 
+def _can_be_live(setting: str, value: Any, live: Any) -> bool:
+    return is_lock(setting) or value_equals(setting, live, value)
+
+
 def _is_own(entry: Entry, live: Any) -> bool:
-    return is_lock(entry["setting"]) or value_equals(entry["setting"], live, entry["now"])
+    return _can_be_live(entry["setting"], entry["now"], live)
 
 
 def values_underneath(
@@ -184,7 +187,9 @@ def values_underneath(
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
-    return list(entry.get("over") or ()) if entry is not None and _is_own(entry, live) else []
+    if entry is None or not _is_own(entry, live):
+        return []
+    return list(entry.get("over") or ())
 
 
 def set_at(entry: Entry) -> float:
@@ -215,7 +220,7 @@ def decide_revert(
         return _decide_for_claim(entry, by)
     cut = was_interrupted(setting, live, entry["now"], entry["before"])
     if live is None or cut or _is_own(entry, live) or entry.get("state") == PENDING:
-        if live is not None and value_equals(setting, live, value):
+        if value_equals(setting, live, value):
             return RevertDecision(DONE, value, _why_no_revert_is_needed(entry, live, claims))
         if (
             target is None
@@ -229,7 +234,7 @@ def decide_revert(
                 f"only {origin} reports {value_text(setting, value)} as the previous value",
             )
         return RevertDecision(RESTORE, value)
-    if value_equals(setting, live, value) or value_equals(setting, live, entry["before"]):
+    if any(value_equals(setting, live, previous) for previous in (value, entry["before"])):
         return RevertDecision(DONE, live, "the setting has its previous value already")
     return RevertDecision(ASK, live, drift_message(entry, live, claims) or "")
 
@@ -238,11 +243,9 @@ def _why_no_revert_is_needed(entry: Entry, live: Any, claims: Sequence[SettingCl
     """Return, as text for the user, why a setting needs no revert: another Workbench claims to have
     set its present value, or it has its previous value already."""
     by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
-    return (
-        f"left alone: it is {by.text}"
-        if by is not None
-        else ("the setting has its previous value already")
-    )
+    if by is None:
+        return "the setting has its previous value already"
+    return f"left alone: it is {by.text}"
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
@@ -293,8 +296,9 @@ def is_of_others(
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return not value_equals(key[1], value, by.now)
-    by_hand = entry is not None and changed_by_hand(entry, live, claims)
-    return by_hand and not value_equals(key[1], value, live)
+    if entry is None or not changed_by_hand(entry, live, claims):
+        return False
+    return not value_equals(key[1], value, live)
 
 
 def drift_message(
@@ -310,18 +314,17 @@ def drift_message(
         return f"{ours}, now {by.text}" if by is not None else None
     if live is None or value_equals(setting, live, now):
         return None
+    is_as_before = value_equals(setting, live, entry["before"])
     if entry.get("state") == PENDING:
         begun = f"a change to {value_text(setting, now)} was begun"
-        is_as_before = value_equals(setting, live, entry["before"])
         known = f"{begun}, not applied" if is_as_before else begun
         return f"{known}, now {value_text(setting, live)}"
     whose = "changed by someone else"
     if by is not None:
         whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"
-    elif value_equals(setting, live, entry["before"]) and disk_full:
-        whose = UNWRITTEN
-    elif value_equals(setting, live, entry["before"]):
-        whose = "as it was before; someone else or a reload of the driver reset it"
+    elif is_as_before:
+        reset = "as it was before; someone else or a reload of the driver reset it"
+        whose = UNWRITTEN if disk_full else reset
     elif was_interrupted(setting, live, now, entry["before"]):
         whose = "a change or a revert was interrupted"
     return f"{ours}, now {value_text(setting, live)}: {whose}"

@@ -53,6 +53,10 @@ class Clock:
     limiter: str | None = None  # what may have lowered the clock: "power", or UNNAMED
     unix_s: float = 0.0
 
+    @property
+    def is_above_lock(self) -> bool:
+        return self.lock is not None and self.mhz > self.lock.max_mhz + CLOCK_TOLERANCE_MHZ
+
     def differs_only_in_lock(self, other: Clock) -> bool:
         """Return whether the two clocks were measured on the same GPU, under the same load and
         circumstances, but with different locks."""
@@ -190,14 +194,10 @@ def contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that a lock has an effect, because it differs from
     `clock`. It must have been measured with another lock or with none, under the same
     circumstances. None if there is no such clock."""
-    return next(
-        (
-            other
-            for other in known
-            if clock.differs_only_in_lock(other) and _clocks_differ(clock, other)
-        ),
-        None,
-    )
+    for other in known:
+        if clock.differs_only_in_lock(other) and _clocks_differ(clock, other):
+            return other
+    return None
 
 
 def clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
@@ -205,23 +205,19 @@ def clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     `clock`, although not up to the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
-    free = (
-        o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o)
-    )
-    return next((other for other in free if clock.mhz - other.mhz >= MIN_CONTRAST_MHZ), None)
+    for other in filter(clock.differs_only_in_lock, known):
+        is_free = (other.lock, other.limiter) == (None, None)
+        if is_free and clock.mhz - other.mhz >= MIN_CONTRAST_MHZ:
+            return other
+    return None
 
 
 def clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same
     MHz as `clock`, although it was measured with another lock and is above that lock's range. None
     if there is no such clock."""
-    for other in known:
-        above = other.lock is not None and other.mhz > other.lock.max_mhz + CLOCK_TOLERANCE_MHZ
-        if (
-            clock.differs_only_in_lock(other)
-            and above
-            and abs(clock.mhz - other.mhz) < MIN_CONTRAST_MHZ
-        ):
+    for other in filter(clock.differs_only_in_lock, known):
+        if other.is_above_lock and abs(clock.mhz - other.mhz) < MIN_CONTRAST_MHZ:
             return other
     return None
 
@@ -231,8 +227,7 @@ def refutes_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
     as high as under another lock that forbids it."""
     if clock.lock is None:
         return False
-    above = clock.mhz > clock.lock.max_mhz + CLOCK_TOLERANCE_MHZ
-    return above or clock_that_ignores_lock(clock, known) is not None
+    return clock.is_above_lock or clock_that_ignores_lock(clock, known) is not None
 
 
 def _clocks_differ(clock: Clock, other: Clock) -> bool:

@@ -118,5 +118,6 @@ async def try_all_commands(
             ran[one] = CommandRun(f"not tried: {name} does not answer")
         else:
             ran[one] = await run_setting_command(host, one, rights)
-            hung |= {name} if ran[one].hung else set()
+            if ran[one].hung:
+                hung.add(name)
     return ran

@@ -12,7 +12,7 @@ from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model import core_values, setting_commands
 from workbench.model.errors import HostError, InputError
-from workbench.model.gpu import GpuSample, Telemetry
+from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import OF_CORES
 from workbench.model.settings import (
@@ -48,15 +48,15 @@ class Cores:
     def common_value(self, key: str) -> str | None:
         """Return the value of a setting on all cores: "powersave" if all have the same value, or
         "performance=0-3 powersave=4-7" if they differ. None if no core has the setting."""
-        return core_values.join_core_values(
-            self.governors if key == GOVERNOR.key else self.c_states
-        )
+        return core_values.join_core_values(self._values_by_core(key))
+
+    def _values_by_core(self, key: str) -> Mapping[int, str]:
+        return self.governors if key == GOVERNOR.key else self.c_states
 
     def idle_states_by_core(self, key: str) -> dict[int, int]:
         """Return {core number: number of its idle states} for those CPU cores that have the setting
         `key`."""
-        by_core = self.governors if key == GOVERNOR.key else self.c_states
-        return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(by_core)}
+        return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(self._values_by_core(key))}
 
     def why_no_core_has(self, key: str) -> str:
         """Return a text that says why no CPU core of the host has the setting `key`."""
@@ -100,16 +100,11 @@ async def read_core_settings(host: Host) -> Cores:
         for cpu, of in disabled.items()
     }
     c_states = {cpu: value for cpu, value in found.items() if value is not None}
-    return Cores(
-        governors,
-        tuple(shared or ()),
-        c_states,
-        {cpu: len(disabled[cpu]) for cpu in c_states},
-        Cores().why
-        if governors and c_states
-        else _why_settings_are_missing(await host.facts(), bool(disabled)),
-        sysfs,
-    )
+    why = Cores().why
+    if not (governors and c_states):
+        why = _why_settings_are_missing(await host.facts(), bool(disabled))
+    idle_states = {cpu: len(disabled[cpu]) for cpu in c_states}
+    return Cores(governors, tuple(shared or ()), c_states, idle_states, why, sysfs)
 
 
 def _why_settings_are_missing(facts: HostFacts, unreadable: bool) -> str:
@@ -152,9 +147,14 @@ class CurrentValues:
             return self.cores.common_value(setting)
         return setting_of(setting).read(self.telemetry, uuid)
 
+    def info(self, uuid: str) -> GpuInfo | None:
+        """Return the properties of the GPU `uuid`, None if the GPU is missing."""
+        return next((i for i in self.telemetry.infos if i.uuid == uuid), None)
+
     def index(self, uuid: str, otherwise: int) -> int:
         """Return the present index of the GPU `uuid`, or `otherwise` if the GPU is missing."""
-        return next((i.index for i in self.telemetry.infos if i.uuid == uuid), otherwise)
+        info = self.info(uuid)
+        return otherwise if info is None else info.index
 
 
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:

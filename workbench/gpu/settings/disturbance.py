@@ -97,19 +97,12 @@ class DisturbanceWatch:
         ]
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
-        return (
-            *([f"{SETTINGS_CHANGED_TEXT}: {', '.join(settings)}"] if settings else []),
-            *(
-                [f"other programs started on the GPU during the run: {_list_some_names(came)}"]
-                if came
-                else []
-            ),
-            *(
-                [f"programs on the GPU ended during the run: {_list_some_names(went)}"]
-                if went
-                else []
-            ),
-        )
+        changes = {
+            SETTINGS_CHANGED_TEXT: ", ".join(settings),
+            "other programs started on the GPU during the run": _list_some_names(came),
+            "programs on the GPU ended during the run": _list_some_names(went),
+        }
+        return tuple(f"{what}: {names}" for what, names in changes.items() if names)
 
 
 def name_setters(
@@ -137,20 +130,12 @@ def lock_change_texts(
     """Return texts about the clock locks that changed during a run. The driver cannot report a
     lock, so the locks are taken from the alterations `before` and `after` the run, and from the
     changes that other users made `meanwhile`."""
-    was, now = (
-        {
-            (a.gpu_index, a.setting): value_text_of(a.setting, a.now)
-            for a in found
-            if a.gpu_index in gpus and is_lock(a.setting)
-        }
-        for found in (before, after)
-    )
-    changed = [
-        f"GPU{gpu} {label_of(setting)} "
-        f"{_value_sequence_text([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
-        for gpu, setting in sorted({*was, *now})
-        if was.get((gpu, setting)) != now.get((gpu, setting))
-    ]
+    was, now = _texts_of_locks(before, gpus), _texts_of_locks(after, gpus)
+    changed = []
+    for key in sorted({*was, *now}):
+        if was.get(key) != now.get(key):
+            values = _value_sequence_text([was.get(key, "none"), now.get(key, "none")])
+            changed.append(f"GPU{key[0]} {label_of(key[1])} {values}")
     changed += sorted(
         {
             f"GPU{one.gpu_index} {label_of(one.setting)} set and reverted by {one.by}"
@@ -158,7 +143,19 @@ def lock_change_texts(
             if one.gpu_index in gpus and was.get(one[:2]) == now.get(one[:2])
         }
     )
-    return (f"{SETTINGS_CHANGED_TEXT}: {', '.join(changed)}",) if changed else ()
+    if not changed:
+        return ()
+    return (f"{SETTINGS_CHANGED_TEXT}: {', '.join(changed)}",)
+
+
+def _texts_of_locks(
+    alterations: Sequence[Alteration], gpus: Sequence[int]
+) -> dict[tuple[int, str], str]:
+    return {
+        (one.gpu_index, one.setting): value_text_of(one.setting, one.now)
+        for one in alterations
+        if one.gpu_index in gpus and is_lock(one.setting)
+    }
 
 
 def _value_sequence_text(values: Sequence[str]) -> str:

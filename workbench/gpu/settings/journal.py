@@ -183,6 +183,21 @@ class Journal:
     def get(self, uuid: str, setting: str) -> JournalEntry | None:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
+    def facts_of(self, uuid: str, setting: str) -> dict[str, Any] | None:
+        """Return the fields of the entry for a setting, None if the setting has no entry."""
+        entry = self.get(uuid, setting)
+        return None if entry is None else entry.facts
+
+    @property
+    def keys(self) -> set[tuple[str, str]]:
+        """(GPU UUID, key) of each setting that has an entry."""
+        return {entry.key for entry in self.entries}
+
+    @property
+    def settings(self) -> set[str]:
+        """The keys of the settings that have an entry."""
+        return {entry.setting for entry in self.entries}
+
     def put(self, entry: JournalEntry) -> Journal:
         """Return the journal with `entry` in place of the earlier entry for the same setting. The
         new entry keeps the previous value (`before`) of the earlier one."""
@@ -276,9 +291,8 @@ class Journal:
         another Workbench claims to have set, or the one that this Workbench set last since the
         boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
-        claim = claims.explaining_claim(
-            self.others, (uuid, setting), None, entry.facts if entry else None
-        )
+        own = self.facts_of(uuid, setting)
+        claim = claims.explaining_claim(self.others, (uuid, setting), None, own)
         if claim is not None:
             return claim.now, "claim"
         if entry is not None and entry.now is not None and entry.boot_id == self.boot_id:
@@ -516,11 +530,10 @@ def parse_journal(
     try:
         for entry in data["entries"]:
             JournalEntry(**{k: v for k, v in entry.items() if k in _FIELDS})  # TypeError: one lacks
-        if wrong := [
-            why for why in map(setting_commands.invalid_part_of_entry, data["entries"]) if why
-        ]:
+        invalid_parts = map(setting_commands.invalid_part_of_entry, data["entries"])
+        if invalid_part := next(filter(None, invalid_parts), None):
             raise _damaged_journal_error(
-                f"the journal contains a value that Workbench cannot have written ({wrong[0]})",
+                f"the journal contains a value that Workbench cannot have written ({invalid_part})",
                 path,
                 host,
             )

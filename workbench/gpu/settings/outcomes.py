@@ -49,7 +49,7 @@ def outcome_of_change(
     `ran` is the command's result, None if it was not run. `now` has the values before the plan;
     `after` has those after it, None if the host is out of reach."""
     known, how = before
-    found = None if after is None else after.value(one.gpu_uuid, one.setting)
+    found = _value_after(one, after)
 
     def outcome(ok: bool, in_force: InForce, *parts: str) -> SettingOutcome:
         return SettingOutcome(
@@ -71,7 +71,7 @@ def outcome_of_change(
             InForce.NOT_CHECKED,
             one.note,
             message,
-            FOREIGN_LOCK_TEXT if how == UNKNOWN else "",
+            foreign_lock_note(how),
             lost,
         )
     if found is None:
@@ -96,19 +96,28 @@ def outcome_of_change(
     return outcome(True, InForce.YES, lost)
 
 
+def _value_after(one: SettingCommand, after: CurrentValues | None) -> SettingValue | None:
+    return None if after is None else after.value(one.gpu_uuid, one.setting)
+
+
+def foreign_lock_note(before: object) -> str:
+    """Return a note if the previous value is UNKNOWN, as that of a lock by another program is,
+    otherwise ""."""
+    return FOREIGN_LOCK_TEXT if before == UNKNOWN else ""
+
+
 def _lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> str | None:
     """Return, as text, the limit that the driver enforces, if it is lower than the value that the
     command set. Otherwise return None."""
-    setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
-    if (
-        not isinstance(setting, NumberSetting)
-        or not setting.enforced
-        or not isinstance(one.value, float)
-    ):
+    setting = setting_of(one.setting)
+    if after is None or not isinstance(setting, NumberSetting):
         return None
-    enforced = getattr(sample, setting.enforced, None)
-    lower = enforced is not None and enforced < one.value - WATTS_EQUAL
-    return setting.format(enforced) if lower else None
+    if not setting.enforced or not isinstance(one.value, float):
+        return None
+    enforced = getattr(after.sample(one.gpu_uuid), setting.enforced, None)
+    if enforced is None or enforced >= one.value - WATTS_EQUAL:
+        return None
+    return setting.format(enforced)
 
 
 def outcome_of_restoring(
@@ -121,7 +130,7 @@ def outcome_of_restoring(
     """Return the outcome of one command that reverts `entry`. `was` is the host's value from before
     the revert, None if it could not be read. `after` has the values after the revert, None if the
     host is out of reach."""
-    found = None if after is None else after.value(one.gpu_uuid, one.setting)
+    found = _value_after(one, after)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
     ok, message = setting_commands.outcome_of_restoring(one.setting, before, found, ran.failure)
     if not ok:
@@ -144,11 +153,9 @@ def outcome_of_leaving(
     """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave
     it, with the reason."""
     asks = way.do == claims.ASK
-    message = (
-        join_sentences(way.why, "left alone until you decide which value stays")
-        if asks
-        else way.why
-    )
+    message = way.why
+    if asks:
+        message = join_sentences(message, "left alone until you decide which value stays")
     if way.by:
         message = join_sentences(
             message, f"the entry stays in the journal until that claim of {way.by} ends"
@@ -173,12 +180,10 @@ def planned_outcome(
 ) -> SettingOutcome:
     """Return the outcome of a command that was not run, in a dry run or because another command of
     its plan is not allowed."""
-    refused = one.right or (
-        "" if dry_run else "not run: another command of this plan is not allowed"
-    )
-    message = join_sentences(
-        refused, one.note, FOREIGN_LOCK_TEXT if before[1] == UNKNOWN else "", warning
-    )
+    refused = one.right
+    if not (refused or dry_run):
+        refused = "not run: another command of this plan is not allowed"
+    message = join_sentences(refused, one.note, foreign_lock_note(before[1]), warning)
     return SettingOutcome(
         one,
         dry_run and one.right is None,
@@ -193,13 +198,15 @@ def planned_outcome(
 
 def is_surely_unchanged(outcome: SettingOutcome, ran: CommandRun | None) -> bool:
     """Return whether a failed command has certainly changed nothing."""
-    if outcome.ok or (ran is not None and ran.unsure):
+    if outcome.ok:
         return False
-    if is_lock(outcome.command.setting) or ran is None:
-        return True  # refused by nvidia-smi, or never run
-    return outcome.read_back is not None and value_equals(
-        outcome.command.setting, outcome.read_back, outcome.before
-    )
+    if ran is None:
+        return True  # never run
+    if ran.unsure:
+        return False
+    if is_lock(outcome.command.setting):
+        return True  # refused by nvidia-smi
+    return value_equals(outcome.command.setting, outcome.read_back, outcome.before)
 
 
 def manual_command_text(one: SettingCommand, now: CurrentValues) -> str:
@@ -209,14 +216,15 @@ def manual_command_text(one: SettingCommand, now: CurrentValues) -> str:
 
 def hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:
     """Return a text that says who can set the value of `one` if its GPU is a vGPU, otherwise ""."""
-    info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
-    virtual = info is not None and info.virtualization == "vgpu"
-    return HYPERVISOR_SETTING_TEXT if virtual and one.setting != PERSISTENCE.key else ""
+    info = now.info(one.gpu_uuid)
+    if info is None or one.setting == PERSISTENCE.key:
+        return ""
+    return HYPERVISOR_SETTING_TEXT if info.virtualization == "vgpu" else ""
 
 
-def join_sentences(*parts: str) -> str:
+def join_sentences(*parts: str | None) -> str:
     """Return the parts that are not empty, joined by "; "."""
-    return "; ".join(part for part in parts if part)
+    return "; ".join(filter(None, parts))
 
 
 def volatility_warning(one: SettingCommand, now: CurrentValues) -> str:
@@ -234,13 +242,10 @@ def keep_one_persistence_warning(outcomes: Sequence[SettingOutcome]) -> list[Set
     """Return the outcomes with the warning about persistence mode only once for each GPU."""
     found, warned = [], set()
     for one in outcomes:
-        if VOLATILE_SETTING_TEXT in one.message and one.command.gpu_uuid in warned:
-            one = replace(
-                one,
-                message=join_sentences(
-                    *(part.strip("; ") for part in one.message.split(VOLATILE_SETTING_TEXT))
-                ),
-            )
-        warned |= {one.command.gpu_uuid} if VOLATILE_SETTING_TEXT in one.message else set()
+        if VOLATILE_SETTING_TEXT in one.message:
+            if one.command.gpu_uuid in warned:
+                others = (part.strip("; ") for part in one.message.split(VOLATILE_SETTING_TEXT))
+                one = replace(one, message=join_sentences(*others))
+            warned.add(one.command.gpu_uuid)
         found.append(one)
     return found

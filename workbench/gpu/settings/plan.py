@@ -32,7 +32,7 @@ def plan_commands(
     wanted: Mapping[str, GpuSettings],
     telemetry: Telemetry,
     rights: Rights,
-    cores: Cores | None = None,
+    cores: Cores = CORES_NOT_READ,
 ) -> tuple[SettingCommand, ...]:
     """Return one command for each change: the host's settings first, then those of each GPU. On a
     GPU, persistence mode is switched on before the other settings, and off after them.
@@ -44,11 +44,11 @@ def plan_commands(
     """
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
-        for key in (s.key for s in SETTINGS if s.of_host and s.key in settings):
-            on = cores or CORES_NOT_READ
-            on.check_value(key, settings[key])
-            commands += commands_for(HOST_INDEX, HOST, key, settings[key], rights, on)
-        on_gpus = [(s, settings[s.key]) for s in SETTINGS if s.key in settings and not s.of_host]
+        changed = [setting for setting in SETTINGS if setting.key in settings]
+        for key in (setting.key for setting in changed if setting.of_host):
+            cores.check_value(key, settings[key])
+            commands += commands_for(HOST_INDEX, HOST, key, settings[key], rights, cores)
+        on_gpus = [(setting, settings[setting.key]) for setting in changed if not setting.of_host]
         if not on_gpus and selector == "all":
             continue
         if telemetry.driver.status is not DriverStatus.OK:
@@ -94,16 +94,15 @@ def commands_for(
     setting: str,
     value: SettingValue | None,
     rights: Rights,
-    cores: Cores | None = None,
+    cores: Cores = CORES_NOT_READ,
     note: str = "",
 ) -> tuple[SettingCommand, ...]:
     """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the
     host's CPU cores. Several commands are needed if different cores get different values. `note` is
     a text for the user that each command gets."""
-    on = cores or CORES_NOT_READ
     commands = []
-    here = on.idle_states_by_core(setting) if uuid == HOST else {}
-    for step in setting_commands.setting_steps(uuid, setting, value, cores=here, sysfs=on.sysfs):
+    on = cores.idle_states_by_core(setting) if uuid == HOST else {}
+    for step in setting_commands.setting_steps(uuid, setting, value, cores=on, sysfs=cores.sysfs):
         argv = rights.argv(step.argv)
         right = rights.needed_for(argv)
         commands.append(
@@ -120,8 +119,10 @@ def _commands_of_gpu(
 ) -> Iterator[SettingCommand]:
     name = f"GPU {info.index} ({info.name})" if info.name else f"GPU {info.index}"
     sample = next((s for s in telemetry.gpus if s.index == info.index), None)
-    if sample is None or sample.state is not GpuState.LIVE:
-        why = sample.message or sample.state.value if sample else "no reading"
+    why = "no reading"
+    if sample is not None:
+        why = "" if sample.state is GpuState.LIVE else sample.message or sample.state.value
+    if why:
         raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
     notes = {
         setting.key: _check_gpu_value(name, info, setting, value) for setting, value in settings
@@ -155,7 +156,7 @@ def _check_gpu_value(name: str, info: GpuInfo, setting: Setting, value: SettingV
         return ""
     taken = check_clocks(name, setting.clock_name, value, highest, getattr(info, setting.supported))
     warnings = setting_traps.lock_warnings(setting.key, value, info)
-    return "; ".join(part for part in (taken, warnings) if part)
+    return "; ".join(filter(None, (taken, warnings)))
 
 
 def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: SettingValue) -> None:

@@ -110,20 +110,20 @@ def judge_all_settings(
     known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
     now = measured_clocks(on, moments, telemetry, known.load) if telemetry else ()
+    clocks = {(clock.gpu_uuid, clock.setting): clock for clock in now}
     proofs = []
     for one in alterations:
-        info = telemetry.info(one.gpu_index) if telemetry else None
         found = _proof_of_replaced_setting(one, known.others) or judge_setting(one, moments)
-        found = found or (_proof_as_read(one, telemetry) if telemetry else None)
-        clock = next(
-            (c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None
-        )
-        if found is not None and found.in_force is InForce.CONSISTENT:
+        if found is None and telemetry is not None:
+            found = _proof_as_read(one, telemetry)
+        if found is None:
+            continue
+        clock = clocks.get((one.gpu_uuid, one.setting))
+        if found.in_force is InForce.CONSISTENT:
             found = _confirm_by_contrast(found, one, clock, known)
-        elif found is not None and found.in_force is InForce.NO_EFFECT and clock is not None:
+        elif found.in_force is InForce.NO_EFFECT and clock is not None:
             found = _judge_unreached_clock(found, clock, known)
-        if found is not None:
-            proofs.append(_add_traps(found, info, telemetry))
+        proofs.append(_add_traps(found, telemetry))
     return tuple(proofs)
 
 
@@ -148,22 +148,19 @@ def judge_setting(alteration: Alteration, moments: Sequence[Moment]) -> Proof | 
     elif isinstance(setting, ClockSetting) and isinstance(now, ClockRange):
         found = _judge_clocks(alteration, setting, now, readings)
     if found is not None and found.in_force is InForce.NOT_CHECKED:
-        busy = [
-            r.gpu_util_pct or 0.0
-            for m in moments
-            for r in m.gpus
-            if r.gpu_index == alteration.gpu_index
-        ]
-        most = (
-            (
-                f"the GPU was at most {max(busy):.0f} % busy, and readings count from "
-                f"{MIN_LOADED_UTILIZATION_PCT:.0f} %"
-            )
-            if busy
-            else ""
-        )
+        most = _highest_utilization_text(moments, alteration.gpu_index)
         return replace(found, text="; ".join(filter(None, [found.text, most])))
     return found
+
+
+def _highest_utilization_text(moments: Sequence[Moment], gpu_index: int) -> str:
+    found = [r for moment in moments for r in moment.gpus if r.gpu_index == gpu_index]
+    if not found:
+        return ""
+    return (
+        f"the GPU was at most {max(r.gpu_util_pct or 0.0 for r in found):.0f} % busy, and readings "
+        f"count from {MIN_LOADED_UTILIZATION_PCT:.0f} %"
+    )
 
 
 def _confirm_by_contrast(
@@ -202,19 +199,17 @@ def _mark_without_effect(proof: Proof, text: str) -> Proof:
 
 
 def _why_not_shown(clock: Clock | None, known: ContrastEvidence) -> str:
-    other = next(
-        (c for c in reversed(known.clocks) if clock and clock.differs_only_in_lock(c)), None
-    )
-    if clock is None or other is None:
-        return "the card's clock without the lock is unknown"
-    why = (
-        limiter_of_difference(clock, other)
-        if abs(clock.mhz - other.mhz) >= MIN_CONTRAST_MHZ
-        else None
-    )
-    return f"the clock was {_other_clock_text(other)}" + (
-        f", and {why} may explain that" if why else " too"
-    )
+    unknown = "the card's clock without the lock is unknown"
+    if clock is None:
+        return unknown
+    other = next(filter(clock.differs_only_in_lock, reversed(known.clocks)), None)
+    if other is None:
+        return unknown
+    text = f"the clock was {_other_clock_text(other)}"
+    why = limiter_of_difference(clock, other)
+    if not why or abs(clock.mhz - other.mhz) < MIN_CONTRAST_MHZ:
+        return f"{text} too"
+    return f"{text}, and {why} may explain that"
 
 
 def _judge_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
@@ -234,9 +229,9 @@ def _judge_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) 
 
 
 def _other_clock_text(other: Clock) -> str:
-    return f"{other.mhz} MHz " + (
-        f"with a lock of {GPU_CLOCKS.format(other.lock)}" if other.lock else "without the lock"
-    )
+    if other.lock is None:
+        return f"{other.mhz} MHz without the lock"
+    return f"{other.mhz} MHz with a lock of {GPU_CLOCKS.format(other.lock)}"
 
 
 def _lock_word(setting: str) -> str:
@@ -352,15 +347,12 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
         )
         return proof(InForce.NO_EFFECT, f"▲ limit {wanted} has no effect", text, over)
     bound = sum("power" in causes_of_lower_clock(r) for r in readings) / len(readings)
-    binds = (
-        f"it held the clocks down for {_percent_text(bound)} of the time"
-        if bound
-        else "it did not bind"
-    )
-    passed = (
-        f"; passed in {_percent_text(over)} of the readings" if over > 1 - MIN_HOLDING_SHARE else ""
-    )
-    text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}{passed}"
+    binds = "it did not bind"
+    if bound:
+        binds = f"it held the clocks down for {_percent_text(bound)} of the time"
+    text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}"
+    if over > 1 - MIN_HOLDING_SHARE:
+        text += f"; passed in {_percent_text(over)} of the readings"
     return proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
 
 
@@ -399,19 +391,23 @@ def _most_frequent_limiter(
     this clock: a power limit lowers the SM clock, not the memory clock."""
     named = [causes_of_lower_clock(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
-    return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
+    return (counts.most_common(1)[0][0] if counts else None), sum(map(bool, named))
 
 
 def _percent_text(share: float) -> str:
     """Return a share (0 to 1) as a percentage. A share near 0 or 1 is not rounded to "0 %" or "100
     %"."""
-    return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
+    percent = round(100 * share)
+    if 0 < share < 1:
+        percent = min(99, max(1, percent))
+    return f"{percent} %"
 
 
 # -- traps -----------------------------------------------------------------------------------------
 
 
-def _add_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
+def _add_traps(proof: Proof, telemetry: Telemetry | None) -> Proof:
+    info = telemetry.info(proof.gpu_index) if telemetry else None
     found = tuple(_traps_for_proof(proof, info, telemetry))
     if not found:
         return proof
@@ -425,52 +421,48 @@ def _traps_for_proof(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | 
     """Return the known causes that can explain this verdict on this card, such as a limit of the
     hardware, the most likely first."""
     known = find_gpu_type(info.name) if info else None
-    chip = known.chip if known else ""
+    chip, normal_mhz = "", None
+    if known is not None:
+        chip, normal_mhz = known.chip, known.memory_under_compute_mhz
     found: list[Trap] = []
     if proof.in_force is InForce.NOT_CHECKED:
         return found
     if proof.setting == MEMORY_CLOCKS.key:
-        found += _memory_lock_traps(proof, known.memory_under_compute_mhz if known else None, chip)
-    elif (
-        proof.setting == GPU_CLOCKS.key
-        and proof.in_force in UNSHOWN_VERDICTS
-        and proof.observed is not None
-    ):
-        if chip.endswith("GB10") and proof.observed < STUCK_CLOCK_MHZ:
-            found.append(fill_in_trap("gb10.hidden-cap"))
-        elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest_locked_mhz(proof):
-            found.append(fill_in_trap("clock.max-is-not-sustained"))
-        if info is not None and info.virtualization not in (None, "none"):
-            found.append(fill_in_trap("lock.success-is-a-request"))
-    elif (
-        proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None
-    ):
+        found += _memory_lock_traps(proof, normal_mhz, chip)
+    elif proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN_VERDICTS:
+        found += _clock_lock_traps(proof, info, chip)
+    elif (proof.setting, proof.in_force, proof.limiter) == (POWER_LIMIT.key, InForce.YES, None):
         found.append(fill_in_trap("power.not-binding"))
     if proof.limiter == UNNAMED_LIMITER:
         found.append(fill_in_trap("lock.unknown-limiter"))
-    if (
-        proof.setting != PERSISTENCE.key
-        and _persistence_of_gpu(proof.gpu_index, telemetry) is False
-    ):
+    persistence = _persistence_of_gpu(proof.gpu_index, telemetry)
+    if proof.setting != PERSISTENCE.key and persistence is False:
         found.append(fill_in_trap("persistence.off"))
+    return found
+
+
+def _clock_lock_traps(proof: Proof, info: GpuInfo | None, chip: str) -> list[Trap]:
+    found: list[Trap] = []
+    if proof.observed is None:
+        return found
+    if chip.endswith("GB10") and proof.observed < STUCK_CLOCK_MHZ:
+        found.append(fill_in_trap("gb10.hidden-cap"))
+    elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest_locked_mhz(proof):
+        found.append(fill_in_trap("clock.max-is-not-sustained"))
+    if info is not None and info.virtualization not in (None, "none"):
+        found.append(fill_in_trap("lock.success-is-a-request"))
     return found
 
 
 def _memory_lock_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]:
     found = []
-    if (
-        normal_mhz
-        and proof.in_force is InForce.NO_EFFECT
-        and abs((proof.observed or 0) - normal_mhz) <= CLOCK_TOLERANCE_MHZ
-    ):
-        found.append(fill_in_trap("memory.normal-clock", mhz=normal_mhz))
-    elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest_locked_mhz(proof):
-        found.append(fill_in_trap("clock.max-is-not-sustained"))
-    elif (
-        normal_mhz
-        and proof.in_force is InForce.CONSISTENT
-        and proof.requested == f"{normal_mhz} MHz"
-    ):
+    observed_mhz = proof.observed or 0
+    if proof.in_force is InForce.NO_EFFECT:
+        if normal_mhz and abs(observed_mhz - normal_mhz) <= CLOCK_TOLERANCE_MHZ:
+            found.append(fill_in_trap("memory.normal-clock", mhz=normal_mhz))
+        elif observed_mhz < _lowest_locked_mhz(proof):
+            found.append(fill_in_trap("clock.max-is-not-sustained"))
+    elif proof.in_force is InForce.CONSISTENT and proof.requested == f"{normal_mhz} MHz":
         found.append(fill_in_trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
     if chip == memory_locks.CHIP:
         found.append(memory_lock_trap())
@@ -482,5 +474,6 @@ def _lowest_locked_mhz(proof: Proof) -> int:
 
 
 def _persistence_of_gpu(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
-    sample = next((s for s in telemetry.gpus if s.index == gpu_index), None) if telemetry else None
-    return sample.persistence if sample else None
+    if telemetry is None:
+        return None
+    return next((s.persistence for s in telemetry.gpus if s.index == gpu_index), None)

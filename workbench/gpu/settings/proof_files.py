@@ -96,16 +96,15 @@ async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findin
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FINDINGS_FILE}"))
     except (FileError, ValueError, RecursionError):
         return ()
-    found = []
+    if not isinstance(kept, dict):
+        return ()
+    found: list[tuple[int, str]] = []
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
-        one = kept.get(uuid) if isinstance(kept, dict) else None
+        one = kept.get(uuid)
         if isinstance(one, dict) and one.get("of") == _altered_settings(uuid, alterations):
             short = one.get("short")
-            found += (
-                [(index, text) for text in short if _is_text(text)]
-                if isinstance(short, list)
-                else []
-            )
+            if isinstance(short, list):
+                found += [(index, text) for text in short if _is_text(text)]
     return tuple(sorted(found))
 
 

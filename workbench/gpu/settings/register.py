@@ -285,12 +285,14 @@ def publish_entries(
     entries = [entry for entry in entries if not setting_commands.user_left_with(entry)]
     mine = os.geteuid()
     ours = [path for path, uid in _register_files(directory, _file_names(directory)) if uid == mine]
-    read = {path: _load_register_file(path, mine) for path in ours}
-    loaded = {path: found for path, found in read.items() if found and found["journal"] == journal}
-    old, changes = (
-        list(loaded),
-        _recent_changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries),
-    )
+    old, of_this_boot = [], []
+    for path in ours:
+        found = _load_register_file(path, mine)
+        if found and found["journal"] == journal:
+            old.append(path)
+            if found["boot_id"] == boot_id:
+                of_this_boot.append(found)
+    changes = _recent_changes(of_this_boot, entries)
     if entries or changes:
         said: dict[str, Any] = {
             "journal": journal,
@@ -341,11 +343,9 @@ def _recent_changes(
     other users see even settings that were reverted since. `old` are the journal's published files.
     The result has the changes in the newest of them, and each difference between its entries and
     the new `entries`."""
-    last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
-    was, now = (
-        {(e["gpu_index"], e["setting"]): e["now"] for e in found}
-        for found in (last["entries"], entries)
-    )
+    nothing: dict[str, Any] = {"entries": [], "changes": []}
+    last = max(old, key=lambda one: one["made_ns"], default=nothing)
+    was, now = _values_by_setting(last["entries"]), _values_by_setting(entries)
     at = round(time.time(), 3)
     fresh = [
         {"gpu_index": gpu, "setting": setting, "unix_s": at}
@@ -354,6 +354,10 @@ def _recent_changes(
     ]
     recent = [change for change in last["changes"] if abs(at - change["unix_s"]) < CHANGES_KEPT_S]
     return [*recent, *fresh][-CHANGES_KEPT:]
+
+
+def _values_by_setting(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], Any]:
+    return {(entry["gpu_index"], entry["setting"]): entry["now"] for entry in entries}
 
 
 def publish_and_read(

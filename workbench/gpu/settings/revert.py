@@ -27,7 +27,7 @@ from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_commands import SETTINGS, value_equals, value_text
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
-from workbench.model.settings import HOST, UNKNOWN
+from workbench.model.settings import HOST
 
 # "keep", "ours" or "original": the choice about a value that another program has set
 ForeignChoice: TypeAlias = str
@@ -65,7 +65,7 @@ async def revert_settings(
         if not held.journal.entries:
             return SettingsReport((), path, recovery=held.recovery)
         await _wait_for_rivals(held)
-        now = await read_values(host, {e.setting for e in held.journal.entries})
+        now = await read_values(host, held.journal.settings)
         rights = rights or await rights_on(host)
         state = held.journal.without_gone(now.energy_j)
         state, doubts = await drop_doubted_claims(host, state, rights)
@@ -91,7 +91,8 @@ async def revert_settings(
             if set_again and done_well:
                 found = [replace(o, message=SET_AGAIN_TEXT) for o in found]
             what = "revert" if restores else f"revert: {way.do}"
-            what = "set again" if set_again else what
+            if set_again:
+                what = "set again"
             state = log_outcomes(state, what, found)
             if done_well:
                 if set_again:
@@ -103,14 +104,11 @@ async def revert_settings(
                     state = state.put(replace(entry, state=left, watch={}))
                 else:
                     state = state.drop(entry.key)
-            if entry.key in doubts:
-                found = [
-                    replace(o, message=join_sentences(o.message, doubts[entry.key])) for o in found
-                ]
+            notes = [doubts.get(entry.key)]
             if entry.key in of_others:
-                whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
-                found = [replace(o, message=join_sentences(o.message, whose)) for o in found]
-            report += found
+                pid = entry.owner.get("pid")
+                notes.append(f"made by {entry.who}, process {pid}, which still runs")
+            report += _add_to_messages(found, *notes)
         done_last = tuple(await save_last(held, state, report))
         return SettingsReport(done_last, path, recovery=held.recovery)
 
@@ -120,10 +118,10 @@ async def drop_doubted_claims(
 ) -> tuple[Journal, dict[tuple[str, str], str]]:
     """Return (the journal without claims whose users cannot have set the value, a text about each
     such claim by the key of its setting)."""
-    keys = {e.key for e in state.entries}
+    keys = state.keys
     asked = [c for c in state.others if c.key in keys and SETTINGS[c.setting].easily_forged]
     may = {c: await may_set(host, rights, c) for c in asked}
-    kept = claims.credible_claims(state.others, keys, lambda c: may[c])
+    kept = claims.credible_claims(state.others, keys, may.__getitem__)
     doubted = [c for c in state.others if c not in kept]
     simulated = (await host.facts()).simulated is not None
     refusal = _CANNOT_WRITE_TEXT if simulated else _REFUSED_BY_SUDO_TEXT
@@ -137,7 +135,7 @@ async def drop_doubted_claims(
 async def _wait_for_rivals(held: LockedJournal) -> None:
     """Wait until no other Workbench is changing a setting that is in this journal too, but at most
     RIVALS_TIMEOUT_S seconds."""
-    keys = {e.key for e in held.journal.entries}
+    keys = held.journal.keys
     until = time.monotonic() + RIVALS_TIMEOUT_S
     while held.rival(keys) is not None and time.monotonic() < until:
         await asyncio.sleep(RETRY_INTERVAL_S)
@@ -188,10 +186,7 @@ async def _planned_outcomes(
     state = await journals.read_journal(host)
     if not state.entries:
         return []
-    now, rights = (
-        await read_values(host, {e.setting for e in state.entries}),
-        rights or await rights_on(host),
-    )
+    now, rights = await read_values(host, state.settings), rights or await rights_on(host)
     state, doubts = await drop_doubted_claims(host, state.without_gone(now.energy_j), rights)
     found = []
     for entry, way in _revert_decisions(
@@ -202,8 +197,7 @@ async def _planned_outcomes(
                 outcomes.outcome_of_leaving(_untouched_command(entry, way, now), entry, way)
             )
             continue
-        warning = outcomes.FOREIGN_LOCK_TEXT if entry.before == UNKNOWN else ""
-        warning = join_sentences(warning, doubts.get(entry.key, ""))
+        warning = join_sentences(outcomes.foreign_lock_note(entry.before), doubts.get(entry.key))
         for one in _revert_commands(replace(entry, before=way.value), rights, now):
             live = now.value(*entry.key)
             known = (entry.now, "journal") if live is None else (live, "read")
@@ -227,17 +221,14 @@ async def restore_entries(
         host, [one for _, commands in pairs for one in commands], rights
     )
     after = await read_values_again(host, {e.setting for e in ordered}) if pairs else now
-    was = {e.key: (live.value(*e.key) if live else None) for e in ordered}
-    return [
-        (
-            e,
-            [
-                outcomes.outcome_of_restoring(e, one, ran[one], after, was[e.key])
-                for one in commands
-            ],
-        )
-        for e, commands in pairs
-    ]
+    found = []
+    for entry, commands in pairs:
+        was = live.value(*entry.key) if live else None
+        restored = [
+            outcomes.outcome_of_restoring(entry, one, ran[one], after, was) for one in commands
+        ]
+        found.append((entry, restored))
+    return found
 
 
 def _sort_for_revert(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
@@ -304,5 +295,9 @@ async def save_last(
         note = (
             f"the journal could not be updated ({error.message}); it still has the previous values"
         )
-        return [replace(o, message=join_sentences(o.message, note)) for o in done]
+        return _add_to_messages(done, note)
     return list(done)
+
+
+def _add_to_messages(done: Sequence[SettingOutcome], *notes: str | None) -> list[SettingOutcome]:
+    return [replace(o, message=join_sentences(o.message, *notes)) for o in done]

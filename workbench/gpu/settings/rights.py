@@ -163,8 +163,10 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
         return await _can_write_simulation(host, claim.uid)
     if not _ACCOUNT_NAME.fullmatch(claim.by):
         return False  # sudo does nothing for an account that has no name
-    asking = SUDO_WITH_PASSWORD if rights.password is not None else SUDO
-    given = f"{rights.password}\n".encode() if rights.password is not None else None
+    asking: tuple[str, ...] = SUDO
+    given = None
+    if rights.password is not None:
+        asking, given = SUDO_WITH_PASSWORD, f"{rights.password}\n".encode()
     value = setting_commands.value_to_restore(claim.now)
     for step in setting_commands.setting_steps(*claim.key, value, nvidia_smi=rights.nvidia_smi):
         try:
@@ -192,14 +194,11 @@ async def _can_write_simulation(host: Host, uid: int) -> bool:
 def sudo_refusal(said: str) -> str | None:
     """Return why sudo runs no command, in sudo's own words (`said` is its output). None if sudo
     only asks for a password or rejects the given one."""
-    lines = [line.strip() for line in said.splitlines()]
-    told = [
-        line.removeprefix("sudo: ")
-        for line in lines
-        if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN_SUDOERS in line
-    ]
-    own = [line for line in told if not _WRONG_PASSWORD.search(line)]
-    return f"sudo says: {own[0].rstrip('.')}" if own else None
+    for line in map(str.strip, said.splitlines()):
+        is_own = line.startswith(("sudo:", "Sorry, user")) or _NOT_IN_SUDOERS in line
+        if is_own and not _WRONG_PASSWORD.search(line):
+            return f"sudo says: {line.removeprefix('sudo: ').rstrip('.')}"
+    return None
 
 
 def _next_step(reason: str) -> str:

@@ -7,6 +7,7 @@ under load.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 
 from workbench.engines import memory_locks
@@ -62,11 +63,8 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
     card, joined to one text. "" if there are none."""
     known = find_gpu_type(info.name)
     found = []
-    if (
-        setting == GPU_CLOCKS.key
-        and info.sm_max_mhz
-        and clocks.min_mhz >= NEAR_HIGHEST_CLOCK_SHARE * info.sm_max_mhz
-    ):
+    highest_mhz = info.sm_max_mhz or sys.maxsize
+    if setting == GPU_CLOCKS.key and clocks.min_mhz >= NEAR_HIGHEST_CLOCK_SHARE * highest_mhz:
         found.append(fill_in_trap("clock.max-is-not-sustained"))
     if setting == MEMORY_CLOCKS.key and known is not None:
         normal = known.memory_under_compute_mhz
@@ -83,8 +81,6 @@ def alternative_to_clock_lock(info: GpuInfo) -> str | None:
     """Return a text that says what the user can do instead on a card whose clock cannot be set.
     None if no alternative is known."""
     known = find_gpu_type(info.name)
-    return (
-        fill_in_trap("gb10.clock-lock-only").text
-        if known is not None and known.chip.endswith("GB10")
-        else None
-    )
+    if known is None or not known.chip.endswith("GB10"):
+        return None
+    return fill_in_trap("gb10.clock-lock-only").text

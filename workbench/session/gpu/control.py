@@ -9,7 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import warnings_without_guard
-from workbench.gpu.settings.current_values import add_core_settings, read_core_settings
+from workbench.gpu.settings.current_values import (
+    CORES_NOT_READ,
+    add_core_settings,
+    read_core_settings,
+)
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.allotment import read_allotment
 from workbench.hosts.base import is_cluster
@@ -84,11 +88,9 @@ class GpuControl:
         from workbench.gpu.settings.plan import plan_commands
 
         host = self._core.host
-        cores = (
-            await read_core_settings(host)
-            if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values())
-            else None
-        )
+        cores = CORES_NOT_READ
+        if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values()):
+            cores = await read_core_settings(host)
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         if is_cluster(host):
             reading = _reading_of_head(host, reading, by_gpu)

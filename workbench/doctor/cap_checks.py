@@ -11,6 +11,7 @@ from workbench.advisor.gpu_rules import THERMAL_REASONS, has_stuck_clock
 from workbench.doctor.examination import Examination
 from workbench.doctor.table import limit_with_source, table_data
 from workbench.model.findings import Finding, Level
+from workbench.model.gpu import GpuSample
 from workbench.model.timeline import QUIET_REASONS
 
 _POWER_CAP = "SW power cap"
@@ -27,26 +28,28 @@ def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
         named = [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
         if not named:
             continue
-        margin = now.temperature_margin_c
-        parts = [
-            f"{now.power_w:.0f} of {now.limit_w:.0f} W" if now.power_w and now.limit_w else "",
-            f"{now.temperature_c:.0f} °C" if now.temperature_c is not None else "",
-            f"{margin:.0f} °C below its highest" if margin is not None else "",
-        ]
-        state = ", ".join(filter(None, parts))
-        heat = any(reason in THERMAL_REASONS for reason in named)
-        fix = "improve the cooling, or lower the power limit: workbench gpu set --power-limit W"
-        if not heat:
-            fix = "sudo nvidia-smi -q -d PERFORMANCE names the counters of each reason"
-        only_power = named == [_POWER_CAP]
-        text = f"GPU {now.index} runs slower now: {', '.join(named)} ({state})"
-        yield Finding(
-            Level.INFO if only_power else Level.WARN,
-            "gpu.slowed",
-            text,
-            fix="a higher power limit is a gain only if it is measured" if only_power else fix,
-            evidence=", ".join(named),
+        level, fix = (
+            Level.WARN,
+            "sudo nvidia-smi -q -d PERFORMANCE names the counters of each reason",
         )
+        if named == [_POWER_CAP]:
+            level, fix = Level.INFO, "a higher power limit is a gain only if it is measured"
+        elif set(named).intersection(THERMAL_REASONS):
+            fix = "improve the cooling, or lower the power limit: workbench gpu set --power-limit W"
+        reasons = ", ".join(named)
+        text = f"GPU {now.index} runs slower now: {reasons} ({_power_and_heat_text(now)})"
+        yield Finding(level, "gpu.slowed", text, fix=fix, evidence=reasons)
+
+
+def _power_and_heat_text(now: GpuSample) -> str:
+    parts = []
+    if now.power_w and now.limit_w:
+        parts.append(f"{now.power_w:.0f} of {now.limit_w:.0f} W")
+    if now.temperature_c is not None:
+        parts.append(f"{now.temperature_c:.0f} °C")
+    if now.temperature_margin_c is not None:
+        parts.append(f"{now.temperature_margin_c:.0f} °C below its highest")
+    return ", ".join(parts)
 
 
 def check_hidden_cap(seen: Examination) -> Iterator[Finding]:
@@ -73,9 +76,10 @@ def check_prochot(seen: Examination) -> Iterator[Finding]:
     host = seen.host_sample
     if not host.prochot:
         return
-    watts = host.rails_w.get("dc_input")
-    told = "" if watts is None else f"; {watts:.0f} W come in"
-    text = f"the board holds its processors down (PROCHOT){told}"
+    text = "the board holds its processors down (PROCHOT)"
+    input_w = host.rails_w.get("dc_input")
+    if input_w is not None:
+        text += f"; {input_w:.0f} W come in"
     fix = (
         "check the power adapter and the cooling; unplug the machine for a minute, then look again"
     )

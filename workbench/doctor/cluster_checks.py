@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import combinations
+from typing import Any
 
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached_node_finding
 from workbench.doctor.table import limit_with_source
@@ -61,20 +62,24 @@ def check_addresses(report: ClusterReport) -> Iterator[Finding]:
         elif _is_loopback(place.address):
             continue  # nodes on one machine
         elif node.network.interfaces and node.network.interface_with_address(place.address) is None:
-            own = (
-                ", ".join(a.partition("/")[0] for i in node.network.interfaces for a in i.addresses)
-                or "none"
-            )
+            own = ", ".join(_addresses_of(node)) or "none"
             text = f"{node.name} does not have the address {place.address}"
             yield Finding(
                 Level.ERROR, "cluster.address-foreign", text, fix=fix, evidence=f"it has {own}"
             )
     for a, b in combinations(report.reached, 2):
         address = a.place.address
-        if address is not None and address == b.place.address and not _is_loopback(address):
-            text = f"{a.name} and {b.name} have the same address {a.place.address}"
+        if address is None or _is_loopback(address):
+            continue
+        if address == b.place.address:
+            text = f"{a.name} and {b.name} have the same address {address}"
             fix = "give each node its own address in hosts.toml"
             yield Finding(Level.ERROR, "cluster.address-twice", text, fix=fix)
+
+
+def _addresses_of(node: NodeReport) -> list[str]:
+    """Return the addresses of all interfaces of a node, without the lengths of their networks."""
+    return [a.partition("/")[0] for i in node.network.interfaces for a in i.addresses]
 
 
 def check_host_names(report: ClusterReport) -> Iterator[Finding]:
@@ -85,7 +90,7 @@ def check_host_names(report: ClusterReport) -> Iterator[Finding]:
         known: Mapping[str, Sequence[str]] = node.look.get("names", {})
         hostname = node.look.get("hostname", "")
         own = known.get(hostname, ())
-        if own and all(_is_loopback(address) for address in own):
+        if own and all(map(_is_loopback, own)):
             text = (
                 f"on {node.name} its own name {hostname} is {own[0]}: gloo and Ray may bind "
                 "to loopback"
@@ -106,8 +111,8 @@ def check_host_names(report: ClusterReport) -> Iterator[Finding]:
             other = by_name.get(name)
             if other is None or not found or other is node or other.place.address in found:
                 continue
-            theirs = {a.partition("/")[0] for i in other.network.interfaces for a in i.addresses}
-            if theirs and not theirs & set(found):
+            theirs = set(_addresses_of(other))
+            if theirs and theirs.isdisjoint(found):
                 text = (
                     f"on {node.name} the name {name} is {found[0]}, which is no address of {name}"
                 )
@@ -263,10 +268,8 @@ def check_versions(report: ClusterReport) -> Iterator[Finding]:
 
 def _has_engine(node: NodeReport, engine: str) -> bool:
     """Return whether the engine was found on the node, with a known version or without."""
-    return any(
-        installed.engine == engine and (installed.path or installed.version)
-        for installed in node.seen.engines
-    )
+    found = [installed for installed in node.seen.engines if installed.engine == engine]
+    return any(installed.path or installed.version for installed in found)
 
 
 def _check_packages(report: ClusterReport) -> Iterator[Finding]:
@@ -293,38 +296,28 @@ def _report_unequal_values(
 ) -> Iterator[Finding]:
     if len(set(found.values())) > 1:
         code = f"cluster.unequal-{what.split()[0].lower()}"
-        yield Finding(
-            level,
-            code,
-            f"the nodes have different versions of {what}"
-            if what != "GPUs"
-            else "the nodes have different GPUs",
-            fix=fix,
-            evidence=_value_on_each_node(found),
-        )
+        text = f"the nodes have different versions of {what}"
+        if what == "GPUs":
+            text = "the nodes have different GPUs"
+        yield Finding(level, code, text, fix=fix, evidence=_value_on_each_node(found))
 
 
 def check_model_files(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's model files, and model files that differ between nodes. A
     model of a hub is downloaded at the start, so its absence is a warning."""
     missing = Level.ERROR if is_path(report.model or "") else Level.WARN
-    digests = {
-        node.name: node.model.digest for node in report.reached if node.model and node.model.digest
-    }
+    models = {node.name: node.model for node in report.reached if node.model is not None}
+    digests = {name: model.digest for name, model in models.items() if model.digest}
     source = next(iter(digests), None)
-    for node in report.reached:
-        if node.model is not None and node.model.digest is None:
-            text = f"the model {report.model} was not found on {node.name}: {node.model.basis}"
-            fix = f"workbench models copy {report.model} --from {source} --to {node.name}"
+    for name, model in models.items():
+        if model.digest is None:
+            text = f"the model {report.model} was not found on {name}: {model.basis}"
+            fix = f"workbench models copy {report.model} --from {source} --to {name}"
             if source is None:
-                fix = f"workbench --host {node.name} models download {report.model}"
+                fix = f"workbench --host {name} models download {report.model}"
             yield Finding(missing, "cluster.model-missing", text, fix=fix)
     if len(set(digests.values())) > 1:
-        bases = {
-            node.name: node.model.basis
-            for node in report.reached
-            if node.model and node.model.digest
-        }
+        bases = {name: models[name].basis for name in digests}
         text = f"the nodes have different files of the model {report.model}"
         on = " ".join(f"--on {name}" for name in digests)
         fix = (
@@ -373,11 +366,10 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
         free = _free_memory_bytes(node)
         if free is None:
             continue
-        reserve = report.reserve_bytes if node.unified else 0
-        kind = "memory, which GPU and system share," if node.unified else "memory on a GPU"
-        need = report.need_bytes and report.need_bytes * (
-            len(node.seen.gpus) if node.unified else 1
-        )
+        reserve, kind, need = 0, "memory on a GPU", report.need_bytes
+        if node.unified:
+            reserve, kind = report.reserve_bytes, "memory, which GPU and system share,"
+            need = need and need * len(node.seen.gpus)
         if need is not None and free - reserve < need:
             kept = f" and {reserve / _GIB:.1f} GiB stay in reserve" if reserve else ""
             text = (
@@ -420,11 +412,9 @@ def check_leftovers(report: ClusterReport) -> Iterator[Finding]:
         ):
             found = node.look.get(key) or ()
             if found:
-                some = (
-                    f"{p['name']} {p['pid']}{' (a run of Workbench)' if p['run'] else ''}"
-                    for p in found[:5]
-                )
-                each = ", ".join((*some, *(["…"] if len(found) > 5 else [])))
+                each = ", ".join(map(_leftover_text, found[:5]))
+                if len(found) > 5:
+                    each += ", …"
                 verb = "lives" if len(found) == 1 else "live"
                 text = (
                     f"on {node.name} {count_of(len(found), 'process', 'processes')} of "
@@ -445,6 +435,11 @@ def check_leftovers(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.WARN, "cluster.left-memory", text, fix=fix)
 
 
+def _leftover_text(process: Mapping[str, Any]) -> str:
+    whose = " (a run of Workbench)" if process["run"] else ""
+    return f"{process['name']} {process['pid']}{whose}"
+
+
 def _free_memory_bytes(node: NodeReport) -> int | None:
     """Return the free memory of a node in bytes: on unified memory the host's available memory,
     otherwise the free memory of the GPU that has the least. None if unknown."""
@@ -459,16 +454,12 @@ def _free_memory_bytes(node: NodeReport) -> int | None:
 
 
 def _gpus_text(node: NodeReport) -> str:
-    return (
-        f"{len(node.seen.gpus)} x "
-        f"{' and '.join(dict.fromkeys(gpu.name or '?' for gpu in node.seen.gpus))}"
-    )
+    names = dict.fromkeys(gpu.name or "?" for gpu in node.seen.gpus)
+    return f"{len(node.seen.gpus)} x {' and '.join(names)}"
 
 
 def _value_on_each_node(values: Mapping[str, object], unit: str = "") -> str:
-    return ", ".join(
-        f"{name} {value}{f' {unit}' if unit else ''}" for name, value in values.items()
-    )
+    return ", ".join(f"{name} {value} {unit}".rstrip() for name, value in values.items())
 
 
 def _is_loopback(address: str) -> bool:

@@ -60,8 +60,9 @@ class NodeReport:
 
     @property
     def available_bytes(self) -> int | None:
-        read = self.seen.host_sample.memory_available_bytes
-        found = self.look.get("memory", {}).get("MemAvailable") if read is None else read
+        found = self.seen.host_sample.memory_available_bytes
+        if found is None:
+            found = self.look.get("memory", {}).get("MemAvailable")
         return found if isinstance(found, int) else None
 
 
@@ -218,10 +219,10 @@ async def _report_on_node(
             "look", names=others, ports=list(node.ports), engines=engines
         )
         report["clock_ahead_s"], report["clock_error_s"] = await program.measure_clock_offset()
-    except (HostError, ValueError, KeyError, TypeError) as error:
-        report["unlooked"] = (
-            error.message if isinstance(error, HostError) else (f"an invalid answer: {error}")
-        )
+    except HostError as error:
+        report["unlooked"] = error.message
+    except (ValueError, KeyError, TypeError) as error:
+        report["unlooked"] = f"an invalid answer: {error}"
     return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems))
 
 

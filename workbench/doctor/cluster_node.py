@@ -105,7 +105,7 @@ def _port_is_taken(port: int) -> bool:
     """Return whether a program of this node listens on the port, on any address."""
     wanted = ":%04X" % port
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in (_read_text(table) or "").splitlines()[1:]:
+        for line in _read_text(table).splitlines()[1:]:
             words = line.split()
             if len(words) > 3 and words[1].endswith(wanted) and words[3] == "0A":
                 return True
@@ -115,16 +115,8 @@ def _port_is_taken(port: int) -> bool:
 def _memory_sizes() -> dict[str, int]:
     """Return MemTotal, MemAvailable, SwapTotal and SwapFree from /proc/meminfo, in bytes. Missing
     ones are left out."""
-    values = {}
-    for line in (_read_text("/proc/meminfo") or "").splitlines():
-        words = line.split()
-        if (
-            words
-            and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:")
-            and words[1].isdecimal()
-        ):
-            values[words[0][:-1]] = 1024 * int(words[1])
-    return values
+    sizes = r"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+)\s"
+    return {name: 1024 * int(kib) for name, kib in re.findall(sizes, _read_text("/proc/meminfo"))}
 
 
 def _resource_limit(kind: int) -> int | None:
@@ -141,28 +133,27 @@ def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     tick = os.sysconf("SC_CLK_TCK")
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        command = (_read_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
-        kind = "engine" if engines.search(command) else None
-        if RAY.search(command):
-            kind = "ray"
-        stat = (_read_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
-        if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
+        command = _read_text("/proc/%s/cmdline" % pid).replace("\0", " ").strip()
+        of_ray = RAY.search(command)
+        match = of_ray or engines.search(command)
+        kind = "ray" if of_ray else "engine"
+        stat = _read_text("/proc/%s/stat" % pid).rpartition(") ")[2].split()
+        if match is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue
         try:
             uid = os.stat("/proc/%s" % pid).st_uid
         except OSError:  # it has ended meanwhile
             continue
-        environ = _read_text("/proc/%s/environ" % pid) or ""
+        environ = _read_text("/proc/%s/environ" % pid)
         if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
             continue  # of the machine below
         run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
-        match = RAY.search(command) or engines.search(command)
+        name = _read_text("/proc/%s/comm" % pid).strip()
         found.append(
             {
                 "pid": int(pid),
                 "kind": kind,
-                "name": (_read_text("/proc/%s/comm" % pid) or "").strip()
-                or (match.group() if match else "?"),
+                "name": name or match.group(),
                 "uid": uid,
                 "age_s": round(up - int(stat[19]) / tick),
                 "run": bool(run),
@@ -178,10 +169,8 @@ def _unmapped_segments() -> list[dict[str, Any]]:
         entries = [entry for entry in os.scandir("/dev/shm") if SEGMENT.match(entry.name)][:MOST]
     except OSError:
         return []
-    mapped = "".join(
-        _read_text("/proc/%s/maps" % pid) or ""
-        for pid in filter(str.isdecimal, os.listdir("/proc"))
-    )
+    pids = filter(str.isdecimal, os.listdir("/proc"))
+    mapped = "".join(_read_text("/proc/%s/maps" % pid) for pid in pids)
     found = []
     for entry in entries:
         if "/dev/shm/" + entry.name not in mapped and entry.is_file(follow_symlinks=False):
@@ -194,12 +183,13 @@ def _unmapped_segments() -> list[dict[str, Any]]:
     return found
 
 
-def _read_text(path: str) -> str | None:
+def _read_text(path: str) -> str:
+    """Return the content of a file, "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read().decode("utf-8", "replace")
     except OSError:
-        return None
+        return ""
 
 
 ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -108,10 +108,8 @@ def parse_packages(engine: str, python: str | None, answer: str) -> EnginePackag
         document = None
     if not isinstance(document, dict):
         return EnginePackages(engine, python, problem=f"{python} does not answer as a Python does")
-    versions, needs = (
-        _dict_or_empty(document.get("packages")),
-        _dict_or_empty(document.get("needs")),
-    )
+    versions = _dict_or_empty(document.get("packages"))
+    needs = _dict_or_empty(document.get("needs"))
     texts = {name: _text_or_none(value) for name, value in versions.items()}
     return EnginePackages(
         engine,

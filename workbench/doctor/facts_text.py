@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
+from workbench.doctor.host_values import HostValues
+from workbench.doctor.optional_text import format_known
 from workbench.model.counts import gpus_text
 from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
 from workbench.server.file_limit import UNLIMITED_FILES, limit_text
@@ -13,7 +15,7 @@ from workbench.server.file_limit import UNLIMITED_FILES, limit_text
 
 def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield each property of the host as (label, text)."""
-    facts, driver, values = seen.facts, seen.driver, seen.values
+    facts, values = seen.facts, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
     memory = "unknown memory"
     if facts.memory_total_bytes:
@@ -26,18 +28,8 @@ def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
         f"{facts.virtualization or 'unknown'}, "
         f"container {facts.container or 'none'}",
     )
-    deepest = max(
-        (s for s in values.idle_states if s.enabled), key=lambda s: s.latency_us, default=None
-    )
-    unknown = "none: all are off" if values.idle_states else "not known here"
-    idle = f"{deepest.name} ({deepest.latency_us} µs)" if deepest else unknown
-    yield (
-        "CPU",
-        (
-            f"governor {seen.host_sample.cpu_governor or 'not known here'}, deepest idle "
-            f"state {idle}"
-        ),
-    )
+    governor = seen.host_sample.cpu_governor or "not known here"
+    yield "CPU", f"governor {governor}, deepest idle state {_deepest_idle_state_text(values)}"
     yield (
         "free",
         f"memory {_size_text(values.memory_available_kib)}, /dev/shm "
@@ -53,32 +45,41 @@ def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
         rails = (f"{name} {watts:.1f} W" for name, watts in seen.host_sample.rails_w.items())
         yield "rails", ", ".join(rails)
     yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
-    cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
-    module = ", open kernel modules" if values.open_module else ""
-    yield (
-        "driver",
-        (f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})")
-        if seen.driver_read
-        else "not read",
-    )
-    home = f", CUDA_HOME {values.cuda_home}" if values.cuda_home else ""
+    yield "driver", _driver_text(seen)
+    home = format_known(", CUDA_HOME {}", values.cuda_home)
     yield "toolkit", f"nvcc {values.nvcc_version or ''} {values.nvcc or 'not found'}{home}"
     samples = {sample.uuid: sample for sample in seen.samples}
     for number, gpu in enumerate(seen.gpus):
         yield f"GPU{number}", _gpu_text(gpu, samples.get(gpu.uuid))
-    yield from _absent(seen)
+    yield from _unreported_values(seen)
     packages = {stack.engine: stack for stack in seen.packages}
     for engine in seen.engines:
-        stack = packages.get(engine.engine)
+        name = engine.engine
+        stack = packages.get(name, EnginePackages(name))
         if engine.path:  # the installed package is what the findings are about
-            version = (
-                (stack and stack.versions.get(engine.engine))
-                or engine.version
-                or "(version unknown)"
-            )
-            yield "engine", f"{engine.engine} {version} at {engine.path}"
-        if stack is not None:
+            version = stack.versions.get(name) or engine.version or "(version unknown)"
+            yield "engine", f"{name} {version} at {engine.path}"
+        if name in packages:
             yield "", _software_stack_text(stack)
+
+
+def _deepest_idle_state_text(values: HostValues) -> str:
+    if not values.idle_states:
+        return "not known here"
+    enabled = [state for state in values.idle_states if state.enabled]
+    if not enabled:
+        return "none: all are off"
+    deepest = max(enabled, key=lambda state: state.latency_us)
+    return f"{deepest.name} ({deepest.latency_us} µs)"
+
+
+def _driver_text(seen: Examination) -> str:
+    if not seen.driver_read:
+        return "not read"
+    driver = seen.driver
+    cuda = format_known(", CUDA {}", driver.cuda_version)
+    module = ", open kernel modules" if seen.values.open_module else ""
+    return f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})"
 
 
 def _gpu_text(gpu: GpuInfo, sample: GpuSample | None) -> str:
@@ -87,16 +88,18 @@ def _gpu_text(gpu: GpuInfo, sample: GpuSample | None) -> str:
         parts.append(f"compute capability {gpu.compute_capability}")
     if gpu.virtualization not in (None, "none"):
         parts.append(str(gpu.virtualization))
-    if sample is not None and sample.pcie_width and not gpu.unified_memory:
+    if sample is None:
+        return ", ".join(parts)
+    if sample.pcie_width and not gpu.unified_memory:
         parts.append(
             f"PCIe {sample.pcie_gen or '?'} x{sample.pcie_width}, at most {gpu.pcie_gen_max or '?'}"
         )
-    if sample is not None and sample.persistence is not None:
+    if sample.persistence is not None:
         parts.append(f"persistence {'on' if sample.persistence else 'off'}")
     return ", ".join(parts)
 
 
-def _absent(seen: Examination) -> Iterator[tuple[str, str]]:
+def _unreported_values(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield what the driver does not report, once for GPUs that lack the same."""
     alike: dict[str, list[int]] = {}
     for gpu, sample in seen.gpus_with_readings:
@@ -112,13 +115,14 @@ def _software_stack_text(stack: EnginePackages) -> str:
     if stack.problem:
         return f"packages unknown: {stack.problem}"
     built = {"none": " (without CUDA)", None: ""}.get(stack.cuda, f" (CUDA {stack.cuda})")
-    named = [
-        f"{title} {stack.versions[name]}{built if name == 'torch' else ''}"
-        for name, title in TITLES.items()
-        if name in stack.versions
-    ]
-    python = [f"Python {stack.python_version}"] if stack.python_version else []
-    return ", ".join([*python, *named]) or "none of the packages that Workbench knows"
+    suffixes = {"torch": built}
+    parts = []
+    if stack.python_version:
+        parts.append(f"Python {stack.python_version}")
+    for name, title in TITLES.items():
+        if name in stack.versions:
+            parts.append(f"{title} {stack.versions[name]}{suffixes.get(name, '')}")
+    return ", ".join(parts) or "none of the packages that Workbench knows"
 
 
 def _size_text(kib: int | None) -> str:

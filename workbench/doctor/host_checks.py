@@ -49,32 +49,22 @@ def check_shell_programs(seen: Examination) -> Iterator[Finding]:
     missing = str(seen.facts.extra.get("missing_programs", "")).split()
     if not missing:
         return
-    level, text = (
-        Level.WARN,
-        (
-            f"{', '.join(missing)}: no such program, and Workbench uses them "
-            "to find and stop servers"
-        ),
-    )
+    level, effect = Level.WARN, "and Workbench uses them to find and stop servers"
     if "setsid" in missing:
-        level, text = (
-            Level.ERROR,
-            (f"{', '.join(missing)}: no such program, so no server can be started"),
-        )
-    fix = "install util-linux, coreutils, grep and sed, or busybox" + (
-        " in the container" if seen.facts.container else ""
-    )
+        level, effect = Level.ERROR, "so no server can be started"
+    text = f"{', '.join(missing)}: no such program, {effect}"
+    fix = "install util-linux, coreutils, grep and sed, or busybox"
+    if seen.facts.container:
+        fix += " in the container"
     yield Finding(level, "host.programs", text, fix=fix, evidence=f"missing {' '.join(missing)}")
 
 
 def check_main_process(seen: Examination) -> Iterator[Finding]:
     """Report the main process of a container if all servers in the container end with it."""
     init = seen.facts.extra.get("init")
-    if (
-        seen.facts.kind == "container"
-        and init
-        and init.split()[0].rpartition("/")[2] not in _REAPERS
-    ):
+    if not init or seen.facts.kind != "container":
+        return
+    if init.split()[0].rpartition("/")[2] not in _REAPERS:
         text = f"every server in this container ends with its main process: {init}"
         fix = (
             "stop servers before the container is stopped; `--init` gives it a main process "

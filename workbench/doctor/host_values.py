@@ -87,15 +87,15 @@ def parse_host_values(output: str) -> HostValues:
     for key, value in key_value_pairs(output, OUTPUT_MAX_BYTES):
         one.setdefault(key, value.strip())
         many.setdefault(key, []).append(value.strip())
-    shared, disk = _numbers_in(one.get("shared_memory")), _numbers_in(one.get("disk"))
+    shared = _numbers_in(one.get("shared_memory"))
     return HostValues(
         files_soft=_parse_limit(one.get("files_soft")),
         files_hard=_parse_limit(one.get("files_hard")),
         memlock_kib=_parse_limit(one.get("memlock_kib")),
         memory_available_kib=_parse_limit(one.get("memory_available_kib")),
-        shared_memory_free_kib=shared[0] if shared else None,
+        shared_memory_free_kib=_first_number(one.get("shared_memory")),
         shared_memory_kib=shared[1] if len(shared) > 1 else None,
-        disk_free_kib=disk[0] if disk else None,
+        disk_free_kib=_first_number(one.get("disk")),
         hub=one.get("hub"),
         idle_states=tuple(filter(None, map(_parse_idle_state, many.get("idle", [])))),
         cuda_home=one.get("cuda_home"),
@@ -118,24 +118,32 @@ def _numbers_in(text: str | None) -> list[int]:
     return [int(word) for word in (text or "").split() if word.isdecimal() and len(word) < 19]
 
 
+def _first_number(text: str | None) -> int | None:
+    return next(iter(_numbers_in(text)), None)
+
+
 def _parse_limit(text: str | None) -> int | None:
-    return UNLIMITED_FILES if text == "unlimited" else next(iter(_numbers_in(text)), None)
+    return UNLIMITED_FILES if text == "unlimited" else _first_number(text)
 
 
 def _parse_idle_state(text: str) -> IdleState | None:
     latency, _, rest = text.partition(" ")
     off, _, name = rest.partition(" ")
-    numbers = _numbers_in(latency)
-    return IdleState(name, numbers[0], off == "0") if numbers and name else None
+    latency_us = _first_number(latency)
+    if latency_us is None or not name:
+        return None
+    return IdleState(name, latency_us, off == "0")
 
 
 def _parse_listening_port(text: str) -> tuple[int, int | None] | None:
     port, _, pid = text.partition(" ")
     number = parse_hexadecimal(port)
-    return None if number is None else (number, next(iter(_numbers_in(pid)), None))
+    return None if number is None else (number, _first_number(pid))
 
 
 def _parse_worker(text: str) -> Worker | None:
     words = text.split(None, 3)
     ids = _numbers_in(" ".join(words[:2]))
-    return Worker(ids[0], ids[1], words[2], words[3]) if len(words) == 4 and len(ids) == 2 else None
+    if (len(words), len(ids)) != (4, 2):
+        return None
+    return Worker(ids[0], ids[1], words[2], words[3])

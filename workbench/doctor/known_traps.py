@@ -46,7 +46,7 @@ class KnownTrap:
         """The codes of the findings about this trap, and what they cannot see, as text. If nothing
         sees it, the reason."""
         codes = ", ".join(dict.fromkeys(seen.partition(":")[2] for seen in self.seen_by))
-        return "; ".join(part for part in (codes or "none", self.why_not) if part)
+        return "; ".join(filter(None, (codes or "none", self.why_not)))
 
 
 @cache

@@ -169,8 +169,8 @@ class GpuPaths:
         if pair.nvlink == "ok" and all(end.nvlinks and end.nvlink_version for end in ends):
             each = NVLINK_GB_S.get(ends[0].nvlink_version or 0)
             return each * min(end.nvlinks for end in ends) if each else None
-        rates = [end.link_gb_s for end in ends]
-        return None if None in rates else min(rate for rate in rates if rate is not None)
+        rates = [end.link_gb_s for end in ends if end.link_gb_s is not None]
+        return min(rates) if len(rates) == len(ends) else None
 
     @property
     def was_tried(self) -> bool:
@@ -244,7 +244,7 @@ def parse_gpu_paths(
         gpus=tuple(gpus),
         pairs=tuple(pairs.values()),
         driver=_text_or_none(seen.get("driver")),
-        cmdline=tuple(filter(None, map(_text_or_none, words))) if isinstance(words, list) else (),
+        cmdline=tuple(filter(None, map(_text_or_none, _list_or_empty(words)))),
         problem=_text_or_none(seen.get("error")),
         engine=engine,
     )
@@ -310,7 +310,7 @@ def _driver_indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
     """Return the driver's index of each device of torch: by its UUID, else by its place."""
     by_uuid = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in gpus if gpu.uuid}
     found = {}
-    for number, device in enumerate(devices if isinstance(devices, list) else ()):
+    for number, device in enumerate(_list_or_empty(devices)):
         uuid = device.get("uuid") if isinstance(device, dict) else None
         known = by_uuid.get(uuid.removeprefix("GPU-")) if isinstance(uuid, str) else None
         found[number] = number if known is None else known
@@ -319,7 +319,7 @@ def _driver_indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
 
 def _parse_records(kind: type[Any], said: Any, read: Any = None) -> list[Any]:
     found = []
-    for one in said if isinstance(said, list) else ():
+    for one in _list_or_empty(said):
         try:
             found.append(read(one) if read else read_record(kind, one))
         except ValueError:
@@ -331,12 +331,15 @@ def _parse_path_end(said: Any) -> PathEnd:
     end = read_record(PathEnd, said)
     acs = said.get("acs")
     busy = number_for_field("busy_count", said.get("busy"))
-    words = {
-        bridge: ", ".join(filter(None, map(_text_or_none, redirects)))
-        for bridge, redirects in (acs.items() if isinstance(acs, dict) else ())
-        if isinstance(redirects, list)
-    }
-    return replace(end, acs=words, busy_count=None if busy is None else int(busy))
+    texts = {}
+    for bridge, redirects in acs.items() if isinstance(acs, dict) else ():
+        if isinstance(redirects, list):
+            texts[bridge] = ", ".join(filter(None, map(_text_or_none, redirects)))
+    return replace(end, acs=texts, busy_count=None if busy is None else int(busy))
+
+
+def _list_or_empty(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text_or_none(value: Any) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
+from workbench.doctor.optional_text import format_known, join_known
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 
 NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -151,22 +152,21 @@ def check_unkillable_processes(paths: GpuPaths) -> Iterator[Finding]:
 def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     """Report an all-reduce of NCCL that hangs, fails or gives a wrong sum, and whether it works
     without peer-to-peer copies."""
-    with_p2p = next((one for one in paths.reductions if one.p2p), None)
-    without = next((one for one in paths.reductions if not one.p2p), None)
+    by_p2p = {one.p2p: one for one in reversed(paths.reductions)}
+    with_p2p, without = by_p2p.get(True), by_p2p.get(False)
     if with_p2p is None or with_p2p.is_correct or with_p2p.skipped is not None:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
     code, text = _all_reduce_outcome(paths, with_p2p, said)
-    changes = WITHOUT_P2P
-    if without is not None and without.is_correct:
+    changes, fix = WITHOUT_P2P, _cause_of_broken_path(paths, paths.pairs)
+    if without is None:
+        pass
+    elif without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
-        fix = _cause_of_broken_path(paths, paths.pairs)
-    elif without is not None and without.skipped is None:
+    elif without.skipped is None:
         text += "; so it does without peer-to-peer copies"
         fix = "start with NCCL_DEBUG=INFO: its last lines name the transport that fails"
         changes = ()
-    else:
-        fix = _cause_of_broken_path(paths, paths.pairs)
     yield Finding(Level.ERROR, code, text, fix=fix, source=NCCL_DOCS, changes=changes)
 
 
@@ -217,7 +217,7 @@ def check_iommu(paths: GpuPaths) -> Iterator[Finding]:
     )
     words = " ".join(paths.cmdline) or "no word about the IOMMU"
     evidence = f"iommu_group type {mapped[0].iommu}; kernel command line: {words}"
-    level = Level.WARN if _has_broken_path(paths) else Level.HINT
+    level = _level_of_possible_cause(paths)
     yield Finding(level, "paths.iommu", text, fix=_IOMMU, source=NCCL_DOCS, evidence=evidence)
 
 
@@ -228,8 +228,12 @@ def check_acs(paths: GpuPaths) -> Iterator[Finding]:
     bridge, words = found[0]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     text = f"ACS of the PCIe bridge {bridge}{more} sends copies between GPUs up to the root complex"
-    level = Level.WARN if _has_broken_path(paths) else Level.HINT
+    level = _level_of_possible_cause(paths)
     yield Finding(level, "paths.acs", text, fix=_ACS, source=NCCL_DOCS, evidence=words)
+
+
+def _level_of_possible_cause(paths: GpuPaths) -> Level:
+    return Level.WARN if _has_broken_path(paths) else Level.HINT
 
 
 def check_numa(paths: GpuPaths) -> Iterator[Finding]:
@@ -262,13 +266,14 @@ def _redirecting_bridges(paths: GpuPaths) -> Sequence[tuple[str, str]]:
 
 
 def _has_broken_path(paths: GpuPaths) -> bool:
-    pairs = any(
-        pair.hang or any(copy.wrong_bytes or is_slow(paths, pair, copy) for copy in pair.copies)
-        for pair in paths.pairs
-    )
-    return pairs or any(
-        one.p2p and not one.is_correct and not one.skipped for one in paths.reductions
-    )
+    for pair in paths.pairs:
+        if pair.hang:
+            return True
+        for copy in pair.copies:
+            if copy.wrong_bytes or is_slow(paths, pair, copy):
+                return True
+    with_p2p = [one for one in paths.reductions if one.p2p]
+    return not all(one.is_correct or one.skipped for one in with_p2p)
 
 
 def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
@@ -285,13 +290,12 @@ def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
 
 
 def _evidence_text(paths: GpuPaths, pair: Pair) -> str:
-    parts = (
+    return join_known(
         pair.ancestor,
-        f"P2P {pair.read}" if pair.read else None,
-        f"IOMMU {paths.gpu(pair.a).iommu}" if paths.gpu(pair.a).iommu else None,
-        f"driver {paths.driver}" if paths.driver else None,
+        format_known("P2P {}", pair.read),
+        format_known("IOMMU {}", paths.gpu(pair.a).iommu),
+        format_known("driver {}", paths.driver),
     )
-    return ", ".join(part for part in parts if part)
 
 
 CHECKS: tuple[Callable[[GpuPaths], Iterator[Finding]], ...] = (

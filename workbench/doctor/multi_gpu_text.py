@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
 from workbench.doctor.multi_gpu_checks import is_slow
+from workbench.doctor.optional_text import format_known, join_known
 
 
 def path_matrix(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
@@ -55,44 +56,45 @@ def trial_lines(paths: GpuPaths) -> Iterator[tuple[str, str]]:
 
 
 def _software_stack_text(paths: GpuPaths) -> str:
-    parts = (
+    return join_known(
         paths.engine,
         f"torch {paths.torch}",
-        f"CUDA {paths.cuda}" if paths.cuda else None,
-        f"NCCL {paths.nccl}" if paths.nccl else None,
-        f"driver {paths.driver}" if paths.driver else None,
+        format_known("CUDA {}", paths.cuda),
+        format_known("NCCL {}", paths.nccl),
+        format_known("driver {}", paths.driver),
     )
-    return ", ".join(part for part in parts if part)
 
 
 def _gpu_text(gpu: PathEnd) -> str:
-    rate = f" ({gpu.link_gb_s:.1f} GB/s)" if gpu.link_gb_s else ""
-    redirects = sorted({words for words in gpu.acs.values() if words})
-    acs = ", ".join(redirects) or "no redirect"
-    parts = (
-        gpu.slot_and_address or None,
+    rate = format_known(" ({:.1f} GB/s)", gpu.link_gb_s)
+    return join_known(
+        gpu.slot_and_address,
         f"{gpu.link_text}{rate}",
-        f"{gpu.nvlinks} NVLinks" if gpu.nvlinks else None,
-        f"NUMA node {gpu.numa_node}" if gpu.numa_node is not None else None,
-        f"IOMMU {gpu.iommu}" if gpu.iommu else None,
-        f"ACS {acs}" if gpu.acs else "ACS unread: it needs root and a real PCIe bus",
-        "divided with MIG" if gpu.mig else None,
-        f"used by {gpu.busy_count} processes" if gpu.busy_count else None,
+        format_known("{} NVLinks", gpu.nvlinks),
+        "" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}",
+        format_known("IOMMU {}", gpu.iommu),
+        _acs_text(gpu),
+        format_known("divided with MIG", gpu.mig),
+        format_known("used by {} processes", gpu.busy_count),
     )
-    return ", ".join(part for part in parts if part)
+
+
+def _acs_text(gpu: PathEnd) -> str:
+    if not gpu.acs:
+        return "ACS unread: it needs root and a real PCIe bus"
+    redirects = sorted(set(filter(None, gpu.acs.values())))
+    return f"ACS {', '.join(redirects) or 'no redirect'}"
 
 
 def _pair_text(paths: GpuPaths, pair: Pair) -> str:
-    nominal = paths.nominal_gb_s(pair)
-    parts = (
+    return join_known(
         pair.ancestor,
-        f"P2P {pair.read}" if pair.read else "P2P unknown",
-        "NVLink" if pair.nvlink == "ok" else None,
+        f"P2P {pair.read or 'unknown'}",
+        format_known("NVLink", pair.nvlink == "ok"),
         _path_between(pair),
-        f"nominal {nominal:.1f} GB/s" if nominal else None,
+        format_known("nominal {:.1f} GB/s", paths.nominal_gb_s(pair)),
         pair.error,
     )
-    return ", ".join(part for part in parts if part)
 
 
 def _path_between(pair: Pair) -> str | None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from workbench.doctor.optional_text import join_known
 from workbench.engines import gpu_table
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
@@ -89,7 +90,8 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
             started_s = _unix_seconds_in(value)
         elif key == "journal":
             at_s = _unix_seconds_in(value.partition(" ")[0])
-            journal += [(at_s, value)] if at_s is not None else []
+            if at_s is not None:
+                journal.append((at_s, value))
         elif key == "wtmp":
             wtmp += _wtmp_entry(value)
     texts = [text for _, text in journal]
@@ -134,12 +136,10 @@ def judge_end(end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts) ->
         return None
     known = journal_s is not None or was_started is True
     at = datetime.fromtimestamp(end.last_s).astimezone()
-    text = (
-        f"this host went off without a shutdown after {at:%Y-%m-%d %H:%M:%S}, where the recording ends"
-        if known
-        else f"this host was started again after {at:%Y-%m-%d %H:%M:%S}, where the recording ends, and "
-        "whether it was shut down cannot be read"
-    )
+    ends = f"after {at:%Y-%m-%d %H:%M:%S}, where the recording ends"
+    text = f"this host was started again {ends}, and whether it was shut down cannot be read"
+    if known:
+        text = f"this host went off without a shutdown {ends}"
     cells = end.last_minute
     told = "; ".join(_gpu_texts(end, infos))
     ran = "; ".join(event.text for event in end.running.values())
@@ -155,13 +155,13 @@ def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
     cells = end.last_minute
     names = {info.index: info.name for info in infos}
     for gpu in sorted({gpu for cell in cells for gpu, _ in cell.values if gpu != ENGINE}):
-        parts = [
+        readings = join_known(
             _range_text(cells, gpu, "power_w", "W"),
             _range_text(cells, gpu, "sm_mhz", "MHz"),
             _range_text(cells, gpu, "temperature_c", "°C"),
             _range_text(cells, gpu, "gpu_util_pct", "% utilization"),
-        ]
-        yield f"GPU {gpu} ({names.get(gpu, 'GPU')}) {', '.join(filter(None, parts))}"
+        )
+        yield f"GPU {gpu} ({names.get(gpu, 'GPU')}) {readings}"
     speed = _range_text(cells, ENGINE, "generation_tok_s", "tok/s")
     if speed:
         yield f"the server {speed}"
@@ -176,9 +176,8 @@ def _range_text(cells: Sequence[Cell], gpu: int, name: str, unit: str) -> str:
 
 
 def _with_remedy(text: str, infos: Sequence[GpuInfo]) -> Finding:
-    kinds = [gpu_table.find_gpu_type(info.name) for info in infos]
-    unified = any(kind is not None and kind.unified_memory for kind in kinds)
-    if unified:
+    kinds = filter(None, map(gpu_table.find_gpu_type, (info.name for info in infos)))
+    if any(kind.unified_memory for kind in kinds):
         fix = (
             f"cap the SM clock: workbench gpu set --gpu-clocks {_CAP_MHZ}. Another owner saw 10 °C less, "
             "the same speed, and no further power-off; measure what it costs here"

@@ -3,7 +3,7 @@ driver and the GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 
 from workbench.doctor.engine_packages import TITLES, EnginePackages
@@ -188,16 +188,12 @@ def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
     built with."""
     for stack in seen.packages:
         for package, version in stack.versions.items():
-            needs: Mapping[str, tuple[str, ...]] = stack.needs.get(package) or {
-                name: (pin,) for name, pin in pinned_versions(package, version).items()
-            }
+            needs = stack.needs.get(package) or pinned_versions(package, version)
             for name, wanted in needs.items():
                 have = stack.versions.get(name)
-                if (
-                    have is None
-                    or name not in TITLES
-                    or any(_same_version(have, pin) for pin in wanted)
-                ):
+                if have is None or name not in TITLES:
+                    continue
+                if any(_same_version(have, pin) for pin in wanted):
                     continue
                 text = (
                     f"{package} {version} was built with {TITLES[name]} {' or '.join(wanted)}, and "
@@ -213,14 +209,10 @@ def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
 def check_nccl(seen: Examination) -> Iterator[Finding]:
     """Report an NCCL package that was built for another major version of CUDA than torch."""
     for stack in seen.packages:
-        found = {
-            name.rpartition("-cu")[2]: name
-            for name in stack.versions
-            if name.startswith("nvidia-nccl-cu")
-        }
+        found = [name for name in stack.versions if name.startswith("nvidia-nccl-cu")]
         built = version_key(stack.cuda)
-        if found and built and str(built[0]) not in found:
-            other = ", ".join(f"{name} {stack.versions[name]}" for name in found.values())
+        if found and built and f"nvidia-nccl-cu{built[0]}" not in found:
+            other = ", ".join(f"{name} {stack.versions[name]}" for name in found)
             text = f"{stack.engine} has {other}, and its torch is built for CUDA {stack.cuda}"
             yield _stack_finding(
                 stack,
@@ -228,7 +220,7 @@ def check_nccl(seen: Examination) -> Iterator[Finding]:
                 "stack.nccl",
                 text,
                 _NEW_VENV.format(stack.engine),
-                next(iter(found.values())),
+                found[0],
             )
 
 
@@ -261,10 +253,8 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
             source = "https://github.com/flashinfer-ai/flashinfer/issues/1919"
             yield _stack_finding(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
         return
-    have, evidence = (
-        version_key(values.nvcc_version),
-        (f"{values.nvcc}: release {values.nvcc_version}"),
-    )
+    have = version_key(values.nvcc_version)
+    evidence = f"{values.nvcc}: release {values.nvcc_version}"
     for row in filter(None, map(architecture_of, seen.compute_capabilities)):
         if have and have < version_key(row.nvcc):
             text = (

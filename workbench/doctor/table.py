@@ -59,14 +59,10 @@ def table_data() -> Mapping[str, Any]:
 def architecture_of(capability: str | None) -> Architecture | None:
     """Return the architecture with a compute capability such as "12.0"; None if the table does not
     contain it."""
-    return next(
-        (
-            Architecture(**row)
-            for row in table_data()["architectures"]
-            if row["capability"] == capability
-        ),
-        None,
-    )
+    for row in table_data()["architectures"]:
+        if row["capability"] == capability:
+            return Architecture(**row)
+    return None
 
 
 @cache
@@ -79,12 +75,12 @@ def package_rules() -> tuple[PackageRule, ...]:
     )
 
 
-def pinned_versions(package: str, version: str) -> Mapping[str, str]:
+def pinned_versions(package: str, version: str) -> Mapping[str, tuple[str, ...]]:
     """Return the versions of other packages with which this release of an engine's package was
     built, by package name; {} if unknown."""
     rows: list[dict[str, str]] = table_data()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
-    return {name: value for name, value in row.items() if name not in ("package", "version")}
+    return {name: (pin,) for name, pin in row.items() if name not in ("package", "version")}
 
 
 def limit_with_source(name: str) -> tuple[float, str]:

@@ -115,7 +115,7 @@ def _launch_of_node(
 ) -> Launch:
     name, title, gpus = known
     command = engine.command(plan, node)
-    argv = tuple(argument_or_secret(word) for word in command.argv)
+    argv = tuple(map(argument_or_secret, command.argv))
     return Launch(
         name=name,
         title=title,
@@ -152,14 +152,11 @@ def _replace_secrets(
                 )
             flags.append(shown)
             continue
-        by_env = flag.name == "api-key" and engine.api_key_env is not None
-        secrets.append(
-            engine.api_key_env
-            if by_env and engine.api_key_env
-            else re.sub(r"\W", "_", flag.name).upper()
-        )
-        if not by_env:
-            flags.append(replace(flag, value=f"{_MARK}{secrets[-1]}{_MARK}"))
+        if flag.name == "api-key" and engine.api_key_env is not None:
+            secrets.append(engine.api_key_env)
+            continue
+        secrets.append(re.sub(r"\W", "_", flag.name).upper())
+        flags.append(replace(flag, value=f"{_MARK}{secrets[-1]}{_MARK}"))
     env: list[FlagSetting] = []
     for variable, shown in zip(plan.env, masked.env, strict=True):
         if is_secret_name(variable.name) and variable.value:

@@ -20,9 +20,10 @@ def preset_id_of(recipe: Recipe) -> str:
     """Return a preset id for a recipe, made of its name, or of its engine and model if it has no
     name."""
     plan = recipe.plan
-    model = plan.model.rstrip("/").rpartition("/")[2] if plan is not None else ""
-    text = recipe.name or (f"{plan.engine}-{model}" if plan is not None else "recipe")
-    return name_of(text)
+    if plan is None:
+        return name_of(recipe.name or "recipe")
+    model = plan.model.rstrip("/").rpartition("/")[2]
+    return name_of(recipe.name or f"{plan.engine}-{model}")
 
 
 def name_of(text: str) -> str:
@@ -41,8 +42,9 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
     as text. Raises InputError if the recipe has no server."""
     plan = recipe.plan
     if plan is None:
-        text = recipe.findings[0].text if recipe.findings else f"the {recipe.form} starts no server"
-        raise InputError(text, next_step=recipe.findings[0].fix if recipe.findings else None)
+        for finding in recipe.findings:
+            raise InputError(finding.text, next_step=finding.fix)
+        raise InputError(f"the {recipe.form} starts no server")
     title = recipe.title or (
         f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get_engine(plan.engine).title}"
     )

@@ -125,7 +125,7 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
         flags = _usable_settings(plan.flags, masked.flags, notes, "--")
         env = _usable_settings(plan.env, masked.env, notes, "")
         executable = plan.executable
-        if any(COMPUTED in word or mask_text(word) != word for word in executable):
+        if any(map(_is_unusable, executable)):
             notes.add(
                 Level.WARN,
                 "refused",
@@ -134,7 +134,7 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
             executable = ()
         workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
         image = plan.image
-        if image is not None and (not re.fullmatch(IMAGE, image) or mask_text(image) != image):
+        if image is not None and (_is_unusable(image) or not re.fullmatch(IMAGE, image)):
             notes.add_not_understood("the image", image)
             image = None
         model = plan.model
@@ -145,7 +145,7 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
                 "placeholder",
                 f"the model is a placeholder ({plan.model}); the preset asks for it",
             )
-        if COMPUTED in model or mask_text(model) != model:
+        if _is_unusable(model):
             notes.add(
                 Level.ERROR, "no-model", "the model's name is a secret or computed by a shell"
             )
@@ -180,6 +180,11 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
             replace(finding, text=mask_text(finding.text)) for finding in notes.findings
         ),
     )
+
+
+def _is_unusable(text: str) -> bool:
+    """Return whether a text contains a secret or a part that only a shell could compute."""
+    return COMPUTED in text or mask_text(text) != text
 
 
 def _usable_settings(
@@ -221,5 +226,7 @@ def _usable_settings(
 def _placeholder_name(value: Any) -> str | None:
     """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER";
     None if `value` is not a placeholder."""
-    found = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
-    return next((text for text in found.groups() if text is not None), "value") if found else None
+    if not isinstance(value, str):
+        return None
+    found = _PLACEHOLDER.fullmatch(value)
+    return None if found is None else next(filter(None, found.groups()), "value")

@@ -212,11 +212,8 @@ def _looks_like_yaml(text: str) -> bool:
     x", or begins a YAML document ("---")."""
     import re
 
-    lines = (
-        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
-    )
-    first = next(lines, "")
-    return (
-        first.startswith("---")
-        or re.match(r"""["']?[A-Za-z_][\w .-]*["']?\s*:(?:\s|$)""", first) is not None
-    )
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            begin = r"""---|["']?[A-Za-z_][\w .-]*["']?\s*:(?:\s|$)"""
+            return re.match(begin, line) is not None
+    return False

@@ -73,6 +73,11 @@ class Simple:
     arrays: list[tuple[str, bool, list[Word]]] = field(default_factory=list)
     source: str = ""
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether the command has words, redirections or arrays."""
+        return bool(self.words or self.redirects or self.arrays)
+
 
 def simple_commands(text: str) -> list[Simple]:
     """Return the simple commands of a script in their order. Raises InputError for a quote or
@@ -107,8 +112,7 @@ class _Lexer:
             elif continued := _CONTINUED.match(self.text, self.at):
                 self.at = continued.end()
             elif rest == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
+                self.at = self._end_of_line()
             elif calculation := self._arithmetic_command():
                 now.words.append((Code(calculation),))
                 self.at += len(calculation)
@@ -122,7 +126,7 @@ class _Lexer:
                 self.at += len(operator)
                 if operator == "\n":
                     self._skip_documents(now)
-                if now.words or now.redirects or now.arrays or operator in CASE_ENDS or every:
+                if now.has_parts or operator in CASE_ENDS or every:
                     yield now
                 now, start = Simple(), self.at
             elif array := _ARRAY.match(self.text, self.at):
@@ -130,7 +134,7 @@ class _Lexer:
                 now.arrays.append((array[1], bool(array[2]), self._read_array_elements()))
             else:
                 now.words.append(self.read_word())
-        if now.words or now.redirects or now.arrays:
+        if now.has_parts:
             now.source = _join_continued_lines(self.text[start:]).strip()
             yield now
 
@@ -157,6 +161,10 @@ class _Lexer:
                 cases[-1] = True
         raise InputError("the commands are not closed")
 
+    def _end_of_line(self) -> int:
+        end = self.text.find("\n", self.at)
+        return len(self.text) if end < 0 else end
+
     def _arithmetic_command(self) -> str:
         """Return the text of the arithmetic command, `((...))`, that begins at `at`; "" if none
         begins there."""
@@ -174,8 +182,7 @@ class _Lexer:
                 self.at += 1
                 return elements
             if char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
+                self.at = self._end_of_line()
             elif continued := _CONTINUED.match(self.text, self.at):
                 self.at = continued.end()
             elif char in " \t\r\n;&|(<>":
@@ -191,11 +198,9 @@ class _Lexer:
         self.at += len(operator)
         while self.text[self.at : self.at + 1] in (" ", "\t"):
             self.at += 1
-        target = (
-            self.read_word()
-            if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>"
-            else ()
-        )
+        target: Word = ()
+        if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>":
+            target = self.read_word()
         now.redirects.append(self.text[begin : self.at])
         if operator.endswith(("<<", "<<-")) and not operator.endswith("<<<"):
             written = self.text[begin : self.at]
@@ -208,8 +213,7 @@ class _Lexer:
         for end, filled_in in self.waiting:
             lines = []
             while self.at < len(self.text):
-                found = self.text.find("\n", self.at)
-                until = found if found >= 0 else len(self.text)
+                until = self._end_of_line()
                 line = self.text[self.at : until]
                 self.at = until + 1
                 if line.strip() == end:
@@ -307,10 +311,10 @@ class _Lexer:
         if found := VARIABLE_NAME.match(text, begin + 1):
             self.at = found.end()
             return Variable(found[0])
-        if following and following in "@*":
+        if following in ("@", "*"):
             self.at = begin + 2
             return Variable("@")
-        if following and following in "?$!#0123456789-":
+        if following in tuple("?$!#0123456789-"):
             self.at = begin + 2
             return Code(text[begin : self.at])
         self.at = begin + 1

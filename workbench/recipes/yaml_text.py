@@ -8,7 +8,7 @@ other than those of texts, numbers, booleans, null, lists and mappings are rejec
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 import yaml
@@ -165,6 +165,10 @@ def _represent_text(dumper: Any, value: str) -> Any:
 
 
 _Dumper.add_representer(str, _represent_text)
+
+
+def drop_empty_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if value}
 
 
 def dump_yaml(data: Any) -> str:

@@ -80,10 +80,8 @@ def options_from_flags(
     names under which the model is served, and `options` the other fields. Host and port come from
     the flags; the default host is loopback for every engine, although some real engines listen on
     all addresses."""
-    host, port = (
-        str(flags.get("host") or "127.0.0.1"),
-        int(flags.get("port") or catalog.engine.default_port),
-    )
+    host = text_flag(flags, "host", "127.0.0.1")
+    port = int_flag(flags, "port", catalog.engine.default_port)
     options = {**_rank_fields(flags), **options}
     return LaunchOptions(
         catalog.engine, catalog.version, flags, model, served, host, port, **options
@@ -98,23 +96,42 @@ def _rank_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     # this process uses the GPUs of all hosts
     if flags.get("distributed-executor-backend") == "ray":
-        gpus = int(flags.get("tensor-parallel-size") or 1) * int(
-            flags.get("pipeline-parallel-size") or 1
-        )
-        return {
-            "nodes": max(1, gpus // profiles.get_profile(os.environ["WORKBENCH_SIM_PROFILE"]).count)
-        }
-    nodes = int(flags.get("nnodes") or 1)
+        gpus = int_flag(flags, "tensor-parallel-size", 1)
+        gpus *= int_flag(flags, "pipeline-parallel-size", 1)
+        profile = profiles.get_profile(os.environ["WORKBENCH_SIM_PROFILE"])
+        return {"nodes": max(1, gpus // profile.count)}
+    nodes = int_flag(flags, "nnodes", 1)
     if nodes == 1:
         return {}
-    rank = int(flags.get("node-rank") or 0)
-    master = f"{flags.get('master-addr') or '127.0.0.1'}:{flags.get('master-port') or 29501}"
+    rank = int_flag(flags, "node-rank")
+    address = text_flag(flags, "master-addr", "127.0.0.1")
+    master = f"{address}:{int_flag(flags, 'master-port', 29501)}"
     return {
         "nodes": nodes,
         "node_rank": rank,
         "master": str(flags.get("dist-init-addr") or master),
         "headless": rank > 0,
     }
+
+
+def int_flag(flags: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """Return the value of a flag as a number, or `default` if it is not set or 0."""
+    return int(flags.get(name) or default)
+
+
+def float_flag(flags: Mapping[str, Any], name: str, default: float) -> float:
+    """Return the value of a flag as a number, or `default` if it is not set or 0."""
+    return float(flags.get(name) or default)
+
+
+def text_flag(flags: Mapping[str, Any], name: str, default: str = "") -> str:
+    """Return the value of a flag as text, or `default` if it is not set or empty."""
+    return str(flags.get(name) or default)
+
+
+def api_key_flag(flags: Mapping[str, Any], variable: str) -> str | None:
+    """Return the first API key that the flag sets, else that of the environment variable."""
+    return values_or_default(flags.get("api-key"), os.environ.get(variable, ""))[0] or None
 
 
 def words_after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:

@@ -61,14 +61,11 @@ _TABLE = tuple(_Known(**row) for row in _DATA["models"])
 def named_quantization(model_id: str) -> str | None:
     """Return the quantization that a model's name contains, such as AWQ. None if it contains none."""
     name = model_id.lower()
-    return next(
-        (
-            quant
-            for quant, pattern in _DATA["quantization_in_name"].items()
-            if re.search(pattern, name)
-        ),
-        None,
-    )
+    quantizations: dict[str, str] = _DATA["quantization_in_name"]
+    for quantization, pattern in quantizations.items():
+        if re.search(pattern, name):
+            return quantization
+    return None
 
 
 def describe_model(
@@ -139,6 +136,4 @@ def _on_disk(model_id: str) -> float:
     path = Path(model_id)
     if path.is_file():
         return float(path.stat().st_size)
-    return (
-        float(sum(f.stat().st_size for f in path.glob("*.safetensors"))) if path.is_dir() else 0.0
-    )
+    return float(sum(f.stat().st_size for f in path.glob("*.safetensors")))

@@ -256,12 +256,13 @@ def _app_rows(device: Device, names: list[str], units: bool) -> list[str]:
     reading = device.library._state.readings()[device.index]
     lines = []
     for process in reading.processes:
+        used = f"{process.memory_bytes >> 20}{' MiB' if units else ''}"
         known = {
             "pid": str(process.pid),
             "process_name": "VLLM::EngineCore",
             "name": "VLLM::EngineCore",
-            "used_memory": f"{process.memory_bytes >> 20}" + (" MiB" if units else ""),
-            "used_gpu_memory": f"{process.memory_bytes >> 20}" + (" MiB" if units else ""),
+            "used_memory": used,
+            "used_gpu_memory": used,
             "gpu_uuid": device.text("UUID"),
             "gpu_bus_id": device.bus_id,
             "gpu_name": device.text("Name"),
@@ -436,11 +437,9 @@ def _apply_change(
         if refused.code == 3:
             print(f"{unsupported}\n{WARNING}")
             return False
-        text = (
-            denied
-            if refused.code == 4
-            else (f"Unable to change settings of GPU {device.bus_id}: Invalid Argument")
-        )
+        text = denied
+        if refused.code != 4:
+            text = f"Unable to change settings of GPU {device.bus_id}: Invalid Argument"
         raise Exit(refused.code, f"{text}\n{EARLY}") from None
     return True
 

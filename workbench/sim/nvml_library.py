@@ -47,6 +47,11 @@ def _value_of_argument(argument: Any) -> int:
     return int(getattr(argument, "value", argument))
 
 
+def _text_of_argument(argument: Any) -> str:
+    text = getattr(argument, "value", argument)
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
 def _put_in_pointer(target: Any, value: Any) -> None:
     getattr(target, "_obj", target).value = value
 
@@ -63,11 +68,9 @@ def _to_milli(value: float | None) -> int | None:
 
 
 def _fan_pct(profile: HostProfile, reading: SimulatedReading) -> int | None:
-    return (
-        round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0))))
-        if profile.gpu.fan
-        else None
-    )
+    if not profile.gpu.fan:
+        return None
+    return round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0))))
 
 
 # Functions that only read: the values of their results, in the order of the arguments. None is
@@ -255,8 +258,7 @@ class SimulatedNvml:
         self._give(out, _value_of_argument(index))
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: Any, out: Any) -> None:
-        text = getattr(uuid, "value", uuid)
-        text = text.decode() if isinstance(text, bytes) else text
+        text = _text_of_argument(uuid)
         if text not in self._uuids:
             raise NvmlRefusal(NOT_FOUND)
         self._give(out, self._uuids.index(text))
@@ -269,8 +271,7 @@ class SimulatedNvml:
         ctypes.c_size_t.from_buffer(out._obj).value = value
 
     def _nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: Any, out: Any) -> None:
-        text = getattr(bus_id, "value", bus_id)
-        text = (text.decode() if isinstance(text, bytes) else text).upper()
+        text = _text_of_argument(bus_id).upper()
         ids = [self._state.profile.bus_id(i) for i in range(self._state.profile.count)]
         if text not in ids:
             raise NvmlRefusal(NOT_FOUND)
@@ -297,29 +298,27 @@ class SimulatedNvml:
 
     # -- clocks ------------------------------------------------------------------------------------
 
-    def _clock_kind(self, kind: Any) -> int:
+    def _clock_mhz(self, kind: Any, sm_mhz: int, memory_mhz: int) -> int:
+        """Return the clock of a kind of NVML, from the SM clock and the memory clock."""
         number = _value_of_argument(kind)
         if number not in range(4):
             raise NvmlRefusal(INVALID_ARGUMENT)
-        if number == CLOCK_MEM and not self._state.profile.gpu.reports_memory_clock:
+        if number == CLOCK_VIDEO:
+            return round(sm_mhz * 0.87)
+        if number != CLOCK_MEM:
+            return sm_mhz
+        if not self._state.profile.gpu.reports_memory_clock:
             raise NvmlRefusal(NOT_SUPPORTED)
-        return number
+        return memory_mhz
 
     def _nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
         point = self._reading(handle).point
-        kind = self._clock_kind(kind)
-        if kind == CLOCK_VIDEO:
-            _put_in_pointer(out, round(point.sm_mhz * 0.87))
-        else:
-            _put_in_pointer(out, point.memory_mhz if kind == CLOCK_MEM else point.sm_mhz)
+        _put_in_pointer(out, self._clock_mhz(kind, point.sm_mhz, point.memory_mhz))
 
     def _nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
         self._index(handle)
-        gpu, kind = self._state.profile.gpu, self._clock_kind(kind)
-        if kind == CLOCK_VIDEO:
-            _put_in_pointer(out, round(gpu.sm_max_mhz * 0.87))
-        else:
-            _put_in_pointer(out, gpu.memory_max_mhz if kind == CLOCK_MEM else gpu.sm_max_mhz)
+        gpu = self._state.profile.gpu
+        _put_in_pointer(out, self._clock_mhz(kind, gpu.sm_max_mhz, gpu.memory_max_mhz))
 
     def _nvmlDeviceGetApplicationsClock(self, handle: Any, _kind: Any, _out: Any) -> None:
         self._index(handle)
@@ -330,12 +329,15 @@ class SimulatedNvml:
     def _fill(self, values: list[int], count: Any, out: Any) -> None:
         """Write `values` to the array `out` and their number to `count`. If the array is too small,
         write the required size to `count` and raise the NVML error for this."""
-        room = count._obj.value
-        count._obj.value = len(values)
-        if values and (out is None or room < len(values)):
-            raise NvmlRefusal(INSUFFICIENT_SIZE)
+        self._check_room(len(values), count, out)
         for i, value in enumerate(values):
             out[i] = value
+
+    def _check_room(self, needed: int, count: Any, out: Any) -> None:
+        room = count._obj.value
+        count._obj.value = needed
+        if needed and (out is None or room < needed):
+            raise NvmlRefusal(INSUFFICIENT_SIZE)
 
     def _nvmlDeviceGetSupportedMemoryClocks(self, handle: Any, count: Any, out: Any) -> None:
         self._index(handle)
@@ -426,10 +428,7 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, out: Any) -> None:
         processes = self._reading(handle).processes
-        room = count._obj.value
-        count._obj.value = len(processes)
-        if processes and (out is None or room < len(processes)):
-            raise NvmlRefusal(INSUFFICIENT_SIZE)
+        self._check_room(len(processes), count, out)
         for i, process in enumerate(processes):
             out[i].pid, out[i].usedGpuMemory = process.pid, process.memory_bytes
             out[i].gpuInstanceId = out[i].computeInstanceId = 0xFFFFFFFF

@@ -105,12 +105,7 @@ class Api:
         status = 200
         try:
             if route is None:
-                known = any(path == request.path for _, path in self.routes)
-                raise ApiError(
-                    405 if known else 404,
-                    "NotFoundError",
-                    "Method Not Allowed" if known else "Not Found",
-                )
+                raise self._unknown_route_error(request.path)
             if not self.ready and request.path != "/health":
                 raise ApiError(503, "unavailable_error", "Loading model")
             self._authorize(request)
@@ -120,6 +115,11 @@ class Api:
             request.reply(status, self.engine.error_body(error))
         if request.path not in ("/health", "/metrics") or status != 200:
             self.log.access(request.peer, request.method, request.path, status)
+
+    def _unknown_route_error(self, path: str) -> ApiError:
+        if any(path == known for _, known in self.routes):
+            return ApiError(405, "NotFoundError", "Method Not Allowed")
+        return ApiError(404, "NotFoundError", "Not Found")
 
     def next_id(self, chat: bool) -> str:
         """Return the id of a new reply, to a chat request (`chat`) or to a completion request."""
@@ -316,11 +316,9 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def _prompt_pieces(body: dict[str, Any], chat: bool) -> list[str]:
-    return (
-        ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"]
-        if chat
-        else PIECE.findall(_prompt_text(body))
-    )
+    if not chat:
+        return PIECE.findall(_prompt_text(body))
+    return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"]
 
 
 def _chat_text(body: dict[str, Any]) -> str:
@@ -329,11 +327,10 @@ def _chat_text(body: dict[str, Any]) -> str:
         raise bad_request("messages: Field required", "messages")
     parts = []
     for message in messages:
-        role, content = (
-            (message.get("role"), message.get("content"))
-            if isinstance(message, dict)
-            else ("", None)
-        )
+        role: Any = ""
+        content: Any = None
+        if isinstance(message, dict):
+            role, content = message.get("role"), message.get("content")
         if isinstance(content, list):
             content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
         parts.append(f"{role} {content or ''}")
@@ -376,9 +373,9 @@ class ApiReply:
         prompt = _chat_text(body) if chat else _prompt_text(body)
         self.text = ReplyText(prompt, garbage=api.garbage)
         kind = "chat.completion" if chat else "text_completion"
-        model = (
-            body.get("model") if body.get("model") in api.launch.served else api.launch.served[0]
-        )
+        model = body.get("model")
+        if model not in api.launch.served:
+            model = api.launch.served[0]
         self.frame = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
         self.frame["system_fingerprint"] = "simulated"
         self.head = compact({**self.frame, "object": f"{kind}.chunk" if chat else kind})[:-1]

@@ -61,6 +61,10 @@ class ScoredReply:
             return Predicted(0.0, tuple((one, 0.0) for one, _ in found.top))
         return found
 
+    def answer_tokens(self, made: Sequence[int], top: int) -> list[Predicted]:
+        """Return the distribution of each token of the answer `made`."""
+        return [self.answer_token(made, place, top) for place in range(len(made))]
+
     def usage(self) -> dict[str, Any]:
         """Return the numbers of tokens as OpenAI-style replies have them."""
         prompt, made = len(self.ids), self.sequence.generated

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.current_values import Cores
+from workbench.gpu.settings.current_values import CORES_NOT_READ, Cores
 from workbench.gpu.settings.plan import plan_commands, select_gpus
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
@@ -207,10 +207,10 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     [
         (CORES, "turbo", "no governor 'turbo'"),
         (Cores(why="in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
-        (None, "performance", "no cpufreq was read"),
+        (CORES_NOT_READ, "performance", "no cpufreq was read"),
     ],
 )
-def test_a_governor_that_cannot_be(cores: Cores | None, wanted: str, words: str) -> None:
+def test_a_governor_that_cannot_be(cores: Cores, wanted: str, words: str) -> None:
     with pytest.raises(InputError) as refused:
         plan_commands({"all": GpuSettings(governor=wanted)}, HOST, ROOT, cores)
     assert words in str(refused.value)

@@ -91,12 +91,11 @@ def compose_file_text(launch: Launch, notes: Notes) -> str:
         "ulimits": limits if launch.open_files else {},
         "deploy": {"resources": {"reservations": {"devices": [gpu]}}},
         "entrypoint": [_compose_word(first)],
-        "command": [_compose_word(word) for word in rest],
+        "command": list(map(_compose_word, rest)),
         "restart": "unless-stopped",
     }
-    return yaml_text.dump_yaml(
-        {"services": {launch.name: {key: value for key, value in service.items() if value}}}
-    )
+    services = {launch.name: yaml_text.drop_empty_fields(service)}
+    return yaml_text.dump_yaml({"services": services})
 
 
 def _compose_word(word: Word) -> str:

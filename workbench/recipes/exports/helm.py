@@ -114,14 +114,12 @@ def _vllm_config(launch: Launch) -> dict[str, Any]:
         # the chart switches it off if it is absent; the engine's default is on
         config["enablePrefixCaching"] = True
     if not launch.nodes:
-        config["extraArgs"] = [
-            _container_argument(word) for word in _arguments_without_fields(launch)
-        ]
+        config["extraArgs"] = list(map(_container_argument, _arguments_without_fields(launch)))
         return config
     pipeline = plan.flag(_PIPELINE)
     config.setdefault("tensorParallelSize", 1)
     config |= {"pipelineParallelSize": pipeline if isinstance(pipeline, int) else 1, "v1": "1"}
-    words = [_word_in_bash(word) for word in _arguments_without_fields(launch)]
+    words = list(map(_word_in_bash, _arguments_without_fields(launch)))
     if config["enablePrefixCaching"] is False:
         words.append("--no-enable-prefix-caching")  # the chart leaves it out with Ray
     config["extraArgs"] = words
@@ -130,8 +128,8 @@ def _vllm_config(launch: Launch) -> dict[str, Any]:
 
 def _check_nodes(launch: Launch) -> None:
     """Raise InputError for a plan on several nodes that the chart would start otherwise."""
-    ranks = launch.plan.flag("data-parallel-size")
-    if isinstance(ranks, int) and ranks > 1:
+    ranks = _data_parallel_ranks(launch)
+    if ranks > 1:
         raise InputError(
             "the chart starts several nodes with Ray as one server, and the plan has "
             f"data-parallel-size {ranks}",
@@ -198,10 +196,14 @@ def _count_vllm_processes(launch: Launch) -> int:
     """Return the number of processes of vLLM on the node: an API server and an engine core for each
     data parallel rank, a worker for each GPU, and a coordinator of several ranks
     (docs/design/arch_overview.md of vLLM)."""
-    ranks = launch.plan.flag("data-parallel-size")
-    ranks = ranks if isinstance(ranks, int) and ranks > 1 else 1
+    ranks = _data_parallel_ranks(launch)
     coordinators = 1 if ranks > 1 else 0
     return 2 * ranks + launch.gpus + coordinators
+
+
+def _data_parallel_ranks(launch: Launch) -> int:
+    ranks = launch.plan.flag("data-parallel-size")
+    return max(1, ranks) if isinstance(ranks, int) else 1
 
 
 def _requested_host_memory_gib(launch: Launch) -> int:
@@ -228,13 +230,14 @@ def _split_image(image: str) -> tuple[str, str]:
 def _word_in_bash(word: Word) -> str:
     """Return `word` as the text in double quotes of a bash script. Raises InputError for a text
     that bash would change there, because the chart cannot write the backslash that prevents it."""
-    text = word.prefix if isinstance(word, Secret) else word
-    if "$" in text or "`" in text:
+    if isinstance(word, Secret):
+        return f"{_word_in_bash(word.prefix)}${{{word.variable}}}"
+    if "$" in word or "`" in word:
         raise InputError(
-            f"the chart would write {text!r} into a script of bash, which replaces a part of it",
+            f"the chart would write {word!r} into a script of bash, which replaces a part of it",
             next_step="change this value, or export in another format",
         )
-    return f"{text}${{{word.variable}}}" if isinstance(word, Secret) else text
+    return word
 
 
 def _arguments_without_fields(launch: Launch) -> list[Word]:
@@ -248,7 +251,7 @@ def _arguments_without_fields(launch: Launch) -> list[Word]:
     )
     least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
     words = engine.command(plan).argv[len(engine.command(least).argv) :]
-    return [argument_or_secret(word) for word in words]
+    return list(map(argument_or_secret, words))
 
 
 def _container_argument(word: Word) -> str:

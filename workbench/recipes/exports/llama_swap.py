@@ -31,7 +31,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
             f"llama-swap must be started in {launch.workdir}: it sets no working directory",
         )
     at = words.index(launch.engine.option_called("port")) + 1
-    shown = [_word_text(word) for word in words]
+    shown = list(map(_word_text, words))
     shown[at] = "${PORT}"
     model = {
         "name": launch.title or launch.name,
@@ -40,9 +40,8 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
         + [f"{name}=${{env.{name}}}" for name in launch.secrets],
         "checkEndpoint": launch.engine.health_path,
     }
-    return yaml_text.dump_yaml(
-        {"models": {launch.name: {key: value for key, value in model.items() if value}}}
-    )
+    models = {launch.name: yaml_text.drop_empty_fields(model)}
+    return yaml_text.dump_yaml({"models": models})
 
 
 def _word_text(word: Word) -> str:

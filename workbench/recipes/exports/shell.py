@@ -24,8 +24,12 @@ def quote_argument(word: Word) -> str:
     """Return one argument, quoted for a POSIX shell. A secret becomes a reference to the
     environment variable that contains the secret."""
     if isinstance(word, Secret):
-        return f'{shlex.quote(word.prefix) if word.prefix else ""}"${word.variable}"'
+        return f'{_quote_unless_empty(word.prefix)}"${word.variable}"'
     return shlex.quote(word)
+
+
+def _quote_unless_empty(text: str) -> str:
+    return shlex.quote(text) if text else ""
 
 
 def flag_lines(words: Sequence[str]) -> str:
@@ -107,16 +111,13 @@ def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
         lines.append("run_dir=$PWD")
     if launch.workdir:
         lines.append(f"cd -- {shlex.quote(launch.workdir)}")
-    return [*lines, f"exec {' '.join(_with_run_dir(word) for word in launch.argv)}"]
+    return [*lines, f"exec {' '.join(map(_with_run_dir, launch.argv))}"]
 
 
 def _with_run_dir(word: Word) -> str:
     if isinstance(word, Secret):
         return quote_argument(word)
-    return (
-        '"$run_dir"'.join(shlex.quote(part) if part else "" for part in word.split("{run_dir}"))
-        or "''"
-    )
+    return '"$run_dir"'.join(map(_quote_unless_empty, word.split("{run_dir}"))) or "''"
 
 
 def slurm_script(launch: Launch, notes: Notes) -> str:

@@ -37,7 +37,7 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
         )
     check_image(launch, notes)
     # sparkrun knows the engine by its usual program at the beginning of the command.
-    words = [quote_argument(word) for word in (*engine.launch, *_shared_arguments(launch, notes))]
+    words = list(map(quote_argument, (*engine.launch, *_shared_arguments(launch, notes))))
     known = {"model": launch.plan.model, "port": str(launch.port), "host": launch.host}
     for name in known:
         if any(f"{{{name}}}" in word for word in words):
@@ -66,7 +66,7 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
         "executor_config": _ulimit_fields(launch),
         "command": flag_lines(words) + "\n",
     }
-    return yaml_text.dump_yaml({key: value for key, value in document.items() if value})
+    return yaml_text.dump_yaml(yaml_text.drop_empty_fields(document))
 
 
 def _shared_arguments(launch: Launch, notes: Notes) -> list[Word]:
@@ -78,7 +78,7 @@ def _shared_arguments(launch: Launch, notes: Notes) -> list[Word]:
         what = "what belongs to one node, such as its address and rank,"
         notes.add_left_out(what, "sparkrun sets its own for each node")
     argv = launch.engine.command(plan).argv
-    return [argument_or_secret(word) for word in argv[len(launch.engine.launch_prefix(plan)) :]]
+    return list(map(argument_or_secret, argv[len(launch.engine.launch_prefix(plan)) :]))
 
 
 def _shared_environment(launch: Launch) -> dict[str, str]:

@@ -53,7 +53,7 @@ def systemd_unit_text(launch: Launch, notes: Notes) -> str:
             text,
             fix="name the program with --executable /full/path",
         )
-    lines.append(f"ExecStart={' '.join(_unit_word(word) for word in launch.argv)}")
+    lines.append(f"ExecStart={' '.join(map(_unit_word, launch.argv))}")
     return (
         "\n".join([*lines, "Restart=on-failure", "", "[Install]", "WantedBy=multi-user.target"])
         + "\n"

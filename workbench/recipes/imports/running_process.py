@@ -30,9 +30,10 @@ def recipe_of_process(
     start = found[1]
     if env is None:
         notes.add_left_out("its environment", "only the process's own user and root can read it")
-    own = {name: text for name, text in (env or {}).items() if is_tuning_variable(name)}
-    if len(own) < len(env or {}):
-        count = len(env or {}) - len(own)
+        env = {}
+    own = {name: text for name, text in env.items() if is_tuning_variable(name)}
+    if len(own) < len(env):
+        count = len(env) - len(own)
         what = f"what its environment has besides ({count_of(count, 'variable')})"
         notes.add_left_out(what, "it does not tune an engine")
     relative = any("/" in word and not word.startswith("/") for word in start.executable)

@@ -12,7 +12,7 @@ from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag, version_key
 from workbench.engines.command_line import StartOfEngine, read_plan, recognize_engine_start
 from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagKind, Origin
+from workbench.model.flags import FlagCatalog, FlagKind, Origin
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import is_secret_name
@@ -62,8 +62,7 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
         image=command.image,
         executable_from="preset" if plan.executable else "",
     )
-    plan = _with_host_port(plan, engine, command.ports)
-    return _with_host_paths(plan, command.paths, notes) if command.paths else plan
+    return _with_host_paths(_with_host_port(plan, engine, command.ports), command.paths, notes)
 
 
 def _drop_computed_arguments(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
@@ -72,10 +71,16 @@ def _drop_computed_arguments(engine: Engine, words: Sequence[str]) -> tuple[str,
     get the next argument as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
-        spec = look_up_flag(catalog, before).spec if before.startswith("-") else None
-        if word.strip(COMPUTED) or (spec is not None and spec.kind is not FlagKind.BOOL):
+        if word.strip(COMPUTED) or _takes_value(before, catalog):
             kept.append(word)
     return tuple(kept)
+
+
+def _takes_value(word: str, catalog: FlagCatalog) -> bool:
+    if not word.startswith("-"):
+        return False
+    spec = look_up_flag(catalog, word).spec
+    return spec is not None and spec.kind is not FlagKind.BOOL
 
 
 def _is_usable_name(name: str, notes: Notes) -> bool:
@@ -132,7 +137,7 @@ def start_in_image(
     found = recognize_engine_start(words)
     if found is None and not entrypoint and (engine := registry.engine_named_in(image)):
         found = StartOfEngine(engine, (), tuple(command))
-    return replace(found, executable=()) if found is not None else None
+    return None if found is None else replace(found, executable=())
 
 
 def no_server_finding(form: str, found: Sequence[str] = ()) -> Finding:

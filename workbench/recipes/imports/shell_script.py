@@ -262,11 +262,10 @@ def _follow_command(command: Simple, state: _State) -> None:
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
         _export_variables(words, state)
     elif words[0] == "cd" and len(words) <= 3:
-        state.workdir = (
-            None if len(words) == 1 or _VARIABLE_NAME.fullmatch(words[-1]) else words[-1]
-        )
+        is_unknown = len(words) == 1 or _VARIABLE_NAME.fullmatch(words[-1])
+        state.workdir = None if is_unknown else words[-1]
     elif words[0] not in _NO_EFFECT:
-        state.sourced = state.sourced or words[0] in ("source", ".")
+        state.sourced |= words[0] in ("source", ".")
         _follow_program(words, own, command, state)
 
 
@@ -283,9 +282,11 @@ def _is_run(command: Simple, state: _State) -> bool:
             _read_pattern(command, block, state)
             return False
         block.in_patterns = command.end in CASE_ENDS
-    elif block is not None and first in (("then",), ("else",), ("fi",)):
+    elif block is None:
+        pass
+    elif first in (("then",), ("else",), ("fi",)):
         _next_branch(str(first[0]), block, state)
-    elif block is not None and block.deciding:
+    elif block.deciding:
         block.outcome = None  # a second command decides as well: if A && B
     if not any(each.skipped for each in state.blocks):
         return not _begins_case(command, state)
@@ -304,8 +305,7 @@ def _begins_case(command: Simple, state: _State) -> bool:
     if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
         return False
     text: str | None = _word_text(words[1], state)
-    unknown = COMPUTED in str(text) or "${" in str(text)
-    if unknown or (state.sourced and _may_be_set_elsewhere(words[1], state)):
+    if _is_unknown(str(text)) or (state.sourced and _may_be_set_elsewhere(words[1], state)):
         text = None
         state.notes.add_refused("a condition", command.source)
     begun = _Case(text, command.source)
@@ -325,7 +325,7 @@ def _read_pattern(command: Simple, case: _Case, state: _State) -> None:
     if case.text is not None:
         holds = any(fnmatchcase(case.text, pattern) for pattern in case.patterns)
         case.skipped = case.matched or not holds
-        case.matched = case.matched or holds
+        case.matched |= holds
     case.patterns, case.in_patterns = [], False
 
 
@@ -369,7 +369,7 @@ def _begin_branch(block: _Block, state: _State) -> None:
         return
     block.deciding = False
     block.skipped = block.taken or block.outcome is False
-    block.taken = block.taken or block.outcome is True
+    block.taken |= block.outcome is True
     if block.outcome is None:
         state.notes.add_refused("a condition", block.condition)
     elif block.skipped:
@@ -385,7 +385,7 @@ def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) 
     if state.sourced and any(_may_be_set_elsewhere(word, state) for word in command.words):
         return None
     terms = list(words[1:-1] if words[0] != "test" else words[1:])
-    if any(COMPUTED in term or "${" in term for term in terms):
+    if any(map(_is_unknown, terms)):
         return None
     negated = terms[:1] == ["!"]
     match terms[1:] if negated else terms:
@@ -405,6 +405,11 @@ def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) 
         case _:
             return None
     return held is not negated
+
+
+def _is_unknown(text: str) -> bool:
+    """Return whether the script's own values do not give a text."""
+    return COMPUTED in text or "${" in text
 
 
 def _may_be_set_elsewhere(word: Word, state: _State) -> bool:
@@ -438,18 +443,19 @@ def _follow_environment_change(words: Sequence[str], state: _State) -> bool:
     """Follow a command that enters or leaves an environment of Python programs, or sets conda up
     for that. Return False if it does something else, or if only conda knows the environment."""
     command, name = (*words, "")[:2]
-    if command in ("source", ".") and name.endswith(_ACTIVATE):
-        state.programs = _activated_directory(words, state)
-    elif command in ("source", ".") and name.endswith(_CONDA_SETUP):
-        state.conda = _from_workdir(name.removesuffix(_CONDA_SETUP), state)
-    elif command == "deactivate" or (command in _CONDAS and name == "deactivate"):
-        state.programs = None
-    elif command in _CONDAS and name == "activate":
-        programs = _conda_programs(words[2:], state)
-        state.programs = programs or state.programs
-        return programs is not None
-    else:
-        return False
+    match ("conda" if command in _CONDAS else command, name):
+        case "source" | ".", _ if name.endswith(_ACTIVATE):
+            state.programs = _activated_directory(words, state)
+        case "source" | ".", _ if name.endswith(_CONDA_SETUP):
+            state.conda = _from_workdir(name.removesuffix(_CONDA_SETUP), state)
+        case ("deactivate", _) | ("conda", "deactivate"):
+            state.programs = None
+        case "conda", "activate":
+            programs = _conda_programs(words[2:], state)
+            state.programs = programs or state.programs
+            return programs is not None
+        case _:
+            return False
     return True
 
 
@@ -466,7 +472,7 @@ def _activated_directory(words: Sequence[str], state: _State) -> str:
 def _conda_programs(names: Sequence[str], state: _State) -> str | None:
     """Return the directory of the programs of the conda environment that a script activates by its
     name or path. None if only conda knows where that is."""
-    name = names[0] if names else "base"
+    name = next(iter(names), "base")
     if "/" in name:
         return posixpath.join(_from_workdir(name, state), "bin")
     if state.conda is None:

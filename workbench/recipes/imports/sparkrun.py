@@ -49,10 +49,12 @@ _HOLE = re.compile(r"\{(\w+)\}")
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return "services" not in document and (
-        ("command" in document and ("container" in document or "defaults" in document))
-        or ("model" in document and ("runtime" in document or "recipe_version" in document))
-    )
+    fields = document.keys()
+    if "services" in fields:
+        return False
+    if "command" in fields and fields & {"container", "defaults"}:
+        return True
+    return "model" in fields and bool(fields & {"runtime", "recipe_version"})
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:

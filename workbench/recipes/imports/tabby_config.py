@@ -56,9 +56,10 @@ def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     command line counts more than the file. If the file cannot be read, the plan is returned as it
     is."""
     named = plan.flag("config")
-    start = Path(plan.workdir) if plan.workdir else given.directory or Path.cwd()
+    workdir = Path(plan.workdir) if plan.workdir else None
+    start = workdir or given.directory or Path.cwd()
     path = start / (named if isinstance(named, str) else _USUAL_FILE)
-    if named is None and (not plan.workdir or not path.is_file()):
+    if named is None and not (workdir and path.is_file()):
         return plan
     try:
         with path.open("rb") as handle:
@@ -73,7 +74,7 @@ def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     if not isinstance(document, Mapping):
         notes.add_not_understood(f"the configuration file {path}")
         return plan
-    from_file = _plan_of_config(document, notes, Path(plan.workdir) if plan.workdir else None)
+    from_file = _plan_of_config(document, notes, workdir)
     merged = replace(plan, model=plan.model or from_file.model).without_flag("config")
     for setting in from_file.flags:
         if merged.flag(setting.name) is None:

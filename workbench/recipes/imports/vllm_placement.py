@@ -55,6 +55,13 @@ class Placement:
             return None
         return round(self.need_gb * GB / 2**30 / self.gpus, 1)
 
+    def fits_on(self, gpus: int, size_gb: float) -> bool:
+        """Return whether the variant fits on a host with so many GPUs of `size_gb` each. False if
+        its number of GPUs or its memory is unknown."""
+        if self.gpus is None or self.need_gb is None:
+            return False
+        return self.gpus <= gpus and self.gpus * size_gb >= self.need_gb
+
 
 def placement_of(
     document: Mapping[str, Any], variant: Mapping[str, Any], given: Given, notes: Notes
@@ -93,17 +100,19 @@ def note_the_fit(
     if size is None or given.gpus is None:
         unknown = "the GPUs of the host are not known" if given.gpus is None else "no GPU is known"
         text = f"the variant {chosen} needs {need:g} GB of GPU memory, and {unknown}"
-        told = f"; the recipe declares {gpus} GPUs" if gpus is not None else ""
+        if gpus is not None:
+            text += f"; the recipe declares {gpus} GPUs"
         fix = "import it for a host with GPUs (--host NAME), or set tensor-parallel-size"
-        notes.add(Level.WARN, "memory", f"{text}{told}", fix=fix)
+        notes.add(Level.WARN, "memory", text, fix=fix)
         return
     host = f"{len(given.gpus)} x {size:.0f} GB"
-    if gpus is not None and gpus <= len(given.gpus) and gpus * size >= need:
-        text = f"the variant {chosen} needs {need:g} GB of GPU memory: {gpus} of {host}"
-        notes.add(Level.INFO, "memory", text)
+    text = f"the variant {chosen} needs {need:g} GB of GPU memory"
+    if placement.fits_on(len(given.gpus), size):
+        notes.add(Level.INFO, "memory", f"{text}: {gpus} of {host}")
         return
-    wanted = f" on {gpus} GPUs" if gpus is not None else ""
-    text = f"the variant {chosen} needs {need:g} GB of GPU memory{wanted}; this host has {host}"
+    if gpus is not None:
+        text += f" on {gpus} GPUs"
+    text += f"; this host has {host}"
     others = list(_variants_that_fit(document, variants, chosen, given))
     fix = f"take {' or '.join(others)}" if others else "no variant of the recipe fits on this host"
     notes.add(Level.WARN, "does-not-fit", text, fix=fix)
@@ -120,9 +129,8 @@ def _variants_that_fit(
             continue
         other = placement_of(document, variant, given, Notes())
         gpus, need = other.gpus, other.need_gb
-        if gpus is None or need is None or gpus > len(given.gpus or ()) or gpus * size < need:
-            continue
-        found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
+        if gpus is not None and other.fits_on(len(given.gpus or ()), size):
+            found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
     return found
 
 

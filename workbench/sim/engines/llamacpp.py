@@ -12,7 +12,7 @@ from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
-from workbench.sim.launch_options import LaunchOptions, values_or_default
+from workbench.sim.launch_options import LaunchOptions, int_flag, values_or_default
 from workbench.sim.memory_fit import Failure, Fit, GpuMemory
 from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import StartupPhase
@@ -67,8 +67,8 @@ class SimulatedLlamacpp(SimulatedEngine):
         # a GGUF file whose name has no quantization is simulated as the usual Q4_K_M
         quant = model_sizes.named_quantization(str(name))
         model = model_sizes.describe_model(str(name) if quant else f"{name}-Q4_K_M")
-        slots = int(flags.get("parallel") or -1)
-        context = int(flags.get("ctx-size") or 0) or min(model.max_len, _CONTEXT_TOKENS)
+        slots = int_flag(flags, "parallel", -1)
+        context = int_flag(flags, "ctx-size") or min(model.max_len, _CONTEXT_TOKENS)
         return launch_options.options_from_flags(
             catalog,
             flags,
@@ -76,12 +76,11 @@ class SimulatedLlamacpp(SimulatedEngine):
             served=values_or_default(flags.get("alias"), str(name)),
             max_len=context,
             max_sequences=slots if slots > 0 else 4,
-            batched_tokens=int(flags.get("batch-size") or 2048),
+            batched_tokens=int_flag(flags, "batch-size", 2048),
             memory_share=0.97,
             kv_tokens=context,
             metrics=bool(flags.get("metrics")),
-            api_key=values_or_default(flags.get("api-key"), os.environ.get("LLAMA_API_KEY", ""))[0]
-            or None,
+            api_key=launch_options.api_key_flag(flags, "LLAMA_API_KEY"),
             on_gpu=flags.get("n-gpu-layers") not in (0, "0"),
         )
 
@@ -273,7 +272,7 @@ def _reply_completion(api: Api, request: Request) -> None:
         made = reply.answer()
         if forced is not None:  # the log probabilities are those before the bias
             made = [forced] * len(made)
-        found = [reply.answer_token(made, place, top) for place in range(len(made))]
+        found = reply.answer_tokens(made, top)
         answer: dict[str, Any] = {
             "content": text_of_tokens(made),
             "tokens": made if body.get("return_tokens") else [],

@@ -11,7 +11,13 @@ from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog
 from workbench.sim.language_model import text_of_tokens
-from workbench.sim.launch_options import LaunchOptions, values_or_default
+from workbench.sim.launch_options import (
+    LaunchOptions,
+    float_flag,
+    int_flag,
+    text_flag,
+    values_or_default,
+)
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
@@ -62,26 +68,26 @@ class SimulatedSglang(SimulatedEngine):
         name = flags.get("model-path")
         if not name:
             raise self.reject("the following arguments are required: --model-path/--model")
-        chunk = int(flags.get("chunked-prefill-size") or 8192)
+        chunk = int_flag(flags, "chunked-prefill-size", 8192)
         return launch_options.options_from_flags(
             catalog,
             flags,
             model_sizes.describe_model(
                 str(name),
                 quantization=flags.get("quantization"),
-                dtype=str(flags.get("dtype") or "auto"),
-                kv_fp8=str(flags.get("kv-cache-dtype") or "").startswith("fp8"),
+                dtype=text_flag(flags, "dtype", "auto"),
+                kv_fp8=text_flag(flags, "kv-cache-dtype").startswith("fp8"),
             ),
             served=values_or_default(flags.get("served-model-name"), str(name)),
-            tp=int(flags.get("tensor-parallel-size") or 1),
-            pp=int(flags.get("pipeline-parallel-size") or 1),
-            dp=int(flags.get("data-parallel-size") or 1),
+            tp=int_flag(flags, "tensor-parallel-size", 1),
+            pp=int_flag(flags, "pipeline-parallel-size", 1),
+            dp=int_flag(flags, "data-parallel-size", 1),
             eager=bool(flags.get("disable-cuda-graph")),
             custom_all_reduce=not flags.get("disable-custom-all-reduce"),
             max_len=flags.get("context-length"),
-            max_sequences=int(flags.get("max-running-requests") or 256),
+            max_sequences=int_flag(flags, "max-running-requests", 256),
             batched_tokens=chunk if chunk > 0 else 1 << 20,
-            memory_share=float(flags.get("mem-fraction-static") or 0.88),
+            memory_share=float_flag(flags, "mem-fraction-static", 0.88),
             kv_tokens=flags.get("max-total-tokens"),
             prefix_cache=not flags.get("disable-radix-cache"),
             metrics=bool(flags.get("enable-metrics")),
@@ -320,7 +326,7 @@ def _reply_generation(api: Api, request: Request) -> None:
             "cached_tokens": reply.sequence.cached,
         }
         if scores:
-            found = [reply.answer_token(made, place, top) for place in range(len(made))]
+            found = reply.answer_tokens(made, top)
             meta["output_token_logprobs"] = [
                 triple(token, one.log_probability)
                 for one, token in zip(found, made)  # noqa: B905

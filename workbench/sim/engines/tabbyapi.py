@@ -12,7 +12,7 @@ from workbench.sim import driver_state, launch_options, model_sizes
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog, parse_small_yaml
 from workbench.sim.language_model import pieces_of, text_of_tokens, token_ids_of
-from workbench.sim.launch_options import LaunchOptions
+from workbench.sim.launch_options import LaunchOptions, int_flag, text_flag
 from workbench.sim.memory_fit import Fit
 from workbench.sim.openai_api import bad_request, body_of, prompt_ids
 from workbench.sim.startup import StartupPhase
@@ -47,14 +47,14 @@ class SimulatedTabbyapi(SimulatedEngine):
     ) -> LaunchOptions:
         if positional:
             raise self.reject("unrecognized arguments: " + " ".join(positional))
-        name = str(flags.get("model-name") or "none")
+        name = text_flag(flags, "model-name", "none")
         # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
         quant = model_sizes.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
-        cache = str(flags.get("cache-mode") or "FP16")
+        cache = text_flag(flags, "cache-mode", "FP16")
         model = model_sizes.describe_model(
             name, quantization=quant or None, kv_fp8=cache.upper() != "FP16"
         )
-        length = int(flags.get("max-seq-len") or 0) or min(model.max_len, _CONTEXT_TOKENS)
+        length = int_flag(flags, "max-seq-len") or min(model.max_len, _CONTEXT_TOKENS)
         return launch_options.options_from_flags(
             catalog,
             flags,
@@ -62,10 +62,10 @@ class SimulatedTabbyapi(SimulatedEngine):
             served=(name,),
             tp=_count_visible_gpus() if flags.get("tensor-parallel") else 1,
             max_len=length,
-            max_sequences=int(flags.get("max-batch-size") or 16),
-            batched_tokens=int(flags.get("chunk-size") or 2048),
+            max_sequences=int_flag(flags, "max-batch-size", 16),
+            batched_tokens=int_flag(flags, "chunk-size", 2048),
             memory_share=0.98,
-            kv_tokens=int(flags.get("cache-size") or 0) or length,
+            kv_tokens=int_flag(flags, "cache-size") or length,
             metrics=False,
             api_key=None if flags.get("disable-auth") else _stored_api_key(),
         )
@@ -133,7 +133,7 @@ class SimulatedTabbyapi(SimulatedEngine):
 
         def whole(reply: ScoredReply) -> dict[str, Any]:
             made = reply.answer()
-            found = [reply.answer_token(made, place, top) for place in range(len(made))]
+            found = reply.answer_tokens(made, top)
             scores = {
                 "text_offset": [],
                 "tokens": pieces_of(made),

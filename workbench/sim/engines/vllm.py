@@ -13,7 +13,13 @@ from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
-from workbench.sim.launch_options import LaunchOptions, values_or_default
+from workbench.sim.launch_options import (
+    LaunchOptions,
+    float_flag,
+    int_flag,
+    text_flag,
+    values_or_default,
+)
 from workbench.sim.memory_fit import CONTEXT_GIB, GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.openai_api import bad_request, prompt_ids
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
@@ -66,11 +72,9 @@ class SimulatedVllm(SimulatedEngine):
         return known | {f"--no-{flag['name']}"} if known else known
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
-        return (
-            {"name": "optimization-level", "kind": "bool"}
-            if re.fullmatch(r"-O\d", option)
-            else None
-        )
+        if not re.fullmatch(r"-O\d", option):
+            return None
+        return {"name": "optimization-level", "kind": "bool"}
 
     def reject(self, why: str) -> ArgumentsRejected:
         # an unknown argument is rejected by the outer parser
@@ -91,8 +95,8 @@ class SimulatedVllm(SimulatedEngine):
             isinstance(compilation, dict)
             and str(compilation.get("cudagraph_mode", "")).lower() == "none"
         )
-        dp = int(flags.get("data-parallel-size") or 1)
-        servers = int(flags.get("api-server-count") or dp)
+        dp = int_flag(flags, "data-parallel-size", 1)
+        servers = int_flag(flags, "api-server-count", dp)
         max_len = None
         if length is not None:
             max_len = -1 if length in ("auto", -1) else int(length)
@@ -103,25 +107,24 @@ class SimulatedVllm(SimulatedEngine):
             model_sizes.describe_model(
                 name,
                 quantization=flags.get("quantization"),
-                dtype=str(flags.get("dtype") or "auto"),
-                kv_fp8=str(flags.get("kv-cache-dtype") or "auto").startswith("fp8"),
+                dtype=text_flag(flags, "dtype", "auto"),
+                kv_fp8=text_flag(flags, "kv-cache-dtype", "auto").startswith("fp8"),
             ),
             served=values_or_default(flags.get("served-model-name"), name),
-            tp=int(flags.get("tensor-parallel-size") or 1),
-            pp=int(flags.get("pipeline-parallel-size") or 1),
+            tp=int_flag(flags, "tensor-parallel-size", 1),
+            pp=int_flag(flags, "pipeline-parallel-size", 1),
             dp=dp,
             eager=bool(flags.get("enforce-eager"))
             or no_graphs
             or flags.get("optimization-level") == "0",
             custom_all_reduce=not flags.get("disable-custom-all-reduce"),
             max_len=max_len,
-            max_sequences=int(flags.get("max-num-seqs") or 256),
-            batched_tokens=int(flags.get("max-num-batched-tokens") or 8192),
-            memory_share=float(flags.get("gpu-memory-utilization") or 0.92),
+            max_sequences=int_flag(flags, "max-num-seqs", 256),
+            batched_tokens=int_flag(flags, "max-num-batched-tokens", 8192),
+            memory_share=float_flag(flags, "gpu-memory-utilization", 0.92),
             prefix_cache=flags.get("enable-prefix-caching") is not False,
             stats_log=servers == 1 and not flags.get("disable-log-stats"),
-            api_key=values_or_default(flags.get("api-key"), os.environ.get("VLLM_API_KEY", ""))[0]
-            or None,
+            api_key=launch_options.api_key_flag(flags, "VLLM_API_KEY"),
             **({"headless": True} if flags.get("headless") else {}),
             embeds=flags.get("runner") == "pooling"
             or "embed" in (flags.get("convert"), flags.get("task")),
@@ -354,10 +357,8 @@ class SimulatedVllm(SimulatedEngine):
             return
         for i, replica in enumerate(server.replicas):
             counters = replica.counters
-            prompt, made = (
-                counters.prompt_tokens - before[i][0],
-                counters.generated_tokens - before[i][1],
-            )
+            prompt = counters.prompt_tokens - before[i][0]
+            made = counters.generated_tokens - before[i][1]
             hit = 100 * counters.cached_tokens / max(1, counters.prompt_tokens)
             server.log.line(
                 f"Engine {i:03d}: Avg prompt throughput: {prompt / seconds:.1f} tokens/s, Avg "
@@ -496,7 +497,7 @@ def _answer_logprobs(
         tops.append({name(one): logged for one, logged in entries.items()})
     return {
         "text_offset": [],
-        "tokens": [name(token) for token in made],
+        "tokens": list(map(name, made)),
         "token_logprobs": [top[name(token)] for top, token in zip(tops, made)],  # noqa: B905
         "top_logprobs": tops,
     }

@@ -96,7 +96,8 @@ def _tell_of_others(
             files = _holder_files(directory, BESIDE_PREFIX)
             others = [one.said for one in files if one.inode != own_inode]
             holder = holder_in(directory) if with_holder else None
-            others += [] if holder is None else [holder]
+            if holder is not None:
+                others.append(holder)
             now = {_identity(said): said for said in others}
         for name in now.keys() - known.keys():
             _print_answer({"joined": now[name]})

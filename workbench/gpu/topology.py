@@ -115,16 +115,21 @@ def read_gpu_links(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def read_stripped(path: str) -> str:
+    """Return the text of a file without white space around it, "" if it cannot be read."""
+    return (read_text(path) or "").strip()
+
+
 def read_pci_place(bus_id: str) -> dict[str, Any]:
     """Return what the kernel says of the device: NUMA node, IOMMU, slot and ACS of its bridges."""
     domain, _, rest = bus_id.lower().partition(":")
     address = domain[-4:] + ":" + rest
     folder = SYSFS + "/bus/pci/devices/" + address
     found: dict[str, Any] = {"bus_id": address}
-    node = (read_text(folder + "/numa_node") or "").strip()
+    node = read_stripped(folder + "/numa_node")
     if node.isdecimal():  # -1: the firmware names none
         found["numa_node"] = int(node)
-    kind = (read_text(folder + "/iommu_group/type") or "").strip()
+    kind = read_stripped(folder + "/iommu_group/type")
     if kind:
         found["iommu"] = kind
     # devices on the way from the root complex, the GPU last; behind a slot is its first function
@@ -146,7 +151,7 @@ def slot_names() -> dict[str, str]:
         names = sorted(os.listdir(folder))
     except OSError:
         return {}
-    return {(read_text("%s/%s/address" % (folder, name)) or "").strip(): name for name in names}
+    return {read_stripped("%s/%s/address" % (folder, name)): name for name in names}
 
 
 def read_acs_redirects(bridge: str) -> list[str] | None:

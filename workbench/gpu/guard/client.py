@@ -256,30 +256,10 @@ def _parse_guard_status(
     home: str,
     round_age_s: float | None,
 ) -> GuardStatus:
-    running, problem, pid = bool(said.get("running")), said.get("problem"), said.get("pid")
-    guarding = True
-    if running and said.get("boot_id") != boot:
-        running = False  # the settings are gone with the boot as well
-    elif running and process in ("gone", "Z", "X"):
-        running, problem = (
-            False,
-            (f"the guard (process {pid}) was killed: nothing guards the settings"),
-        )
-    elif running and process in ("T", "t"):
-        guarding = False
-        problem = f"it is stopped: kill -CONT {pid} resumes it"
-    elif running and said.get("version", 1) < GUARD_VERSION:
-        guarding = False
-        problem = (
-            "it is of an earlier Workbench: it acts by the rules of that version, and only on what "
-            "that version has set; the next change of a setting asks it to make way, and "
-            f"`kill {pid}` ends it"
-        )
-    elif running and round_age_s is not None and round_age_s > STALLED_AFTER_S:
-        guarding = False
-        problem = f"it has completed no round for {round_age_s:.0f} s; its log says why"
-    waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
-    until = said.get("trials_until_unix_s", {}).values() if running else ()
+    running, guarding, problem = _judge_guard(said, boot, process, round_age_s)
+    now_said = said if running else {}
+    waits = {owner: s for owner, s in now_said.get("heartbeats", {}).items() if s}
+    until = now_said.get("trials_until_unix_s", {}).values()
     trial_left_s = max(0.0, min(until) - now) if until else None
     over = trial_left_s is not None and trial_left_s < 1  # `now` has whole seconds
     if over and problem:
@@ -287,8 +267,8 @@ def _parse_guard_status(
     return GuardStatus(
         GuardView(
             running=running,
-            pid=pid if running else None,
-            since_unix_s=number_for_field("unix_s", said.get("since_unix_s")) if running else None,
+            pid=now_said.get("pid"),
+            since_unix_s=number_for_field("unix_s", now_said.get("since_unix_s")),
             heartbeat_s=min(waits.values(), default=None),
             heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
             trial_left_s=trial_left_s,
@@ -300,21 +280,48 @@ def _parse_guard_status(
             did=said.get("did"),
             did_unix_s=number_for_field("unix_s", said.get("did_unix_s")),
             log=f"{home}/log",
-            note=said.get("note") if running else None,
+            note=now_said.get("note"),
             problem=problem,
-            guarding=running and guarding,
+            guarding=guarding,
         ),
         told,
         tuple(waits),
     )
 
 
+def _judge_guard(
+    said: Mapping[str, Any], boot: str, process: str, round_age_s: float | None
+) -> tuple[bool, bool, Any]:
+    """Return (whether the guard runs, whether it guards the settings, what is wrong with it)."""
+    problem, pid = said.get("problem"), said.get("pid")
+    if not said.get("running") or said.get("boot_id") != boot:
+        return False, False, problem  # after a restart, the settings are gone as well
+    if process in ("gone", "Z", "X"):
+        problem = f"the guard (process {pid}) was killed: nothing guards the settings"
+        return False, False, problem
+    if process in ("T", "t"):
+        return True, False, f"it is stopped: kill -CONT {pid} resumes it"
+    if said.get("version", 1) < GUARD_VERSION:
+        problem = (
+            "it is of an earlier Workbench: it acts by the rules of that version, and only on what "
+            "that version has set; the next change of a setting asks it to make way, and "
+            f"`kill {pid}` ends it"
+        )
+        return True, False, problem
+    if round_age_s is not None and round_age_s > STALLED_AFTER_S:
+        problem = f"it has completed no round for {round_age_s:.0f} s; its log says why"
+        return True, False, problem
+    return True, True, problem
+
+
 def _round_age_s(rounds: str) -> float | None:
     """Return the seconds since the guard's last round. `rounds` is the time since the boot, now and
     at that round, in seconds. None if the guard has written none, or if they are no times."""
     now, _, then = rounds.partition(" ")
-    known = [parse_decimal(text, 0, MOST_UPTIME_S) for text in (now, then)]
-    return None if None in known else max(0.0, float(known[0] or 0) - float(known[1] or 0))
+    now_s, then_s = (parse_decimal(text, 0, MOST_UPTIME_S) for text in (now, then))
+    if now_s is None or then_s is None:
+        return None
+    return max(0.0, float(now_s) - float(then_s))
 
 
 async def mark_act_seen(host: Host, did_unix_s: float) -> None:
@@ -327,8 +334,9 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
     user chose to keep, after `heartbeat_s` seconds without a heartbeat from this Workbench. Raises
     SettingsError if no trial runs and `heartbeat_s` applies to no setting."""
     async with journals.locked_journal(host) as held:
-        tried = [e for e in _living_entries(held.journal) if e.watch.get("trial")]
-        watched = [e for e in _living_entries(held.journal) if e.watch and e.state != KEPT_STATE]
+        living = _living_entries(held.journal)
+        tried = [e for e in living if e.watch.get("trial")]
+        watched = [e for e in living if e.watch and e.state != KEPT_STATE]
         if not tried and not (heartbeat_s and watched):
             raise SettingsError(
                 "no trial of GPU settings runs on this host",
@@ -337,8 +345,9 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
             )
         state = held.journal
         for entry in watched if heartbeat_s else tried:
-            back = entry.watch.get("back", {})
-            ends = ("trial", "trial_s", *(() if back.get("state") == KEPT_STATE else ("back",)))
+            ends = {"trial", "trial_s"}
+            if entry.watch.get("back", {}).get("state") != KEPT_STATE:
+                ends.add("back")
             watch = {k: v for k, v in entry.watch.items() if k not in ends}
             entry = replace(entry, watch=watch)
             if heartbeat_s:
@@ -394,11 +403,9 @@ def _living_entries(journal: Journal) -> list[JournalEntry]:
 
 async def _what_became_of_guard(host: Host) -> str:
     view = (await read_status(host)).view
-    return (
-        f"the guard {view.did}"
-        if view.did
-        else ("`workbench gpu status` shows the altered settings")
-    )
+    if not view.did:
+        return "`workbench gpu status` shows the altered settings"
+    return f"the guard {view.did}"
 
 
 async def _read_until(host: Host, done: Any) -> GuardView:

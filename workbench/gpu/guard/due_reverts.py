@@ -90,12 +90,11 @@ def results_text(results: Sequence[RevertResult]) -> str:
     GPU0 GPU clocks: no heartbeat for 30 s; did not revert GPU0 power limit: set to 400 W, now…".
     Failed attempts are left out."""
     back = [r.due for r in results if r.ok and r.way in DECISIONS_THAT_SET_VALUE]
-    whys = dict.fromkeys(due.why for due in back)
-    said = (
-        [f"reverted {', '.join(setting_text(due.entry) for due in back)}: {'; '.join(whys)}"]
-        if back
-        else []
-    )
+    said = []
+    if back:
+        whys = dict.fromkeys(due.why for due in back)
+        names = ", ".join(setting_text(due.entry) for due in back)
+        said.append(f"reverted {names}: {'; '.join(whys)}")
     said += [
         f"did not revert {setting_text(r.due.entry)}: {r.message}"
         for r in results
@@ -108,11 +107,9 @@ def trial_end_s(stored_end_s: object, latest_end_s: float) -> float:
     """Return the time at which a trial ends, in seconds of time.monotonic(). This is `stored_end_s`, the
     end that an earlier guard stored, unless that is not a number or is later than `latest_end_s`. Then it
     is `latest_end_s`."""
-    return (
-        stored_end_s
-        if isinstance(stored_end_s, (int, float)) and stored_end_s <= latest_end_s
-        else latest_end_s
-    )
+    if isinstance(stored_end_s, (int, float)) and stored_end_s <= latest_end_s:
+        return stored_end_s
+    return latest_end_s
 
 
 def value_to_set(due: DueRevert) -> Any:
@@ -146,10 +143,10 @@ def journal_after_reverts(
     a line for each result, with `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way, by in results:
-        key, back = (
-            due.key,
-            fields_of_earlier_entry(due) if way in DECISIONS_THAT_SET_VALUE else None,
-        )
+        key, back, now = due.key, None, due.entry["now"]
+        if way in DECISIONS_THAT_SET_VALUE:
+            back = fields_of_earlier_entry(due)
+            now = setting_commands.value_to_restore(value_to_set(due))
         log.append(
             {
                 "unix_s": round(time.time(), 3),
@@ -160,9 +157,7 @@ def journal_after_reverts(
                 "what": f"guard {_revert_verb(ok, way)}: {due.why}",
                 "gpu_uuid": key[0],
                 "setting": key[1],
-                "now": setting_commands.value_to_restore(value_to_set(due))
-                if way in DECISIONS_THAT_SET_VALUE
-                else due.entry["now"],
+                "now": now,
             }
         )
         if not ok:

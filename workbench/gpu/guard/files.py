@@ -189,9 +189,9 @@ class GuardFiles(JournalFile):
             found = json.loads(read_regular("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
-        return (
-            found if isinstance(found, dict) and setting_commands.numbers_are_plain(found) else {}
-        )
+        if not isinstance(found, dict) or not setting_commands.numbers_are_plain(found):
+            return {}
+        return found
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard

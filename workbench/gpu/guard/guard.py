@@ -207,10 +207,9 @@ class Guard:
         if not due:
             self.forget_failures()
             if self.to_end:
-                self.files.append_to_log(
-                    "ending on SIGTERM" + (f": {UNWATCHED_SETTINGS_TEXT}" if self.entries else "")
-                )
                 self.failed = UNWATCHED_SETTINGS_TEXT if self.entries else None
+                reasons = filter(None, ("ending on SIGTERM", self.failed))
+                self.files.append_to_log(": ".join(reasons))
                 self.write_state(running=False)
                 return False
         return bool(self.entries) or not self.end_if_nothing_to_watch()
@@ -329,12 +328,10 @@ class Guard:
             if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.entry_heats_gpu(e)
         ]
         whys = "; ".join(dict.fromkeys(hot[e["gpu_uuid"]] for e in stays))
-        note = (
-            f"{', '.join(map(setting_text, stays))} kept, because a revert could make the GPU hotter: "
-            f"{whys}"
-            if stays
-            else None
-        )
+        note = None
+        if stays:
+            names = ", ".join(map(setting_text, stays))
+            note = f"{names} kept, because a revert could make the GPU hotter: {whys}"
         if note and note != self.note:
             self.files.append_to_log(note)
         self.note = note
@@ -351,9 +348,9 @@ class Guard:
         """Return the number of seconds without a heartbeat after which this journal entry is
         reverted. None if no heartbeat is expected."""
         limit_s: float | None = entry["watch"].get("heartbeat_s")
-        return limit_s or (
-            self.unfinished_s if entry.get("state") == setting_commands.PENDING else None
-        )
+        if limit_s:
+            return limit_s
+        return self.unfinished_s if entry.get("state") == setting_commands.PENDING else None
 
     def heartbeat_is_overdue(self, entry: Entry) -> bool:
         limit_s = self.heartbeat_limit_s(entry)
@@ -587,11 +584,11 @@ class Guard:
         }
         # written anew only after the clock has jumped
         known = self.written_state.get("trials_until_unix_s", {})
-        until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
-        until = {
-            t: known[t] if abs(known.get(t, 0.0) - at) < CLOCK_JUMP_S else at
-            for t, at in until.items()
-        }
+        until = {}
+        for trial, at in self.trials.items():
+            end = round(wall + at - now, 1)
+            has_jumped = abs(known.get(trial, 0.0) - end) >= CLOCK_JUMP_S
+            until[trial] = end if has_jumped else known[trial]
         state = {
             "running": running,
             "version": GUARD_VERSION,
@@ -615,9 +612,11 @@ class Guard:
             self.files.write_state(state)
 
     def problem_text(self) -> str | None:
-        names = ", ".join(self.unseen)
-        later = (
-            f"{names}: the journal changed after the guard's start, so the guard does not "
-            "revert this setting"
-        )
-        return self.broken or (later if self.unseen else None) or self.temperatures.problem
+        if self.broken:
+            return self.broken
+        if self.unseen:
+            return (
+                f"{', '.join(self.unseen)}: the journal changed after the guard's start, so the "
+                "guard does not revert this setting"
+            )
+        return self.temperatures.problem

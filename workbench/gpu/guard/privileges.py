@@ -240,10 +240,10 @@ def lift_resource_limits() -> None:
 def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
     """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the
     value of SUDO_UID, or None if that is root. Raises Unsafe if there is no such user."""
-    try:
-        user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None
-    except (KeyError, OverflowError):
-        user = None
+    user = None
+    if sudo_uid.isascii() and sudo_uid.isdecimal():
+        with contextlib.suppress(KeyError, OverflowError):
+            user = pwd.getpwuid(int(sudo_uid))
     if user is None:
         raise UnsafeProgramError(f"SUDO_UID is {sudo_uid!r}, but no user of this host has this id")
     return user if user.pw_uid != 0 else None

@@ -242,10 +242,9 @@ class TemperatureReader:
         """Read the watched GPUs without end, at the pace of `pace_s` seconds; after a failure,
         every RETRY_S seconds."""
         while True:
-            answered = self.read_temperatures() if self.watched else False
-            pause_s = RETRY_S if self.watched else None
-            if answered:
-                pause_s = self.pace_s
+            pause_s: float | None = None
+            if self.watched:
+                pause_s = self.pace_s if self.read_temperatures() else RETRY_S
             self.wake.wait(pause_s)
             self.wake.clear()
 
@@ -258,12 +257,8 @@ class TemperatureReader:
                 self.sensors = self.sensors or NvmlSensors()
                 self.celsius[uuid] = self.sensors.temperature_c(uuid)
                 if uuid not in self.limits:
-                    self.highest_mhz.update(
-                        {
-                            (uuid, lock): self.sensors.highest_mhz(uuid, CLOCKS[lock])
-                            for lock in CLOCKS
-                        }
-                    )
+                    for lock, clock in CLOCKS.items():
+                        self.highest_mhz[uuid, lock] = self.sensors.highest_mhz(uuid, clock)
                     self.limits[uuid] = self.sensors.limit_c(uuid)
                 answered = True
             except (NvmlCallError, ImpossibleTemperatureError, OSError) as why:

@@ -18,4 +18,5 @@ multi_gpu_checks.py  checks of these paths; multi_gpu_text.py has the matrix and
 power_off.py         what was recorded before the host went off without a shutdown
 known_traps.py       published traps of serving, and what of Workbench sees each (known_traps.json)
 facts_text.py        the properties of a host as lines of text
+optional_text.py     texts of values that may be unknown
 """

@@ -42,6 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,252}")
 _CLOSE = 0.8  # similarity from which a name is taken for a misspelled one, by difflib
 _MOST_STEPS = 16  # from a host to the machine that its `ssh` means at last
 _NODE = re.compile(r"[^\s]{1,300}")
+_ONE_LINE = re.compile(r"[^\n]+")
 
 Path = tuple[str, ...]
 
@@ -57,11 +58,13 @@ def _pattern_checker(pattern: re.Pattern[str], expected: str) -> Kind:
 
 def _check_label(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = any_text(value, path, problems)
-    return checked if checked is UNUSABLE else clean_text(checked, NAME_CHARS).strip()
+    if checked is UNUSABLE:
+        return UNUSABLE
+    return clean_text(checked, NAME_CHARS).strip()
 
 
 def _check_text(value: Any, path: Path, problems: list[Problem]) -> Any:
-    if isinstance(value, str) and value and not UNSAFE.search(value) and "\n" not in value:
+    if isinstance(value, str) and _ONE_LINE.fullmatch(value) and not UNSAFE.search(value):
         return value
     return wrong(path, "one line of text without control characters is expected", problems)
 
@@ -79,17 +82,18 @@ def _check_value(value: Any, path: Path, problems: list[Problem]) -> Any:
 def _check_option_values(value: Any, path: Path, problems: list[Problem]) -> Any:
     """Return the value of a run option as text, with one line per item for a list. For an invalid
     value or item, add a problem to `problems` and return UNUSABLE."""
-    found = list_of(_check_value)(value if isinstance(value, list) else [value], path, problems)
-    return UNUSABLE if found is UNUSABLE else "\n".join(found)
+    values = value if isinstance(value, list) else [value]
+    found = list_of(_check_value)(values, path, problems)
+    if found is UNUSABLE:
+        return UNUSABLE
+    return "\n".join(found)
 
 
 def _check_ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
+    if not isinstance(value, str):
+        return any_text(value, path, problems)
     try:
-        return (
-            ssh_names.check_host_name(value)
-            if isinstance(value, str)
-            else any_text(value, path, problems)
-        )
+        return ssh_names.check_host_name(value)
     except InputError:
         expected = (
             "an alias of your ssh configuration, HOST, USER@HOST or another host of this "
@@ -99,9 +103,10 @@ def _check_ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _check_container(value: Any, path: Path, problems: list[Problem]) -> Any:
-    kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if kind in KINDS and KINDS[kind].pattern.fullmatch(name):
-        return value
+    if isinstance(value, str):
+        kind, _, name = value.partition(":")
+        if kind in KINDS and KINDS[kind].pattern.fullmatch(name):
+            return value
     return wrong(
         path,
         f"KIND:NAME is expected, such as podman:vllm; the kinds are {', '.join(KINDS)}",
@@ -111,14 +116,15 @@ def _check_container(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 def _check_program(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = _check_text(value, path, problems)
+    if checked is UNUSABLE:
+        return UNUSABLE
     try:
-        return (
-            checked
-            if checked is UNUSABLE or shlex.split(checked)
-            else wrong(path, "a program is expected", problems)
-        )
+        words = shlex.split(checked)
     except ValueError:
         return wrong(path, "a program, quoted as in a shell, is expected", problems)
+    if not words:
+        return wrong(path, "a program is expected", problems)
+    return checked
 
 
 def _check_directory(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -136,13 +142,16 @@ def _keyed_table_checker(keys: re.Pattern[str], expected: str, kind: Kind) -> Ki
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
             return wrong(path, "a table is expected", problems)
-        found = {
-            name: kind(each, (*path, name), problems)
-            if keys.fullmatch(name)
-            else wrong((*path, name), f"{expected} is expected", problems)
-            for name, each in value.items()
-        }
-        return UNUSABLE if any(each is UNUSABLE for each in found.values()) else found
+        found = {}
+        for name, each in value.items():
+            at = (*path, name)
+            if keys.fullmatch(name):
+                found[name] = kind(each, at, problems)
+            else:
+                found[name] = wrong(at, f"{expected} is expected", problems)
+        if any(each is UNUSABLE for each in found.values()):
+            return UNUSABLE
+        return found
 
     return check
 
@@ -171,23 +180,23 @@ _NODE_FIELDS: dict[str, Kind] = {
 
 
 def _check_node(value: Any, path: Path, problems: list[Problem]) -> Any:
-    value = {"host": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        value = {"host": value}
     if not isinstance(value, dict) or "host" not in value:
-        return wrong(
-            path, "a list of names of hosts, or of tables with a host, is expected", problems
-        )
+        text = "a list of names of hosts, or of tables with a host, is expected"
+        return wrong(path, text, problems)
     before = len(problems)
     fields = table(dict, _NODE_FIELDS)(value, path, problems)
-    return UNUSABLE if any(problem.text for problem in problems[before:]) else ClusterNode(**fields)
+    if any(problem.text for problem in problems[before:]):
+        return UNUSABLE
+    return ClusterNode(**fields)
 
 
 def _check_nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
     found = list_of(_check_node)(value, path, problems)
-    return (
-        found
-        if found is UNUSABLE or found
-        else wrong(path, "at least one node is expected", problems)
-    )
+    if found == ():
+        return wrong(path, "at least one node is expected", problems)
+    return found
 
 
 _CLUSTER_FIELDS: dict[str, Kind] = {
@@ -209,9 +218,8 @@ class Checked:
 
 def check_hosts_document(document: Mapping[str, Any]) -> Checked:
     """Return the hosts and clusters of a document, with the problems of their entries."""
-    problems = [
-        Problem((name,), _did_you_mean(name, SECTIONS)) for name in document if name not in SECTIONS
-    ]
+    unknown = [name for name in document if name not in SECTIONS]
+    problems = [Problem((name,), _did_you_mean(name, SECTIONS)) for name in unknown]
     unusable: set[tuple[str, str]] = set()
 
     def entries(section: str, made: Any, fields: dict[str, Kind]) -> dict[str, Any]:
@@ -243,14 +251,16 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
             problems,
         )
     explained = {problem.path for problem in problems if problem.text}
-    told = tuple(problem for problem in problems if problem.text or problem.path not in explained)
-    return Checked(HostsFile(hosts, clusters), told, frozenset(unusable))
+    shown = tuple(problem for problem in problems if problem.text or problem.path not in explained)
+    return Checked(HostsFile(hosts, clusters), shown, frozenset(unusable))
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the text about an unknown name that looks like a known one; None if none does."""
     close = get_close_matches(name, known, 1, _CLOSE)
-    return f"hosts.toml has no such name here: write {close[0]}" if close else None
+    if not close:
+        return None
+    return f"hosts.toml has no such name here: write {close[0]}"
 
 
 def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -> None:
@@ -264,23 +274,19 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
         )
     if not isinstance(value, dict):
         return
-    if section == "clusters" and "nodes" not in value:
-        wrong((section, name), "nodes is missing", problems)
+    if section == "clusters":
+        if "nodes" not in value:
+            wrong((section, name), "nodes is missing", problems)
+        return
     for field_name, inner in value.items():
-        if section == "hosts" and isinstance(inner, dict) and field_name not in _FIELDS:
+        if isinstance(inner, dict) and field_name not in _FIELDS:
             quoted = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
             text = _did_you_mean(field_name, _FIELDS) or quoted
             wrong((section, name, field_name), text, problems)
-    if (
-        section == "hosts"
-        and name == LOCAL
-        and (value.get("ssh", LOCAL) != LOCAL or "container" in value)
-    ):
-        wrong(
-            (section, name),
-            "local is this machine: another name is expected for another host",
-            problems,
-        )
+    is_elsewhere = value.get("ssh", LOCAL) != LOCAL or "container" in value
+    if name == LOCAL and is_elsewhere:
+        text = "local is this machine: another name is expected for another host"
+        wrong((section, name), text, problems)
 
 
 def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
@@ -290,20 +296,20 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
             for line in text.splitlines():
                 option.parse(line)
         except InputError as error:
-            step = f"; {error.next_step}" if error.next_step else ""
-            wrong(("hosts", entry.name, "run_options", name), f"{error.message}{step}", problems)
+            text = "; ".join(filter(None, (error.message, error.next_step)))
+            wrong(("hosts", entry.name, "run_options", name), text, problems)
 
 
 def _hosts_in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
     """Return the names of the hosts whose `ssh` fields lead to no machine, because they refer to
     each other in a loop. A chain of more than _MOST_STEPS hosts counts as a loop."""
 
-    def circles(name: str) -> bool:
+    def is_in_circle(name: str) -> bool:
         for _ in range(_MOST_STEPS):
             entry = hosts.get(name)
-            if entry is None or entry.ssh in (None, name):
+            if entry is None or entry.ssh is None or entry.ssh == name:
                 return False
-            name = entry.ssh or name
+            name = entry.ssh
         return True
 
-    return [name for name in hosts if circles(name)]
+    return list(filter(is_in_circle, hosts))

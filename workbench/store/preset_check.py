@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -20,12 +22,14 @@ from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.preset import Preset
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
+from workbench.model.run_options.option import RunOption
 from workbench.model.settings import MEMORY_CLOCKS
-from workbench.model.untrusted_text import clean_text
+from workbench.model.untrusted_text import as_list, as_table, clean_text
 from workbench.store import paths, preset_documents
 from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.preset_safety import (
     LOOK,
+    escape_and_shorten,
     launch_parts,
     safety_findings,
     variables_used_in,
@@ -34,6 +38,8 @@ from workbench.store.preset_safety import (
 from workbench.store.toml_lines import FieldPath, LineIndex
 
 MAX_FINDINGS = 100  # of one file, errors first
+_WRONG_CHOICE = "literal_error"
+_WRONG_TYPES = ("_type", "_parsing", "_from_float", _WRONG_CHOICE)  # ends of pydantic's errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +83,34 @@ def check_text(text: str, *, file: str | None = None) -> Checked:
     ]
     found += _run_findings(document)
     found += _memory_lock_findings(preset)
-    broken = any(f.level is Level.ERROR for _, f in found)
-    shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
-    findings = sorted(
-        (_finding_with_place(f, p, file and clean_text(file), lines) for p, f in shown),
-        key=lambda f: f.line or 0,
-    )
-    return Checked(tuple(findings), document, None if broken else preset)
+    found.sort(key=lambda item: item[1].level is not Level.ERROR)
+    if found and found[0][1].level is Level.ERROR:
+        preset = None
+    shown_file = file and clean_text(file)
+    findings = [_finding_with_place(f, p, shown_file, lines) for p, f in found[:MAX_FINDINGS]]
+    findings.sort(key=lambda f: f.line or 0)
+    return Checked(tuple(findings), document, preset)
 
 
 def _finding_with_place(
     finding: Finding, path: FieldPath, file: str | None, lines: LineIndex
 ) -> Finding:
+    placed = replace(finding, file=file, line=lines.line(path))
     field = dotted_path(path)
-    text = f"{field}: {finding.text}" if field else finding.text
-    return replace(finding, text=text, file=file, line=lines.line(path), field=field or None)
+    if not field:
+        return replace(placed, field=None)
+    return replace(placed, text=f"{field}: {finding.text}", field=field)
 
 
 def dotted_path(path: Sequence[str | int]) -> str:
     """Return a field's path as text: "claims[2].text" for ("claims", 2, "text")."""
     text = ""
     for part in path:
-        shown = part if isinstance(part, int) else _escape_and_shorten(part)
         if isinstance(part, int):
             text += f"[{part}]"
-        elif text:
-            text += f".{shown}"
         else:
-            text = str(shown)
-    return text
-
-
-def _escape_and_shorten(text: str) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
+            text += f".{escape_and_shorten(part)}"
+    return text.removeprefix(".")
 
 
 # Findings of the schema
@@ -131,8 +132,7 @@ def _validate_document(
 
 
 def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    table = document.get("engine")
-    name = table.get("name") if isinstance(table, Mapping) else None
+    name = as_table(document.get("engine")).get("name")
     if name is not None and name not in registry.engine_names():
         known = ", ".join(f'"{known}"' for known in registry.engine_names())
         text = f"expected one of {known}, found {_found_text(name)}"
@@ -147,20 +147,24 @@ def _existing_field_path(location: Sequence[str | int], document: Any, kind: str
     path: list[str | int] = []
     value = document
     for part in location:
-        known = (isinstance(value, Mapping) and part in value) or (
-            isinstance(value, list) and isinstance(part, int) and part < len(value)
-        )
-        if not known:
-            return (*path, part) if kind == "missing" else tuple(path)
+        if not _has_part(value, part):
+            if kind == "missing":
+                path.append(part)
+            break
         path.append(part)
         value = value[part]
     return tuple(path)
 
 
+def _has_part(value: Any, part: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return part in value
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+
+
 def _schema_finding(
     path: FieldPath, kind: str, message: str, document: Any, schema: type
 ) -> Finding:
-    name = str(path[-1]) if path else ""
     annotation = _annotation_at(path, schema)
     if kind == "extra_forbidden":
         siblings = _field_names(_annotation_at(path[:-1], schema))
@@ -168,25 +172,19 @@ def _schema_finding(
             Level.ERROR,
             "preset.unknown-field",
             f"unknown field; expected one of {', '.join(siblings)}",
-            fix=_did_you_mean(name, siblings),
+            fix=_did_you_mean(str(path[-1]), siblings),
         )
     if kind == "missing":
-        return Finding(
-            Level.ERROR, "preset.missing-field", f"missing; expected {_expected_text(annotation)}"
-        )
-    value = _value_at(document, path)
-    if annotation is not None and (
-        kind.endswith(("_type", "_parsing", "_from_float")) or kind == "literal_error"
-    ):
+        text = f"missing; expected {_expected_text(annotation)}"
+        return Finding(Level.ERROR, "preset.missing-field", text)
+    value = reduce(getitem, path, document)
+    if annotation is not None and kind.endswith(_WRONG_TYPES):
         text = f"expected {_expected_text(annotation)}, found {_found_text(value)}"
-        choices = (
-            [str(c) for c in get_args(_bare_annotation(annotation))]
-            if kind == "literal_error"
-            else []
-        )
-        return Finding(
-            Level.ERROR, "preset.wrong-type", text, fix=_did_you_mean(str(value), choices)
-        )
+        choices: Sequence[str] = ()
+        if kind == _WRONG_CHOICE:
+            choices = [str(c) for c in get_args(_bare_annotation(annotation))]
+        fix = _did_you_mean(str(value), choices)
+        return Finding(Level.ERROR, "preset.wrong-type", text, fix=fix)
     text = message.removeprefix("Value error, ")
     if not text[:2].isupper():  # a sentence, and no abbreviation such as SLO
         text = text[:1].lower() + text[1:]
@@ -203,11 +201,10 @@ def _annotation_at(path: FieldPath, schema: Any) -> Any:
             here = get_args(here)[0]
         elif get_origin(here) is dict:
             here = get_args(here)[1]
-        elif hasattr(here, "model_fields"):
-            info = next((f for n, f in here.model_fields.items() if part in (n, f.alias)), None)
-            here = info.annotation if info else None
         else:
-            return None
+            fields = getattr(here, "model_fields", {})
+            types = (f.annotation for n, f in fields.items() if part in (n, f.alias))
+            here = next(types, None)
     return here
 
 
@@ -223,38 +220,40 @@ def _bare_annotation(annotation: Any) -> Any:
 
 def _expected_text(annotation: Any) -> str:
     bare = _bare_annotation(annotation)
-    origin = get_origin(bare)
+    origin, inner = get_origin(bare), get_args(bare)
     simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     if bare in simple:
         return simple[bare]
     if origin is Literal:
-        return "one of " + ", ".join(
-            f'"{c}"' if isinstance(c, str) else str(c) for c in get_args(bare)
-        )
+        return f"one of {', '.join(map(_choice_text, inner))}"
     if origin in (Union, UnionType):
-        return " or ".join(_expected_text(a) for a in get_args(bare))
+        return " or ".join(map(_expected_text, inner))
     if origin in (list, tuple):
-        return f"a list ({_expected_text(get_args(bare)[0])})"
-    if hasattr(bare, "model_fields"):
-        required = [f.alias or n for n, f in bare.model_fields.items() if f.is_required()]
-        return "a table" + (f" with {', '.join(required)}" if required else "")
-    return "a table" if origin is dict else "a value"
+        return f"a list ({_expected_text(inner[0])})"
+    if origin is dict:
+        return "a table"
+    if not hasattr(bare, "model_fields"):
+        return "a value"
+    required = [f.alias or n for n, f in bare.model_fields.items() if f.is_required()]
+    if not required:
+        return "a table"
+    return f"a table with {', '.join(required)}"
+
+
+def _choice_text(choice: Any) -> str:
+    return f'"{choice}"' if isinstance(choice, str) else str(choice)
 
 
 def _found_text(value: Any) -> str:
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, str):
-        return f'"{_escape_and_shorten(value)}"'
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
+        return f'"{escape_and_shorten(value)}"'
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
     return str(value)[:60]
-
-
-def _value_at(document: Any, path: FieldPath) -> Any:
-    for part in path:
-        document = document[part]
-    return document
 
 
 def _field_names(schema: Any) -> list[str]:
@@ -264,50 +263,51 @@ def _field_names(schema: Any) -> list[str]:
 
 def _did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     close = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
-    return f'did you mean "{close[0]}"?' if close else None
+    if not close:
+        return None
+    return f'did you mean "{close[0]}"?'
 
 
 # Findings that the schema cannot express
 
 
 def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    variables = document.get("variables")
-    defined = list(variables) if isinstance(variables, Mapping) else []
+    defined = list(as_table(document.get("variables")))
     used: set[str] = set()
+    for path, name in _variable_uses(document):
+        used.add(name)
+        if path[0] == "variables":
+            text = f"a default cannot use a variable: ${{{name}}}"
+            yield path, Finding(Level.ERROR, "preset.variable-undefined", text)
+        elif name not in defined:
+            own = f"add a table [variables.{name}] with a description"
+            fix = _did_you_mean(name, defined) or own
+            text = f"uses ${{{name}}}, which is not defined under variables"
+            yield path, Finding(Level.ERROR, "preset.variable-undefined", text, fix=fix)
+    for name in defined:
+        if name not in used:
+            text = "no value of the preset uses this variable"
+            yield ("variables", name), Finding(Level.WARN, "preset.variable-unused", text)
+
+
+def _variable_uses(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, str]]:
+    """Yield (path, name of the variable) for each ${name} in the values of a preset."""
     # never applied, but may name variables
     shown = [(("host_settings",), document.get("host_settings", []))]
     for part_path, part in [*launch_parts(document), *shown]:
         for path, value in walk_values(part, part_path):
-            for name in variables_used_in(value) if isinstance(value, str) else ():
-                used.add(name)
-                if path[0] == "variables":
-                    text = f"a default cannot use a variable: ${{{name}}}"
-                    yield path, Finding(Level.ERROR, "preset.variable-undefined", text)
-                elif name not in defined:
-                    fix = _did_you_mean(name, defined) or (
-                        f"add a table [variables.{name}] with a description"
-                    )
-                    text = f"uses ${{{name}}}, which is not defined under variables"
-                    yield path, Finding(Level.ERROR, "preset.variable-undefined", text, fix=fix)
-    for name in defined:
-        if name not in used:
-            yield (
-                ("variables", name),
-                Finding(
-                    Level.WARN,
-                    "preset.variable-unused",
-                    "no value of the preset uses this variable",
-                ),
-            )
+            if isinstance(value, str):
+                for name in variables_used_in(value):
+                    yield path, name
 
 
 def _memory_lock_findings(preset: Preset | None) -> Iterator[tuple[FieldPath, Finding]]:
     """Yield a finding for each lock of the memory clock of a GPU on which such a lock is known to
     cost throughput."""
-    found = (
-        memory_locks.memory_lock_warning(preset.hardware.gpu_names) if preset is not None else None
-    )
-    if preset is None or found is None:
+    if preset is None:
+        return
+    found = memory_locks.memory_lock_warning(preset.hardware.gpu_names)
+    if found is None:
         return
     for index, entry in enumerate(preset.gpu_settings):
         if MEMORY_CLOCKS.key in entry.settings:
@@ -317,9 +317,8 @@ def _memory_lock_findings(preset: Preset | None) -> Iterator[tuple[FieldPath, Fi
 def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
     """Yield a finding for an unknown launcher (the program that runs the server, such as systemd),
     and for each run option that is invalid for the launcher."""
-    table = document.get("launch")
-    launch: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
-    word, options = launch.get("run_as", PROCESS), launch.get("run_options")
+    launch = as_table(document.get("launch"))
+    word, options = launch.get("run_as", PROCESS), as_table(launch.get("run_options"))
     if not isinstance(word, str):
         return  # a finding of the schema
     if word not in OPTIONS:
@@ -329,15 +328,9 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
             Finding(Level.ERROR, "preset.run-as", text, fix=_did_you_mean(word, OPTIONS)),
         )
         return
-    for name, value in options.items() if isinstance(options, Mapping) else ():
-        texts = value if isinstance(value, list) else [value]
+    for name, value in options.items():
         try:
-            option = option_of(word, name)
-            for text in texts:
-                if isinstance(text, str) and not variables_used_in(text):
-                    option.parse(text)
-            if len(texts) > 1 and not option.repeatable:
-                raise InputError(f"the run option {name} can have only one value")
+            _check_run_option(option_of(word, name), value)
         except InputError as error:
             yield (
                 ("launch", "run_options", name),
@@ -345,35 +338,34 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
             )
 
 
+def _check_run_option(option: RunOption, value: Any) -> None:
+    """Raise InputError if `value` cannot be the value, or the list of values, of a run option."""
+    texts = value if isinstance(value, list) else [value]
+    for text in texts:
+        if isinstance(text, str) and not variables_used_in(text):
+            option.parse(text)
+    if len(texts) > 1 and not option.repeatable:
+        raise InputError(f"the run option {option.name} can have only one value")
+
+
 def _identity_findings(
     document: Mapping[str, Any], file: str | None
 ) -> Iterator[tuple[FieldPath, Finding]]:
     own_id, baseline = document.get("id"), document.get("baseline")
     known = preset_documents.source_document_names()
-    listed = document.get("documents")
-    for index, name in enumerate(listed if isinstance(listed, list) else ()):
+    for index, name in enumerate(as_list(document.get("documents"))):
         if isinstance(name, str) and name not in known:
-            text = f'there is no write-up "{_escape_and_shorten(name)}"; Workbench has {", ".join(known)}'
-            fix = _did_you_mean(name, known) or (
-                "name the source under provenance, and its claims in [[claims]]"
-            )
-            yield (
-                ("documents", index),
-                Finding(Level.ERROR, "preset.unknown-document", text, fix=fix),
-            )
-    if isinstance(own_id, str) and own_id == baseline:
-        yield (
-            ("baseline",),
-            Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline"),
-        )
-    if file and isinstance(own_id, str) and Path(file).stem != own_id:
-        text = f'the id differs from the file name "{_escape_and_shorten(Path(file).name)}"'
-        yield (
-            ("id",),
-            Finding(
-                Level.WARN,
-                "preset.file-name",
-                text,
-                fix=f'rename the file to "{_escape_and_shorten(own_id)}.toml"',
-            ),
-        )
+            text = f'there is no write-up "{escape_and_shorten(name)}"; Workbench has {", ".join(known)}'
+            own = "name the source under provenance, and its claims in [[claims]]"
+            fix = _did_you_mean(name, known) or own
+            found = Finding(Level.ERROR, "preset.unknown-document", text, fix=fix)
+            yield ("documents", index), found
+    if not isinstance(own_id, str):
+        return
+    if own_id == baseline:
+        text = "a preset cannot be its own baseline"
+        yield ("baseline",), Finding(Level.ERROR, "preset.baseline", text)
+    if file and Path(file).stem != own_id:
+        text = f'the id differs from the file name "{escape_and_shorten(Path(file).name)}"'
+        fix = f'rename the file to "{escape_and_shorten(own_id)}.toml"'
+        yield ("id",), Finding(Level.WARN, "preset.file-name", text, fix=fix)

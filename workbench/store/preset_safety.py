@@ -7,6 +7,7 @@ author of the preset probably intended.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from workbench.engines.preset_trust import (
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
 from workbench.model.secrets import is_secret_name
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.store.toml_lines import FieldPath
 
 _VARIABLE_NAME = re.compile(r"\$\{([a-z][a-z0-9_]{0,31})\}")
@@ -49,7 +51,9 @@ _SHELLS = _words_in(
     "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl "
     "tee"
 )
+_EVALUATES = frozenset(("-c", "-e", "--eval", "-"))  # what follows is code
 LOOK = "check it: the first start needs --trust"
+_SHOWN = 60  # characters of a text in a message
 _FLAG_NAME = re.compile(r"^[A-Za-z0-9][\w.+-]*$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
@@ -70,22 +74,19 @@ def walk_values(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, A
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
     """Yield (path, value) for the parts of a preset document that reach a command line or an
     environment variable. A value can be a whole table, such as that of the flags."""
-    for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
-        table = document.get(section)
+    tables: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
+        (("engine",), document.get("engine"), ("executable", "workdir")),
+        (("model",), document.get("model"), ("id",)),
+        (("launch",), document.get("launch"), ("run_options",)),
+        ((), document, ("flags", "env")),
+    ]
+    for index, node in enumerate(as_list(document.get("nodes"))):
+        tables.append((("nodes", index), node, ("flags", "env")))
+    for name, variable in as_table(document.get("variables")).items():
+        tables.append((("variables", name), variable, ("default",)))
+    for path, table, keys in tables:
         if isinstance(table, Mapping):
-            yield from (((section, k), table[k]) for k in keys if k in table)
-    launch = document.get("launch")
-    if isinstance(launch, Mapping) and "run_options" in launch:
-        yield ("launch", "run_options"), launch["run_options"]
-    yield from (((k,), document[k]) for k in ("flags", "env") if k in document)
-    nodes = document.get("nodes")
-    for index, node in enumerate(nodes if isinstance(nodes, list) else ()):
-        if isinstance(node, Mapping):
-            yield from ((("nodes", index, k), node[k]) for k in ("flags", "env") if k in node)
-    variables = document.get("variables")
-    for name, variable in variables.items() if isinstance(variables, Mapping) else ():
-        if isinstance(variable, Mapping) and "default" in variable:
-            yield ("variables", name, "default"), variable["default"]
+            yield from (((*path, key), table[key]) for key in keys if key in table)
 
 
 def variables_used_in(text: str) -> list[str]:
@@ -102,65 +103,51 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
             yield path, _error_finding("preset.control-character", text)
     for path, part in launch_parts(document):
         for inner, value in walk_values(part, path):
-            if isinstance(value, str):
-                yield from ((inner, f) for f in _value_findings(value))
-            elif not isinstance(value, bool | int | float):
-                yield (
-                    inner,
-                    _error_finding(
-                        "preset.wrong-type",
-                        f"a launch value cannot be a date: {value}",
-                        "put quotes around the value",
-                    ),
-                )
-            elif value != value or value in (float("inf"), float("-inf")):
-                yield (
-                    inner,
-                    _error_finding("preset.wrong-value", f"{value} is not a usable number", None),
-                )
-        if path[-1] == "flags":
-            yield from _flag_names(engine, part, path)
-        elif path[-1] == "env":
-            yield from _env_names(engine, part, path)
-        elif path[-1] == "run_options" and isinstance(part, Mapping):
-            yield from (
-                (path, found.finding_with_fix(LOOK))
-                for found in foreign_run_options(_run_as(document), part)
-            )
-        elif path[-1] == "executable" and isinstance(part, list):
-            yield from (
-                (path, f)
-                for f in _executable_findings(engine, [a for a in part if isinstance(a, str)])
-            )
-        elif path[-1] == "workdir" and isinstance(part, str):
-            yield from (
-                (path, found.finding_with_fix(LOOK)) for found in foreign_workdir(engine, part)
-            )
-        if path[-1] == "workdir" and isinstance(part, str) and ".." in part.split("/"):
-            yield (
-                path,
-                _error_finding(
-                    "preset.path-traversal", f"{part!r} leaves its directory with ..", None
-                ),
-            )
+            yield from ((inner, found) for found in _value_findings(value))
+        match path[-1], part:
+            case "flags", Mapping():
+                yield from _flag_names(engine, part, path)
+            case "env", Mapping():
+                yield from _env_names(engine, part, path)
+            case "run_options", Mapping():
+                for foreign in foreign_run_options(_launcher_of_document(document), part):
+                    yield path, foreign.finding_with_fix(LOOK)
+            case "executable", list():
+                argv = [word for word in part if isinstance(word, str)]
+                yield from ((path, found) for found in _executable_findings(engine, argv))
+            case "workdir", str():
+                yield from ((path, found) for found in _workdir_findings(engine, part))
 
 
 def _engine_of_document(document: Mapping[str, Any]) -> str:
-    table = document.get("engine")
-    name = table.get("name") if isinstance(table, Mapping) else None
-    return (
-        name
-        if isinstance(name, str) and name in registry.engine_names()
-        else registry.engine_names()[0]
-    )
+    name = as_table(document.get("engine")).get("name")
+    known = registry.engine_names()
+    return name if name in known else known[0]
 
 
-def _run_as(document: Mapping[str, Any]) -> str:
-    launch = document.get("launch")
-    return str(launch.get("run_as", PROCESS)) if isinstance(launch, Mapping) else PROCESS
+def _launcher_of_document(document: Mapping[str, Any]) -> str:
+    return str(as_table(document.get("launch")).get("run_as", PROCESS))
 
 
-def _value_findings(value: str) -> Iterator[Finding]:
+def _value_findings(value: Any) -> Iterator[Finding]:
+    if isinstance(value, str):
+        yield from _text_findings(value)
+    elif not isinstance(value, bool | int | float):
+        text = f"a launch value cannot be a date: {value}"
+        yield _error_finding("preset.wrong-type", text, "put quotes around the value")
+    elif not abs(value) < math.inf:  # as for NaN
+        yield _error_finding("preset.wrong-value", f"{value} is not a usable number")
+
+
+def _workdir_findings(engine: str, workdir: str) -> Iterator[Finding]:
+    for found in foreign_workdir(engine, workdir):
+        yield found.finding_with_fix(LOOK)
+    if ".." in workdir.split("/"):
+        text = f"{workdir!r} leaves its directory with .."
+        yield _error_finding("preset.path-traversal", text)
+
+
+def _text_findings(value: str) -> Iterator[Finding]:
     bare = _VARIABLE_NAME.sub("", value)
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
         yield _error_finding(
@@ -199,48 +186,41 @@ def _value_findings(value: str) -> Iterator[Finding]:
         )
 
 
-def _flag_names(engine: str, flags: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
-    for name, value in flags.items() if isinstance(flags, Mapping) else ():
+def _flag_names(
+    engine: str, flags: Mapping[str, Any], path: FieldPath
+) -> Iterator[tuple[FieldPath, Finding]]:
+    for name, value in flags.items():
         at = (*path, name)
         if name.startswith("-"):
             text = f"flag names are written without dashes: {_shorten(name)}"
             yield at, _error_finding("preset.flag-name", text, f'write "{name.lstrip("-")}"')
         elif not _FLAG_NAME.match(name):
-            yield at, _error_finding("preset.flag-name", f"not a flag name: {_shorten(name)}", None)
-        yield from (
-            (at, part.finding_with_fix(LOOK)) for part in foreign_flags(engine, {name: value})
-        )
-        if (
-            is_secret_name(name)
-            and isinstance(value, str)
-            and value
-            and not _VARIABLE_NAME.fullmatch(value)
-        ):
+            yield at, _error_finding("preset.flag-name", f"not a flag name: {_shorten(name)}")
+        for part in foreign_flags(engine, {name: value}):
+            yield at, part.finding_with_fix(LOOK)
+        if is_secret_name(name) and _is_plain_text(value):
             yield at, _secret_finding(name)
 
 
-def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
-    for name, value in env.items() if isinstance(env, Mapping) else ():
+def _env_names(
+    engine: str, env: Mapping[str, Any], path: FieldPath
+) -> Iterator[tuple[FieldPath, Finding]]:
+    for name, value in env.items():
         at = (*path, name)
         if not _ENV_NAME.match(name):
-            yield (
-                at,
-                _error_finding(
-                    "preset.env-name",
-                    f"not the name of an environment variable: {_shorten(name)}",
-                    None,
-                ),
-            )
-        yield from (
-            (at, part.finding_with_fix(LOOK)) for part in foreign_env(engine, {name: value})
-        )
-        if (
-            is_secret_name(name)
-            and isinstance(value, str)
-            and value
-            and not _VARIABLE_NAME.fullmatch(value)
-        ):
+            text = f"not the name of an environment variable: {_shorten(name)}"
+            yield at, _error_finding("preset.env-name", text)
+        for part in foreign_env(engine, {name: value}):
+            yield at, part.finding_with_fix(LOOK)
+        if is_secret_name(name) and _is_plain_text(value):
             yield at, _secret_finding(name)
+
+
+def _is_plain_text(value: Any) -> bool:
+    """Return whether the value is a text, and not only the name of a variable."""
+    if not isinstance(value, str) or not value:
+        return False
+    return not _VARIABLE_NAME.fullmatch(value)
 
 
 def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
@@ -255,15 +235,12 @@ def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
             f"{_shorten(' '.join(argv))}"
         )
         yield _error_finding("preset.suspicious-executable", text, "name the engine's program")
-    elif any(a in ("-c", "-e", "--eval", "-") for a in argv[1:]):
+    elif not _EVALUATES.isdisjoint(argv[1:]):
         text = f"code on the command line: {_shorten(' '.join(argv))}"
         yield _error_finding("preset.suspicious-executable", text, "name the engine's program")
     elif any(".." in a.split("/") for a in argv):
-        yield _error_finding(
-            "preset.path-traversal",
-            f"{_shorten(' '.join(argv))} leaves its directory with ..",
-            None,
-        )
+        text = f"{_shorten(' '.join(argv))} leaves its directory with .."
+        yield _error_finding("preset.path-traversal", text)
     else:
         yield from (part.finding_with_fix(LOOK) for part in foreign_executable(engine, argv))
 
@@ -285,5 +262,10 @@ def _error_finding(code: str, text: str, fix: str | None = None) -> Finding:
 
 
 def _shorten(text: str) -> str:
-    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
-    return f'"{shown}…"' if len(text) > 60 else f'"{shown}"'
+    ellipsis = "…" if len(text) > _SHOWN else ""
+    return f'"{escape_and_shorten(text)}{ellipsis}"'
+
+
+def escape_and_shorten(text: str) -> str:
+    """Return the beginning of a text for a message, with its unprintable characters escaped."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:_SHOWN])

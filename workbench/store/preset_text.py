@@ -6,10 +6,12 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.plan import PARALLEL_SIZES
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import label_of, value_text_of
 
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
     )
 
 Sign = Literal["", "good", "warn", "unproven", "bad"]
-_PARALLEL = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+
+_GPU_SETTINGS_TITLE = (
+    "GPU settings (applied by `presets apply` and by A on the screen, not by loading the preset)"
+)
 # of a verdict
 _SIGNS: Mapping[str, Sign] = {
     "true": "good",
@@ -54,53 +59,37 @@ class Section:
 def preset_sections(preset: Preset) -> list[Section]:
     """Return all contents of a preset except its id, title and summary, as titled sections of
     lines. Sections without lines are left out."""
-    nodes = (
-        (
-            f"Settings of node {node.rank}: {node.name}",
-            _plain_lines(map(preset.fill_in_defaults, _setting_texts(node.flags, node.env))),
-        )
-        for node in preset.nodes
-    )
-    sections = (
-        ("", _fact_lines(preset)),
-        (
-            "Settings",
-            _plain_lines(map(preset.fill_in_defaults, _setting_texts(preset.flags, preset.env))),
-        ),
-        *nodes,
-        (
-            "Variables",
-            _plain_lines(
-                _variable_text(name, variable) for name, variable in preset.variables.items()
-            ),
-        ),
-        (
-            "GPU settings (applied by `presets apply` and by A on the screen, not by loading the "
-            "preset)",
-            _plain_lines(map(_gpu_settings_text, preset.gpu_settings)),
-        ),
-        (
-            "Host settings (Workbench never applies them)",
-            _plain_lines(
-                preset.fill_in_defaults(_host_setting_text(entry)) for entry in preset.host_settings
-            ),
-        ),
-        ("Reference results", _plain_lines(map(_reference_text, preset.references))),
-        ("Caveats", [Line(caveat, sign="warn") for caveat in preset.caveats]),
+    fill_in = preset.fill_in_defaults
+    sections = [
+        Section("", tuple(_fact_lines(preset))),
+        _plain_section("Settings", map(fill_in, _setting_texts(preset.flags, preset.env))),
+    ]
+    for node in preset.nodes:
+        settings = map(fill_in, _setting_texts(node.flags, node.env))
+        sections.append(_plain_section(f"Settings of node {node.rank}: {node.name}", settings))
+    host_settings = map(fill_in, map(_host_setting_text, preset.host_settings))
+    sections += [
+        _plain_section("Variables", starmap(_variable_text, preset.variables.items())),
+        _plain_section(_GPU_SETTINGS_TITLE, map(_gpu_settings_text, preset.gpu_settings)),
+        _plain_section("Host settings (Workbench never applies them)", host_settings),
+        _plain_section("Reference results", map(_reference_text, preset.references)),
+        Section("Caveats", tuple(Line(caveat, sign="warn") for caveat in preset.caveats)),
         *_claims_by_document(preset),
-    )
-    made = (Section(title, tuple(lines)) for title, lines in sections)
-    return [section for section in made if section.lines]
+    ]
+    return [section for section in sections if section.lines]
 
 
-def _claims_by_document(preset: Preset) -> Iterator[tuple[str, list[Line]]]:
+def _plain_section(title: str, texts: Iterable[str]) -> Section:
+    return Section(title, tuple(map(Line, texts)))
+
+
+def _claims_by_document(preset: Preset) -> Iterator[Section]:
     found: dict[str, list[Line]] = {}
     for claim in preset.claims:
-        found.setdefault(claim.document or preset.provenance.document, []).append(
-            _claim_line(claim)
-        )
+        document = claim.document or preset.provenance.document
+        found.setdefault(document, []).append(_claim_line(claim))
     for document, lines in found.items():
-        yield f"Claims of {document}", lines
+        yield Section(f"Claims of {document}", tuple(lines))
 
 
 def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
@@ -113,25 +102,30 @@ def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[s
         lines = _setting_texts({name: value}, {})
         texts = [f"preset: {preset.fill_in_defaults(line)}" for line in lines]
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
-    spellings += [name, name.replace("-", "_")] if "-" in name or "_" in name else []
+    if not {"-", "_"}.isdisjoint(name):
+        spellings += [name, name.replace("-", "_")]
     mentions = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, spellings))})(?![\w-])")
     texts += [f"caveat: {caveat}" for caveat in preset.caveats if mentions.search(caveat)]
-    return texts + [
-        f"document: {_claim_line(claim).text}"
-        for claim in preset.claims
-        if mentions.search(f"{claim.text} {claim.correct}")
-    ]
+    for claim in preset.claims:
+        if mentions.search(f"{claim.text} {claim.correct}"):
+            texts.append(f"document: {_claim_line(claim).text}")
+    return texts
 
 
 def _fact_lines(preset: Preset) -> list[Line]:
     engine, source = preset.engine, preset.provenance
+    open_files = f"at least {engine.open_files:,} open" if engine.open_files else ""
+    endpoint = ""
+    if preset.endpoint:
+        endpoint = f"{preset.endpoint.name} in {preset.endpoint.file}"
+    status = ", ".join(filter(None, (source.status, source.date)))
     facts = (
         ("engine", f"{engine.name} {engine.versions or ''}"),
         ("program", shlex.join(map(preset.fill_in_defaults, engine.executable or ()))),
         ("directory", preset.fill_in_defaults(engine.workdir or "")),
         ("image", engine.image or ""),
         ("runs as", _run_as(preset)),
-        ("files", f"at least {engine.open_files:,} open" if engine.open_files else ""),
+        ("files", open_files),
         ("model", f"{preset.fill_in_defaults(preset.model.id)} {preset.model.quantization or ''}"),
         ("weights", _weights_text(preset)),
         ("limit", _speed_limit_text(preset)),
@@ -139,16 +133,9 @@ def _fact_lines(preset: Preset) -> list[Line]:
         ("platform", preset.hardware.platform or "any"),
         ("baseline", preset.baseline or "none"),
         ("benchmark", _benchmark_text(preset)),
-        (
-            "endpoint",
-            f"{preset.endpoint.name} in {preset.endpoint.file}" if preset.endpoint else "",
-        ),
+        ("endpoint", endpoint),
         ("warm-up", _warm_up_text(preset)),
-        (
-            "source",
-            f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) "
-            f"{source.note or ''}",
-        ),
+        ("source", f"{source.document} ({status}) {source.note or ''}"),
     )
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
 
@@ -160,8 +147,8 @@ def _run_as(preset: Preset) -> str:
         return ""
     words = [preset.launch.run_as]
     for name, value in preset.launch.run_options.items():
-        values = (value,) if isinstance(value, str) else value
-        words += (f"{name}={each}" for each in values)
+        values = [value] if isinstance(value, str) else value
+        words += [f"{name}={each}" for each in values]
     return " ".join(words)
 
 
@@ -173,13 +160,12 @@ def _weights_text(preset: Preset) -> str:
         (model.bytes_per_token_gb, "{:g} GB read per token"),
         (model.weight_gb, "{:g} GB in memory"),
         (model.layers, "{} layers"),
-        (
-            model.kv_bytes_per_token and model.kv_bytes_per_token / 1024,
-            "{:g} KiB of KV cache per token",
-        ),
+        ((model.kv_bytes_per_token or 0) / 1024, "{:g} KiB of KV cache per token"),
     )
     named = ", ".join(text.format(size) for size, text in sizes if size)
-    return _with_reason(named, model.source) if named else ""
+    if not named:
+        return ""
+    return _with_reason(named, model.source)
 
 
 def _speed_limit_text(preset: Preset) -> str:
@@ -189,13 +175,10 @@ def _speed_limit_text(preset: Preset) -> str:
     from workbench.engines.roofline import speed_limits
 
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
-    plan = plan_from_preset(
-        preset, {n: v.default or v.example or "" for n, v in preset.variables.items()}
-    )
-    sizes = {
-        short: plan.parallel_size(f"{name}-parallel-size") for short, name in _PARALLEL.items()
-    }
-    limit = speed_limits(plan.model_facts, names, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
+    values = {name: v.default or v.example or "" for name, v in preset.variables.items()}
+    plan = plan_from_preset(preset, values)
+    tp, pp, dp = map(plan.parallel_size, PARALLEL_SIZES)
+    limit = speed_limits(plan.model_facts, names, tp=tp, pp=pp, dp=dp)
     if not names or limit.tok_s_per_stream is None:
         return ""
     text = (
@@ -210,19 +193,22 @@ def _speed_limit_text(preset: Preset) -> str:
 def _hardware_text(preset: Preset) -> str:
     hardware = preset.hardware
     names = " or ".join(hardware.gpu_names) or "any NVIDIA GPU"
-    each = " each" if hardware.count > 1 else ""
-    memory = f"{hardware.memory_gib:g} GiB{each}" if hardware.memory_gib else ""
-    shared = "memory shared with the CPU" if hardware.unified_memory else ""
-    return ", ".join(
-        filter(None, (f"{hardware.count} x {names}", memory, shared, hardware.interconnect))
-    )
+    parts = [f"{hardware.count} x {names}"]
+    if hardware.memory_gib:
+        each = " each" if hardware.count > 1 else ""
+        parts.append(f"{hardware.memory_gib:g} GiB{each}")
+    if hardware.unified_memory:
+        parts.append("memory shared with the CPU")
+    if hardware.interconnect:
+        parts.append(hardware.interconnect)
+    return ", ".join(parts)
 
 
 def _benchmark_text(preset: Preset) -> str:
     bench = preset.benchmark
     streams = ", ".join(map(str, bench.concurrency))
-    embeds = bench.endpoint == "embeddings"
-    sizes = f"{bench.input_tokens} tokens in, {'embeddings' if embeds else bench.max_tokens} out"
+    output = "embeddings" if bench.endpoint == "embeddings" else bench.max_tokens
+    sizes = f"{bench.input_tokens} tokens in, {output} out"
     return f"{bench.profile}, {count_of(bench.requests, 'request')}, {sizes}, concurrency {streams}"
 
 
@@ -235,17 +221,14 @@ def _warm_up_text(preset: Preset) -> str:
     return f"{count_of(warm.requests, 'request')}, {low} to {high} tokens in, {warm.max_tokens} out"
 
 
-def _plain_lines(texts: Iterable[str]) -> list[Line]:
-    return [Line(text) for text in texts]
-
-
 def _setting_texts(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]:
     for name, value in flags.items():
         if value is True:
             yield f"--{name}"
-            continue
-        text = value if isinstance(value, str) else json.dumps(value)
-        yield f"--{name} {text}"
+        elif isinstance(value, str):
+            yield f"--{name} {value}"
+        else:
+            yield f"--{name} {json.dumps(value)}"
     for name, value in env.items():
         yield f"{name}={value}"
 
@@ -254,7 +237,9 @@ def _variable_text(name: str, variable: Variable) -> str:
     text = f"{name}: {variable.description}"
     if variable.default is not None:
         return f"{text} (default {variable.default})"
-    return f"{text} (e.g. {variable.example})" if variable.example else text
+    if variable.example:
+        return f"{text} (e.g. {variable.example})"
+    return text
 
 
 def _gpu_settings_text(entry: GpuSettingsEntry) -> str:
@@ -273,9 +258,12 @@ def _with_reason(text: str, reason: str | None) -> str:
 
 
 def _claim_line(claim: DocumentClaim) -> Line:
-    lines = f"; lines {claim.lines}" if claim.lines else ""
-    impact = f"; {claim.impact} impact" if claim.impact else ""
-    text = f"{claim.verdict}: {claim.text} -> {claim.correct} ({claim.basis}{lines}{impact})"
+    basis = claim.basis
+    if claim.lines:
+        basis += f"; lines {claim.lines}"
+    if claim.impact:
+        basis += f"; {claim.impact} impact"
+    text = f"{claim.verdict}: {claim.text} -> {claim.correct} ({basis})"
     return Line(text, sign=_SIGNS[claim.verdict])
 
 

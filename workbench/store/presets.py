@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.errors import PresetError
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_text import as_table
 from workbench.store import paths, preset_documents, preset_list_cache
 from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.preset_list_cache import Stamp
@@ -56,7 +57,8 @@ class ListedPreset:
     error: Finding | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "error": self.error.as_json() if self.error else None}
+        error = self.error and self.error.as_json()
+        return {**asdict(self), "error": error}
 
 
 class PresetLibrary:
@@ -64,12 +66,13 @@ class PresetLibrary:
     which presets are saved."""
 
     def __init__(self, dirs: Sequence[Path] | None = None) -> None:
-        default = (paths.own_presets_dir(), paths.shipped_presets_dir())
-        self.dirs: tuple[Path, ...] = tuple(dirs) if dirs is not None else default
+        if dirs is None:
+            dirs = (paths.own_presets_dir(), paths.shipped_presets_dir())
+        self.dirs: tuple[Path, ...] = tuple(dirs)
         self._entries: dict[Path, tuple[Stamp, ListedPreset]] = {}
         self._checked: dict[Path, tuple[Stamp, Checked]] = {}
         self._given: dict[str, Path] = {}  # files outside the library, by the id of their preset
-        self._kept = False  # whether the list on disk was read
+        self._has_read_cache = False  # the list on disk
 
     @property
     def own_dir(self) -> Path:
@@ -87,12 +90,10 @@ class PresetLibrary:
             elif first is None:
                 good[entry.id] = entry
             elif Path(first.path).parent == path.parent:
-                text = (
-                    f'id: {Path(first.path).name} in the same directory has the id "{entry.id}" too'
-                )
-                finding = Finding(
-                    Level.ERROR, "preset.duplicate-id", text, file=str(path), field="id"
-                )
+                other = Path(first.path).name
+                text = f'id: {other} in the same directory has the id "{entry.id}" too'
+                code = "preset.duplicate-id"
+                finding = Finding(Level.ERROR, code, text, file=str(path), field="id")
                 broken.append(replace(entry, error=finding))
             elif first.hides is None:
                 good[entry.id] = replace(first, hides=entry.path)
@@ -112,37 +113,23 @@ class PresetLibrary:
                     Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id")
                 )
             if entry.baseline and entry.baseline not in ids:
-                close = _close_names(entry.baseline, ids)
-                fix = f'did you mean "{close[0]}"?' if close else None
-                text = f'baseline: there is no preset "{entry.baseline}"'
-                found.append(
-                    Finding(
-                        Level.WARN,
-                        "preset.baseline",
-                        text,
-                        file=entry.path,
-                        field="baseline",
-                        fix=fix,
-                    )
-                )
+                found.append(_missing_baseline(entry.baseline, ids, entry.path))
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
         """Return the path of the file with this preset, also of one that was given by its path. An
         invalid file has its file name without suffix as its id. Raises PresetError if there is no
         such preset."""
-        entries = self.list()
-        found = [e for e in entries if e.id == preset_id]
-        if found:
-            return Path(found[0].path)
+        ids = []
+        for entry in self.list():
+            if entry.id == preset_id:
+                return Path(entry.path)
+            ids.append(entry.id)
         if preset_id in self._given:
             return self._given[preset_id]
-        close = _close_names(preset_id, [e.id for e in entries])
-        hint = (
-            f"did you mean {', '.join(close)}?"
-            if close
-            else ("list the presets with `workbench presets list`")
-        )
+        hint = "list the presets with `workbench presets list`"
+        if close := _close_names(preset_id, ids):
+            hint = f"did you mean {', '.join(close)}?"
         raise PresetError(f'there is no preset "{preset_id}"', next_step=hint)
 
     def get(self, preset_id: str) -> Preset:
@@ -164,7 +151,9 @@ class PresetLibrary:
     def given_path(self, preset_id: str) -> Path | None:
         """Return the file outside the library for which this id stands; None if there is none."""
         path = self._given.get(preset_id)
-        return path if path is not None and self.path(preset_id) == path else None
+        if path is None or self.path(preset_id) != path:
+            return None
+        return path
 
     def load(self, path: Path) -> Preset:
         """Return the preset in the file `path` after checking the file, with the claims of its
@@ -175,13 +164,11 @@ class PresetLibrary:
             return preset_documents.with_claims(checked.preset)
         errors = [f for f in checked.findings if f.level is Level.ERROR]
         first = errors[0]
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise PresetError(
-            f"{first.file_and_line or path}: {first.text}{more}",
-            next_step=first.fix
-            or f"correct the file, then check it with `workbench presets check {path}`",
-            findings=checked.findings,
-        )
+        text = f"{first.file_and_line or path}: {first.text}"
+        if len(errors) > 1:
+            text += f" (and {len(errors) - 1} more)"
+        step = f"correct the file, then check it with `workbench presets check {path}`"
+        raise PresetError(text, next_step=first.fix or step, findings=checked.findings)
 
     def check(self, path: Path) -> tuple[Finding, ...]:
         """Return all findings about the preset file at `path`."""
@@ -193,19 +180,17 @@ class PresetLibrary:
         from workbench.store.preset_check import check_file
 
         stamp = _file_stamp(path)
+        if stamp is None:
+            return check_file(path)
         known = self._checked.get(path)
-        if known is None or stamp is None or known[0] != stamp:
-            checked = check_file(path)
-            if stamp is None:
-                return checked
-            known = self._checked[path] = (stamp, checked)
+        if known is None or known[0] != stamp:
+            known = self._checked[path] = (stamp, check_file(path))
         return known[1]
 
     def document(self, preset_id: str) -> dict[str, Any]:
         """Return the parsed TOML of the file with this preset, without the checks of `get`. Raises
         PresetError if there is no such file, or it is no TOML."""
-        text = read_text(self.path(preset_id))
-        document = parse_preset_text(text) if isinstance(text, str) else text
+        document = _read_document(self.path(preset_id))
         if isinstance(document, Finding):
             raise PresetError(document.text, findings=(document,))
         return document
@@ -221,45 +206,47 @@ class PresetLibrary:
 
     def _files(self) -> Sequence[Path]:
         found: list[Path] = []
-        for directory in self.dirs:
-            if directory.is_dir():
-                found.extend(
-                    sorted(
-                        p for p in directory.iterdir() if p.suffix == ".toml" and p.name[0] != "."
-                    )
-                )
+        for directory in filter(Path.is_dir, self.dirs):
+            files = (p for p in directory.iterdir() if p.suffix == ".toml")
+            found += sorted(p for p in files if not p.name.startswith("."))
         return found
 
     def _read_entries(self) -> dict[Path, ListedPreset]:
         """Return the list entry of each preset file by its path. Only files that changed since they
         were last listed are read again."""
         files = self._files()
-        many = len(files) >= _MANY
-        if many and not self._kept:
-            self._kept = True
-            for name, (stamp, fields) in preset_list_cache.read_cache(
-                paths.preset_list_file()
-            ).items():
-                path = Path(name)
-                with suppress(TypeError):  # fields that no entry has
-                    self._entries[path] = stamp, ListedPreset(**{**fields, **self._place(path)})
-        before = {path: self._entries.get(path) for path in files}
+        if len(files) < _MANY:
+            return {path: self._entry(path) for path in files}
+        if not self._has_read_cache:
+            self._has_read_cache = True
+            self._read_cached_entries()
+        before = list(map(self._entries.get, files))
         found = {path: self._entry(path) for path in files}
-        now = {path: self._entries.get(path) for path in files}
-        if many and any(now[path] is not before[path] for path in files):
-            good = {
-                str(path): (e[0], _cached_fields(e[1]))
-                for path, e in now.items()
-                if e is not None and e[1].error is None
-            }
-            preset_list_cache.write_cache(paths.preset_list_file(), good)
+        now = list(map(self._entries.get, files))
+        if any(new is not old for new, old in zip(now, before, strict=True)):
+            self._write_cached_entries(files)
         return found
+
+    def _read_cached_entries(self) -> None:
+        cached = preset_list_cache.read_cache(paths.preset_list_file())
+        for name, (stamp, fields) in cached.items():
+            path = Path(name)
+            with suppress(TypeError):  # fields that no entry has
+                self._entries[path] = stamp, ListedPreset(**{**fields, **self._place(path)})
+
+    def _write_cached_entries(self, files: Sequence[Path]) -> None:
+        good = {}
+        for path in files:
+            stamp, entry = self._entries.get(path, (None, None))
+            if stamp is not None and entry is not None and entry.error is None:
+                good[str(path)] = (stamp, _cached_fields(entry))
+        preset_list_cache.write_cache(paths.preset_list_file(), good)
 
     def _entry(self, path: Path) -> ListedPreset:
         stamp = _file_stamp(path)
-        known = self._entries.get(path)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        known_stamp, known = self._entries.get(path, (None, None))
+        if known is not None and known_stamp == stamp:
+            return known
         entry = _read_entry(**self._place(path))
         if stamp is not None:
             self._entries[path] = (stamp, entry)
@@ -273,8 +260,26 @@ class PresetLibrary:
     def _place(self, path: Path) -> dict[str, str]:
         """Return the fields "path" and "origin" of a list entry, which follow from the path of the
         preset file."""
-        own = path.absolute().parent == self.own_dir.absolute()
-        return {"path": str(path), "origin": "own" if own else "shipped"}
+        is_own = path.absolute().parent == self.own_dir.absolute()
+        return {"path": str(path), "origin": "own" if is_own else "shipped"}
+
+
+def _missing_baseline(baseline: str, ids: Iterable[str], file: str) -> Finding:
+    """Return the finding about a preset in `file` whose baseline is not among the presets `ids`."""
+    close, fix = _close_names(baseline, ids), None
+    if close:
+        fix = f'did you mean "{close[0]}"?'
+    text = f'baseline: there is no preset "{baseline}"'
+    return Finding(Level.WARN, "preset.baseline", text, file=file, field="baseline", fix=fix)
+
+
+def _read_document(path: Path, file: str | None = None) -> dict[str, Any] | Finding:
+    """Return the TOML of a preset file; a finding if it cannot be read. `file` is its name in
+    messages."""
+    text = read_text(path)
+    if isinstance(text, Finding):
+        return text
+    return parse_preset_text(text, file)
 
 
 def _close_names(name: str, names: Iterable[str]) -> Sequence[str]:
@@ -300,8 +305,7 @@ def _file_stamp(path: Path) -> Stamp | None:
 
 
 def _read_entry(path: str, origin: str) -> ListedPreset:
-    text = read_text(Path(path))
-    document = parse_preset_text(text, path) if isinstance(text, str) else text
+    document = _read_document(Path(path), path)
     if isinstance(document, Finding):
         return ListedPreset(Path(path).stem, path, origin, error=document)
     for field in (("id",), ("title",), ("engine", "name")):
@@ -310,57 +314,60 @@ def _read_entry(path: str, origin: str) -> ListedPreset:
             text = f"{name}: missing; expected text"
             error = Finding(Level.ERROR, "preset.missing-field", text, file=path, field=name)
             return ListedPreset(Path(path).stem, path, origin, error=error)
-    gpu_names = tuple(
-        n
-        for n in _value_of_kind(document, list, "hardware", "gpu_names") or ()
-        if isinstance(n, str)
-    )
-    gpu_count = _value_of_kind(document, int, "hardware", "count") or 1
+    listed = _value_of_kind(document, list, "hardware", "gpu_names") or []
+    gpu_names = tuple(name for name in listed if isinstance(name, str))
+    gpu_count = _value_or(document, 1, "hardware", "count") or 1
+    platform = _value_of_kind(document, str, "hardware", "platform")
     return ListedPreset(
         id=document["id"],
         path=path,
         origin=origin,
         title=document["title"],
-        summary=_value_of_kind(document, str, "summary") or "",
+        summary=_value_or(document, "", "summary"),
         engine=document["engine"]["name"],
         model=_listed_model_name(document),
         quantization=_value_of_kind(document, str, "model", "quantization"),
-        hardware=hardware_line(
-            gpu_names, gpu_count, _value_of_kind(document, str, "hardware", "platform")
-        ),
+        hardware=hardware_line(gpu_names, gpu_count, platform),
         gpu_names=gpu_names,
         gpu_count=gpu_count,
-        nodes=len(_value_of_kind(document, list, "nodes") or ()) or 1,
-        status=_value_of_kind(document, str, "provenance", "status") or "",
-        document=_value_of_kind(document, str, "provenance", "document") or "",
+        nodes=max(1, len(_value_or(document, [], "nodes"))),
+        status=_value_or(document, "", "provenance", "status"),
+        document=_value_or(document, "", "provenance", "document"),
         baseline=_value_of_kind(document, str, "baseline"),
-        caveats=len(_value_of_kind(document, list, "caveats") or ()),
+        caveats=len(_value_or(document, [], "caveats")),
     )
 
 
 def _value_of_kind(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
     found: Any = document
     for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
+        found = as_table(found).get(key)
     return found if isinstance(found, kind) else None
+
+
+def _value_or(document: Mapping[str, Any], default: T, *path: str) -> T:
+    """Return the value of a field of the document; `default` if it is missing, or of another type."""
+    found = _value_of_kind(document, type(default), *path)
+    return default if found is None else found
 
 
 def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) -> str:
     """Return a short text about a preset's hardware, such as "2x GB10, dgx spark" or "4x any GPU"."""
-    name = gpu_names[0].removeprefix("NVIDIA ").removeprefix("GeForce ") if gpu_names else "any GPU"
-    line = f"{count}x {name}" if count > 1 else name
-    return f"{line}, {platform}" if platform else line
+    line = next(iter(gpu_names), "any GPU").removeprefix("NVIDIA ").removeprefix("GeForce ")
+    if count > 1:
+        line = f"{count}x {line}"
+    if platform:
+        line += f", {platform}"
+    return line
 
 
 def _listed_model_name(document: Mapping[str, Any]) -> str:
     """Return the model's name for a list. A variable in the name is replaced by its default, or by
     the last part of its example."""
 
-    def filled(match: re.Match[str]) -> str:
-        example = _value_of_kind(document, str, "variables", match[1], "example") or match[0]
-        return (
-            _value_of_kind(document, str, "variables", match[1], "default")
-            or example.rstrip("/").rsplit("/", 1)[-1]
-        )
+    def value_of_variable(match: re.Match[str]) -> str:
+        default = _value_or(document, "", "variables", match[1], "default")
+        example = _value_or(document, "", "variables", match[1], "example") or match[0]
+        return default or example.rstrip("/").rsplit("/", 1)[-1]
 
-    return re.sub(r"\$\{(\w+)\}", filled, _value_of_kind(document, str, "model", "id") or "")
+    return re.sub(r"\$\{(\w+)\}", value_of_variable, _value_or(document, "", "model", "id"))

@@ -28,6 +28,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -37,7 +38,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
 from workbench.model.untrusted_numbers import integer_or_none, number_for_field
 from workbench.model.untrusted_records import read_record
-from workbench.model.untrusted_text import NAME_CHARS, clean_text
+from workbench.model.untrusted_text import NAME_CHARS, as_list, as_table, clean_text
 
 if TYPE_CHECKING:
     from gzip import GzipFile
@@ -147,13 +148,8 @@ class CellWriter:
             sums = self._open.pop(cell)
             self._next_s = cell + self.step_s
             if sums:
-                yield self.line(
-                    cell,
-                    {
-                        key: round_for_graph(key[1], total / count)
-                        for key, (total, count) in sums.items()
-                    },
-                )
+                means = {key: total / count for key, (total, count) in sums.items()}
+                yield self.line(cell, _round_values(means))
 
     def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
         """Return the line of the cell (time span) that begins at `unix_s`, with the values that
@@ -166,9 +162,12 @@ class CellWriter:
         }
         shown.update({f"{gpu}.{name}": None for gpu, name in before if (gpu, name) not in values})
         self._written = values
-        return _json_line(
-            {"t": unix_s, **({"full": True} if full else {}), **({"v": shown} if shown else {})}
-        )
+        fields: dict[str, Any] = {"t": unix_s}
+        if full:
+            fields["full"] = True
+        if shown:
+            fields["v"] = shown
+        return _json_line(fields)
 
 
 def event_line(event: Event) -> str:
@@ -184,14 +183,11 @@ def event_line(event: Event) -> str:
 
 def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
     """Return the line that describes the host's GPUs, without fields that no graph needs."""
-    kept = [
-        asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={}))
-        for info in infos
-    ]
-    shown = [
-        {name: value for name, value in info.items() if value not in (None, [], (), {})}
-        for info in kept
-    ]
+    shown = []
+    for info in infos:
+        fields = asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={}))
+        known = {name: value for name, value in fields.items() if value not in (None, [], (), {})}
+        shown.append(known)
     return _json_line({"t": round(unix_s, 3), "infos": shown})
 
 
@@ -211,22 +207,20 @@ def history_lines(
     history is used."""
     count = math.ceil((last_s - first_s) / step_s) + 1
     writer = CellWriter(step_s)
-    keys = {key: None for history in histories for key in history}
     columns = {
-        key: [history.cells(key, last_s, step_s, count) for history in histories] for key in keys
+        key: [history.cells(key, last_s, step_s, count) for history in histories]
+        for key in dict.fromkeys(chain.from_iterable(histories))
     }
     begin_s = last_s // step_s * step_s - (count - 1) * step_s
     for index in range(count):
         cell = begin_s + index * step_s
-        found = {
-            key: next((c[index] for c in cells if c[index] is not None), None)
-            for key, cells in columns.items()
-        }
-        values = {key: value for key, value in found.items() if value is not None}
+        values = {}
+        for key, cells in columns.items():
+            value = next((c[index] for c in cells if c[index] is not None), None)
+            if value is not None:
+                values[key] = value
         if values:
-            yield writer.line(
-                cell, {key: round_for_graph(key[1], value) for key, value in values.items()}
-            )
+            yield writer.line(cell, _round_values(values))
 
 
 def time_of(line: str) -> float:
@@ -240,18 +234,16 @@ def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
     cannot be read."""
     try:
         # to open a pipe would wait for its writer
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise InputError(
-                f"{path} is not a file", next_step="give a recording that `workbench record` wrote"
-            )
+        if path.exists() and not path.is_file() and not path.is_dir():
+            step = "give a recording that `workbench record` wrote"
+            raise InputError(f"{path} is not a file", next_step=step)
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         lines = _lines_of(path, compressed=compressed)
         return header_of(next(lines, b""), path.name), recorded_items(lines)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {why}") from None
 
 
 def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
@@ -305,19 +297,21 @@ def recorded_items(lines: Iterable[str | bytes]) -> Iterator[Item]:
     billions of them."""
     useless = 0
     for item in _parse_items(lines):
-        useless = useless + 1 if item is None else 0
         if item is not None:
+            useless = 0
             yield item
-        elif useless >= _MOST_USELESS:
+            continue
+        useless += 1
+        if useless >= _MOST_USELESS:
             return
 
 
 def _parse_items(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
     values: dict[Key, float] | None = None
     for line in lines:
-        data = _parse_json_object(line)
-        at = _parse_time(data.get("t")) if data else None
-        if data is None or at is None:
+        data = _parse_json_object(line) or {}
+        at = _parse_time(data.get("t"))
+        if at is None:
             values = None
             yield None
         elif "event" in data:
@@ -328,25 +322,30 @@ def _parse_items(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
             yield Boot(at, clean_text(str(data["boot"]), NAME_CHARS))
         elif "end" in data:
             yield End(at)
-        elif data.get("full") is True or values is not None:
-            values = {} if data.get("full") is True else dict(values or {})
-            _apply_changes(values, data.get("v"))
-            yield Cell(int(at), values)
         else:
-            yield None
+            if data.get("full") is True:
+                values = {}
+            if values is None:
+                yield None
+                continue
+            values = _with_changes(values, as_table(data.get("v")))
+            yield Cell(int(at), values)
 
 
-def _apply_changes(values: dict[Key, float], changes: Any) -> None:
-    for name, value in changes.items() if isinstance(changes, dict) else ():
+def _with_changes(values: Mapping[Key, float], changes: Mapping[str, Any]) -> dict[Key, float]:
+    """Return the values of a cell, from those of the cell before it and from what has changed."""
+    changed = dict(values)
+    for name, value in changes.items():
         found = _NAME.fullmatch(name)
         if found is None:
             continue
         key = int(found[1]), found[2]
         number = number_for_field(found[2], value)
         if number is None:
-            values.pop(key, None)
-        elif key in values or len(values) < MOST_METRICS:
-            values[key] = float(number)
+            changed.pop(key, None)
+        elif key in changed or len(changed) < MOST_METRICS:
+            changed[key] = float(number)
+    return changed
 
 
 def _parse_event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
@@ -365,7 +364,7 @@ def _parse_event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
 
 def _parse_infos(listed: Any) -> tuple[GpuInfo, ...]:
     found = []
-    for one in listed[:MOST_GPUS] if isinstance(listed, list) else ():
+    for one in as_list(listed)[:MOST_GPUS]:
         with contextlib.suppress(ValueError):
             found.append(read_record(GpuInfo, one))
     return tuple(found)
@@ -400,6 +399,10 @@ def round_for_graph(name: str, value: float) -> float | int:
         decimals = 1
     short = round(value, decimals)
     return int(short) if short == int(short) else short
+
+
+def _round_values(values: Mapping[Key, float]) -> dict[Key, float | int]:
+    return {key: round_for_graph(key[1], value) for key, value in values.items()}
 
 
 def _json_line(data: Mapping[str, Any]) -> str:

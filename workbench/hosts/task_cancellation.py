@@ -1,4 +1,4 @@
-"""Reliable cancellation of asyncio tasks."""
+"""Reliable cancellation of asyncio tasks, and whether one still runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 AGAIN_S = 1.0  # between two cancellations of a task that has not ended
+
+
+def is_running(task: asyncio.Task[Any] | None) -> bool:
+    """Return whether a task was begun and has not ended. None stands for one never begun."""
+    return task is not None and not task.done()
 
 
 async def end_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:

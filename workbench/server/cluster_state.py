@@ -49,14 +49,25 @@ class RankState:
     unreachable: str | None = None
 
     @property
+    def state(self) -> ServerState | None:
+        return None if self.status is None else self.status.state
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the rank's run was not found on its host."""
+        return self.status is None
+
+    @property
     def is_unknown(self) -> bool:
         if self.status is None:
             return self.unreachable is not None
-        return self.status.state is ServerState.UNKNOWN
+        return self.state is ServerState.UNKNOWN
 
     @property
     def is_live(self) -> bool:
-        return self.status is not None and not self.is_unknown and self.status.alive
+        if self.status is None or self.is_unknown:
+            return False
+        return self.status.alive
 
     @property
     def has_processes(self) -> bool:
@@ -67,14 +78,18 @@ class RankState:
 
     @property
     def was_stopped(self) -> bool:
-        return self.status is not None and self.status.state in _STOPPED_STATES
+        return self.state in _STOPPED_STATES
 
     @property
     def has_failed(self) -> bool:
         """Whether the rank has ended without a request to stop it."""
-        if self.status is None or self.status.alive:
-            return False
-        return self.status.state in _FAILED_STATES
+        return self.state in _FAILED_STATES and not self.is_live
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rank has ended, and no process of it is left."""
+        ended = self.has_failed or self.state is ServerState.STOPPED
+        return ended and not self.has_processes
 
     @property
     def reason(self) -> str | None:
@@ -82,11 +97,15 @@ class RankState:
         return None if self.status is None else self.status.reason
 
     @property
-    def where(self) -> str:
-        return f"{self.rank.label} on {self.rank.host}"
+    def findings(self) -> tuple[Finding, ...]:
+        return () if self.status is None else self.status.findings
 
     @property
-    def shown(self) -> RankStatus:
+    def label_and_host(self) -> str:
+        return f"{self.rank.label} on {self.rank.host}"
+
+    def as_rank_status(self) -> RankStatus:
+        """Return the state of the rank as it is listed in the status of its server."""
         rank, status = self.rank, self.status
         if status is None:
             state = str(ServerState.UNKNOWN) if self.unreachable else NOT_STARTED_TEXT
@@ -109,17 +128,17 @@ def ranks_never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankS
     be starting then."""
     if age_s <= NEVER_STARTED_AFTER_S:
         return ()
-    return tuple(r for r in ranks if r.status is None and not r.unreachable)
+    return tuple(rank for rank in ranks if rank.is_missing and not rank.unreachable)
 
 
 def ranks_to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
     ended, was stopped or was never started, these are all ranks that have living processes.
     Otherwise return (). The server was started `age_s` seconds ago."""
-    has_ended = any(r.has_failed or r.was_stopped for r in ranks)
-    if has_ended or ranks_never_started(ranks, age_s):
-        return tuple(r for r in ranks if r.has_processes)
-    return ()
+    ended = any(rank.has_failed or rank.was_stopped for rank in ranks)
+    if not ended and not ranks_never_started(ranks, age_s):
+        return ()
+    return tuple(rank for rank in ranks if rank.has_processes)
 
 
 def first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
@@ -131,7 +150,8 @@ def first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
         is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.reason or ""))
         return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
-    return min((rank for rank in ranks if rank.has_failed), key=order, default=None)
+    failed = (rank for rank in ranks if rank.has_failed)
+    return min(failed, key=order, default=None)
 
 
 def merge_rank_states(
@@ -140,8 +160,8 @@ def merge_rank_states(
     """Return the status of the whole server `run`, which was started `age_s` seconds ago on the
     cluster named `host`. It is READY only if its head, the first rank, is READY and every rank is
     alive."""
-    head = ranks[0].status or next((r.status for r in ranks if r.status), None)
-    base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
+    unknown = ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
+    base = next((rank.status for rank in ranks if rank.status is not None), unknown)
     state, reason, first = _state_of_ranks(ranks, base, age_s)
     living = [rank for rank in ranks if rank.has_processes]
     has_ended = state in _FAILED_STATES and (first is not None or not ranks[0].is_live)
@@ -154,7 +174,7 @@ def merge_rank_states(
         findings=_findings_of_ranks(ranks, first, living if has_ended else ()),
         alive=bool(living) and not has_ended,
         outlived=len(living) if has_ended else 0,
-        ranks=tuple(rank.shown for rank in ranks),
+        ranks=tuple(map(RankState.as_rank_status, ranks)),
     )
     blamed = first.status if first is not None else None
     if blamed is None or not has_ended:
@@ -175,23 +195,27 @@ def _state_of_ranks(
     state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
     if (first := first_failed_rank(ranks)) is not None:
-        return ended, f"{first.where}: {first.reason or 'it ended without an error line'}", first
+        return (
+            ended,
+            f"{first.label_and_host}: {first.reason or 'it ended without an error line'}",
+            first,
+        )
     unknown = [rank for rank in ranks if rank.is_unknown]
     if any(rank.was_stopped for rank in ranks):
         if unknown:
-            named = " and ".join(rank.where for rank in unknown)
+            named = " and ".join(rank.label_and_host for rank in unknown)
             text = f"{named} cannot be reached and {is_or_are(len(unknown))} stopped when the link is back"
             return ServerState.STOPPING, text, None
         if any(rank.has_processes for rank in ranks):
             return ServerState.STOPPING, None, None
         return ServerState.STOPPED, None, None
     if missing := ranks_never_started(ranks, age_s):
-        return ended, f"{missing[0].where} was never started", missing[0]
+        return ended, f"{missing[0].label_and_host} was never started", missing[0]
     if unknown:
         lost = unknown[0]
         why = lost.unreachable or lost.reason or "the host cannot be reached"
-        return ServerState.UNKNOWN, f"{lost.where}: {why}", lost
-    if any(rank.status is None for rank in ranks):
+        return ServerState.UNKNOWN, f"{lost.label_and_host}: {why}", lost
+    if any(rank.is_missing for rank in ranks):
         return ServerState.STARTING, None, None
     return base.state, base.reason, None
 
@@ -204,18 +228,18 @@ def _findings_of_ranks(
     ranks in `living`, which are still being stopped."""
     found: dict[str, Finding] = {}
     if living:
-        named = ", ".join(rank.where for rank in living)
+        named = ", ".join(rank.label_and_host for rank in living)
         text = (
             f"a server of several ranks cannot go on without one of them: {named} "
             f"{is_or_are(len(living))} being stopped"
         )
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
     for rank in sorted(ranks, key=lambda rank: rank is not first):
-        for finding in rank.status.findings if rank.status is not None else ():
+        for finding in rank.findings:
             if finding.code == RANK_FINDING_CODE:
                 continue
             if rank is not ranks[0]:
-                finding = replace(finding, text=f"{rank.where}: {finding.text}", line=None)
+                finding = replace(finding, text=f"{rank.label_and_host}: {finding.text}", line=None)
             found.setdefault(finding.code, finding)
     if first is not None and living:
         # the findings of the rank to blame come before what follows from them

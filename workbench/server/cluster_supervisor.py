@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.cluster import ClusterHost
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import end_all, is_running
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError, ServerError, WorkbenchError
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from workbench.server.watched_run import WatchedRun
 
 OTHERS_GRACE_S = 4.0  # from TERM to KILL for ranks whose server is lost anyway
-_LOOK_INTERVAL_S = 3.0  # between two looks for ranks that were not found
+_SEARCH_INTERVAL_S = 3.0  # between two searches for ranks that were not found
 _SETTLE_TIMEOUT_S = 20.0  # for the other ranks to be stopped, before a command or the screen ends
 
 
@@ -65,11 +66,12 @@ class ClusterSupervisor(Supervisor):
     ) -> None:
         self._head = host.nodes[0].name
         super().__init__(host, partial(self._handle_rank_event, self._head))
-        self._tell = on_event
+        self._emit_event = on_event
         self._others = {
             node.name: Supervisor(node.host, partial(self._handle_rank_event, node.name))
             for node in host.nodes[1:]
         }
+        self._supervisors: dict[str, Supervisor] = {self._head: self, **self._others}  # by node
         self._unreachable: dict[str, str] = {}  # node: why it could not be asked for its runs
         # servers that this supervisor starts or stops: nothing else ends their ranks
         self._held: set[str] = set()
@@ -78,59 +80,54 @@ class ClusterSupervisor(Supervisor):
         self._rings: dict[str, LogRing] = {}
         self._heard: set[tuple[str, str]] = set()  # server and rank whose log was read
         self._last: dict[str, ServerStatus] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._keeping: set[asyncio.Task[None]] = set()  # write how the ranks of a server ended
+        self._stop_tasks: dict[str, asyncio.Task[None]] = {}  # stop the other ranks of a server
+        self._search_task: asyncio.Task[None] | None = None  # for ranks that were not found
+        self._write_tasks: set[asyncio.Task[None]] = set()  # write how the ranks of a server ended
 
     # ---- the ranks of a server
 
-    def _all_supervisors(self) -> tuple[tuple[str, Supervisor], ...]:
-        return (self._head, self), *self._others.items()
-
-    def _run_of(self, rank: ClusterRank) -> WatchedRun | None:
-        found = self if rank.host == self._head else self._others.get(rank.host)
-        return (
-            next((run for run in found.watched_runs() if run.record.run_id == rank.run_id), None)
-            if found
-            else None
-        )
+    def _find_rank_run(self, rank: ClusterRank) -> WatchedRun | None:
+        supervisor = self._supervisors.get(rank.host)
+        return None if supervisor is None else supervisor.get_watched_run(rank.run_id)
 
     def _records_by_server(self) -> dict[str, RunRecord]:
         """Return the run record of each known server that has several ranks, by server id. It is
         the head's record if that is known, otherwise the record of another rank."""
         found: dict[str, RunRecord] = {}
-        for _, supervisor in reversed(self._all_supervisors()):
+        for supervisor in reversed(self._supervisors.values()):
             for run in supervisor.watched_runs():
-                if (cluster := run.record.cluster) is not None and (
-                    run.record.has_port or cluster.server_id not in found
-                ):
+                cluster = run.record.cluster
+                if cluster is None:
+                    continue
+                if run.record.has_port or cluster.server_id not in found:
                     found[cluster.server_id] = run.record
         return found
 
-    def _cluster_run_of(self, run_id: str) -> ClusterRun | None:
+    def _find_cluster_run(self, run_id: str) -> ClusterRun | None:
         """Return the server of several ranks whose run id is `run_id`. None for the run of any
         other server, and for an unknown run."""
         record = self._records_by_server().get(run_id)
         return record.cluster if record else None
 
     def _rank_states(self, server: ClusterRun) -> tuple[RankState, ...]:
-        head = self._run_of(server.ranks[0])
+        head = self._find_rank_run(server.ranks[0])
         ends = head.facts.rank_ends if head is not None else {}
         return tuple(self._rank_state(rank, ends.get(rank.run_id)) for rank in server.ranks)
 
     def _rank_state(self, rank: ClusterRank, end: RankEnd | None) -> RankState:
         """Return what is known about a rank. `end` is its end in the files of the head, which
         counts if the rank's own host does not answer."""
-        run = self._run_of(rank)
+        run = self._find_rank_run(rank)
         if run is not None:
             return RankState(rank, run.status, run.ended_ago_s)
         if end is not None:
             state = ServerState(end.state)
             status = ServerStatus(rank.run_id, "", state, rank.host, reason=end.reason)
             return RankState(rank, status)
-        known = rank.host == self._head or rank.host in self._others
-        gone = None if known else "the cluster has no such node any more"
-        return RankState(rank, None, unreachable=self._unreachable.get(rank.host, gone))
+        unreachable = self._unreachable.get(rank.host)
+        if rank.host not in self._supervisors:
+            unreachable = "the cluster has no such node any more"
+        return RankState(rank, None, unreachable=unreachable)
 
     def _age_of_server_s(self, server_id: str) -> float:
         if server_id in self._held:
@@ -148,59 +145,50 @@ class ClusterSupervisor(Supervisor):
     # ---- what is known now
 
     def status(self, run_id: str) -> ServerStatus:
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         return self._merged_status(server) if server else super().status(run_id)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         plain = [run.status for run in self.watched_runs() if run.record.cluster is None]
-        merged = [
-            self._merged_status(record.cluster)
-            for record in self._records_by_server().values()
-            if record.cluster
-        ]
+        merged = map(self._merged_status, self._known_servers())
         return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
         return self._records_by_server().get(run_id) or super().record(run_id)
 
     def log(self, run_id: str) -> LogRing:
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         if server is None:
             return super().log(run_id)
         if run_id not in self._rings:
+            ranks = self._watched_ranks(server)
+            logs = {rank.label: run.follower.ring.lines() for rank, run in ranks}
             ring = self._rings[run_id] = LogRing()
-            ring.extend(
-                cluster_log.merge_logs(
-                    {r.label: run.follower.ring.lines() for r, run in self._watched_ranks(server)}
-                )
-            )
+            ring.extend(cluster_log.merge_logs(logs))
         return self._rings[run_id]
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         if server is None:
             return super().log_findings(run_id)
         found = []
         for rank, run in self._watched_ranks(server):
-            found += [
-                replace(f, text=f"{rank.label}: {f.text}", line=None) for f in run.log_findings
-            ]
+            for finding in run.log_findings:
+                found.append(replace(finding, text=f"{rank.label}: {finding.text}", line=None))
         return tuple(found)
 
     def _watched_ranks(self, server: ClusterRun) -> list[tuple[ClusterRank, WatchedRun]]:
-        runs = [(rank, self._run_of(rank)) for rank in server.ranks]
+        runs = zip(server.ranks, map(self._find_rank_run, server.ranks), strict=True)
         return [(rank, run) for rank, run in runs if run is not None]
 
     # ---- events of the nodes
 
     def _handle_rank_event(self, node: str, event: ServerEvent) -> None:
-        server = self._server_of(event.run_id)
+        server = self._find_server_of_rank(event.run_id)
         if server is None:
-            if node == self._head and any(
-                run.record.run_id == event.run_id for run in self.watched_runs()
-            ):
+            if node == self._head and self.get_watched_run(event.run_id) is not None:
                 # a server of the head alone
-                self._tell(event)
+                self._emit_event(event)
             return
         if isinstance(event, LogBatch):
             rank = next(rank for rank in server.ranks if rank.run_id == event.run_id)
@@ -213,16 +201,16 @@ class ClusterSupervisor(Supervisor):
                 self._rings.pop(server.server_id, None)  # merged anew, in the order of the times
             elif server.server_id in self._rings:
                 self._rings[server.server_id].extend(lines)
-            self._tell(replace(event, run_id=server.server_id, lines=lines))
+            self._emit_event(replace(event, run_id=server.server_id, lines=lines))
             return
         if not self._reading:
             self._publish_or_stop(server)
 
-    def _server_of(self, run_id: str) -> ClusterRun | None:
-        servers = (record.cluster for record in self._records_by_server().values())
-        return next(
-            (s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None
-        )
+    def _find_server_of_rank(self, run_id: str) -> ClusterRun | None:
+        for server in self._known_servers():
+            if any(rank.run_id == run_id for rank in server.ranks):
+                return server
+        return None
 
     def _publish_or_stop(self, server: ClusterRun) -> None:
         """Publish the status of a server if that has changed. If one of its ranks has ended, stop
@@ -230,45 +218,35 @@ class ClusterSupervisor(Supervisor):
         server_id, status = server.server_id, self._merged_status(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
-            self._tell(status)
+            self._emit_event(status)
             self._wake_watchers()
-        running = self._ending.get(server_id)
-        if (
-            server_id not in self._held
-            and (running is None or running.done())
-            and self._ranks_to_stop(server)
-        ):
-            self._ending[server_id] = asyncio.create_task(self._end_others(server))
+        is_idle = server_id not in self._held and not is_running(self._stop_tasks.get(server_id))
+        if is_idle and self._ranks_to_stop(server):
+            self._stop_tasks[server_id] = asyncio.create_task(self._stop_other_ranks(server))
         ranks = self._rank_states(server)
-        self._keep_ends(server, ranks)
-        if any(
-            r.status is None and (r.unreachable or any(other.has_processes for other in ranks))
-            for r in ranks
-        ):
-            self._look_for_ranks()
+        self._store_rank_ends(server, ranks)
+        lives = any(rank.has_processes for rank in ranks)
+        if any(rank.is_missing and (lives or rank.unreachable) for rank in ranks):
+            self._start_rank_search()
 
-    def _keep_ends(self, server: ClusterRun, ranks: Sequence[RankState]) -> None:
+    def _publish_or_stop_servers(self) -> None:
+        for server in self._known_servers():
+            self._publish_or_stop(server)
+
+    def _store_rank_ends(self, server: ClusterRun, ranks: Sequence[RankState]) -> None:
         """Write how the ranks of a server ended into the directory of the head's run, once all have
         ended: a node may be out of reach when the server is listed later."""
-        head = self._run_of(server.ranks[0])
-        over = all(r.status is not None and (r.was_stopped or r.has_failed) for r in ranks)
+        head = self._find_rank_run(server.ranks[0])
+        over = all(rank.is_over for rank in ranks)
         if head is None or head.facts.rank_ends or not over:
             return
-        if any(r.has_processes or r.is_unknown for r in ranks):
-            return
-        if any(r.status is not None and r.status.state is ServerState.STOPPING for r in ranks):
-            return
-        ends = {
-            r.rank.run_id: RankEnd(str(r.status.state), r.status.reason)
-            for r in ranks
-            if r.status is not None
-        }
+        ends = {one.rank.run_id: RankEnd(str(one.state), one.reason) for one in ranks}
         head.facts = replace(head.facts, rank_ends=ends)
-        task = asyncio.create_task(self._write_ends(head, ends))
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+        task = asyncio.create_task(self._write_rank_ends(head, ends))
+        self._write_tasks.add(task)
+        task.add_done_callback(self._write_tasks.discard)
 
-    async def _write_ends(self, head: WatchedRun, ends: Mapping[str, RankEnd]) -> None:
+    async def _write_rank_ends(self, head: WatchedRun, ends: Mapping[str, RankEnd]) -> None:
         with contextlib.suppress(HostError):  # the next Workbench writes it
             await self.host.write_file(f"{head.run_dir}/{RANK_ENDS_FILE}", encode_rank_ends(ends))
 
@@ -277,30 +255,24 @@ class ClusterSupervisor(Supervisor):
             self._rank_states(server), self._age_of_server_s(server.server_id)
         )
 
-    async def _end_others(self, server: ClusterRun) -> None:
+    async def _stop_other_ranks(self, server: ClusterRun) -> None:
         while due := self._ranks_to_stop(server):
-            await asyncio.gather(*(self._stop_rank(rank.rank, OTHERS_GRACE_S) for rank in due))
+            await self._stop_ranks((state.rank for state in due), OTHERS_GRACE_S)
             if self._ranks_to_stop(server):  # processes that hang in the driver
-                await asyncio.sleep(_LOOK_INTERVAL_S)
+                await asyncio.sleep(_SEARCH_INTERVAL_S)
 
-    def _look_for_ranks(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_again())
+    def _start_rank_search(self) -> None:
+        if not is_running(self._search_task):
+            self._search_task = asyncio.create_task(self._search_missing_ranks())
 
-    async def _look_again(self) -> None:
-        await asyncio.sleep(_LOOK_INTERVAL_S)
-        missing = {
-            r.rank.host
-            for c in self._known_servers()
-            for r in self._rank_states(c)
-            if r.status is None
-        }
-        await asyncio.gather(
-            *(self._read_node(name, NEWEST_RUNS) for name in missing if name in self._others)
-        )
-        self._looking = None
+    async def _search_missing_ranks(self) -> None:
+        await asyncio.sleep(_SEARCH_INTERVAL_S)
+        missing = set[str]()
         for server in self._known_servers():
-            self._publish_or_stop(server)
+            missing.update(one.rank.host for one in self._rank_states(server) if one.is_missing)
+        await self._read_nodes(missing & self._others.keys(), NEWEST_RUNS)
+        self._search_task = None
+        self._publish_or_stop_servers()
 
     def _known_servers(self) -> list[ClusterRun]:
         return [record.cluster for record in self._records_by_server().values() if record.cluster]
@@ -310,14 +282,14 @@ class ClusterSupervisor(Supervisor):
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
         self._reading += 1
         try:
-            await asyncio.gather(
-                super().runs(newest), *(self._read_node(name, newest) for name in self._others)
-            )
+            await asyncio.gather(super().runs(newest), self._read_nodes(self._others, newest))
         finally:
             self._reading -= 1
-        for server in self._known_servers():
-            self._publish_or_stop(server)
+        self._publish_or_stop_servers()
         return self.statuses()
+
+    async def _read_nodes(self, names: Iterable[str], newest: int) -> None:
+        await asyncio.gather(*(self._read_node(name, newest) for name in names))
 
     async def _read_node(self, name: str, newest: int) -> None:
         try:
@@ -327,18 +299,16 @@ class ClusterSupervisor(Supervisor):
             self._unreachable[name] = error.message
 
     async def has_unknown_runs(self) -> bool:
-        async def node(name: str) -> bool:
+        async def node_has_unknown_runs(name: str) -> bool:
             with contextlib.suppress(HostError):
                 return await self._others[name].has_unknown_runs()
             return False
 
-        found = await asyncio.gather(
-            super().has_unknown_runs(), *(node(name) for name in self._others)
-        )
-        return any(found)
+        others = map(node_has_unknown_runs, self._others)
+        return any(await asyncio.gather(super().has_unknown_runs(), *others))
 
     async def look(self, run_id: str) -> ServerStatus:
-        if self._cluster_run_of(run_id) is None:
+        if self._find_cluster_run(run_id) is None:
             await super().look(run_id)
         return self.status(run_id)
 
@@ -351,10 +321,11 @@ class ClusterSupervisor(Supervisor):
         """Wait until the ranks of failed or stopped servers are stopped too and their ends are
         written, but at most _SETTLE_TIMEOUT_S seconds each. Ranks on hosts that cannot be reached stay as
         they are."""
-        if waiting := [task for task in self._ending.values() if not task.done()]:
+        waiting = tuple(filter(is_running, self._stop_tasks.values()))
+        if waiting:
             await asyncio.wait(waiting, timeout=_SETTLE_TIMEOUT_S)
-        if self._keeping:
-            await asyncio.wait(tuple(self._keeping), timeout=_SETTLE_TIMEOUT_S)
+        if self._write_tasks:
+            await asyncio.wait(tuple(self._write_tasks), timeout=_SETTLE_TIMEOUT_S)
 
     # ---- start
 
@@ -413,9 +384,7 @@ class ClusterSupervisor(Supervisor):
                 replaces=replaces,
             )
 
-        attempts = await asyncio.gather(
-            *(prepare(at) for at in range(len(ranks))), return_exceptions=True
-        )
+        attempts = await asyncio.gather(*map(prepare, range(len(ranks))), return_exceptions=True)
         prepared = [one for one in attempts if isinstance(one, PreparedServer)]
 
         async def discard() -> None:
@@ -457,7 +426,7 @@ class ClusterSupervisor(Supervisor):
             return_exceptions=True,
         )
         # of several problems that of the first node, not the one that was found first
-        if failed := next((one for one in checks if one is not None), None):
+        if failed := next(filter(None, checks), None):
             raise failed
         return commands
 
@@ -478,11 +447,10 @@ class ClusterSupervisor(Supervisor):
         try:
             await self._start_ray(plan, commands, start)
             await start(0)
-            await asyncio.gather(
-                *(start(i) for i, (node, _) in enumerate(commands) if i and not node.role)
-            )
+            others = [at for at, (node, _) in enumerate(commands) if at and not node.role]
+            await asyncio.gather(*map(start, others))
         except BaseException:
-            await asyncio.shield(self._undo_start(server))
+            await asyncio.shield(self._stop_ranks(server.ranks, OTHERS_GRACE_S))
             raise
         finally:
             self._held.discard(server.server_id)
@@ -523,7 +491,8 @@ class ClusterSupervisor(Supervisor):
         places = {node.rank: at for at, (node, _) in enumerate(commands) if node.role}
         if not places:
             return
-        node, command = commands[places.pop(0)]
+        first = places.pop(0)
+        node, command = commands[first]
         wait = partial(
             ray_cluster.wait_for_gpus,
             self.host,
@@ -531,9 +500,9 @@ class ClusterSupervisor(Supervisor):
             str(node.flags["address"]),
             dict(command.env),
         )
-        await start(next(at for at, (each, _) in enumerate(commands) if each is node))
+        await start(first)
         await wait(0)
-        await asyncio.gather(*(start(at) for at in places.values()))
+        await asyncio.gather(*map(start, places.values()))
         await wait(plan.gpu_count)
 
     @property
@@ -547,14 +516,14 @@ class ClusterSupervisor(Supervisor):
         return self.host.places[0].address
 
     def _supervisor_of_node(self, name: str) -> Supervisor:
-        if name != self._head and name not in self._others:
-            known = ", ".join((self._head, *self._others))
+        if name not in self._supervisors:
+            known = ", ".join(self._supervisors)
             raise ServerError(
                 f"the cluster has no node {name}",
                 host=self.host.name,
                 next_step=f"its nodes: {known}",
             )
-        return self if name == self._head else self._others[name]
+        return self._supervisors[name]
 
     async def _check(
         self,
@@ -582,24 +551,21 @@ class ClusterSupervisor(Supervisor):
         ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]
         return {self._supervisor_of_node(name).record(run_id).command.port for run_id in ranks}
 
-    async def _undo_start(self, server: ClusterRun) -> None:
-        await asyncio.gather(
-            *(self._stop_rank(rank, OTHERS_GRACE_S) for rank, _ in self._watched_ranks(server))
-        )
-
     # ---- wait and stop
 
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
         await self._find_server(run_id)
-        if self._cluster_run_of(run_id) is None:
+        if self._find_cluster_run(run_id) is None:
             return await super().wait(run_id, until, timeout_s)
         async with asyncio.timeout(timeout_s):
-            while not until(status := self.status(run_id)) and not (
-                status.state.has_ended and not status.outlived
-            ):
-                for _, supervisor in self._all_supervisors():
+            while True:
+                status = self.status(run_id)
+                is_over = status.state.has_ended and not status.outlived
+                if until(status) or is_over:
+                    break
+                for supervisor in self._supervisors.values():
                     supervisor.ensure_watch()
                 await self._changed.wait()
         await self.settle()
@@ -614,16 +580,16 @@ class ClusterSupervisor(Supervisor):
         of a rank cannot be reached, the status says so, and the rank is stopped by the next
         Workbench process that reaches its host."""
         await self._find_server(run_id)
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         if server is None:
             return await super().stop(run_id, grace_s=grace_s)
         self._held.add(run_id)
         try:
-            await asyncio.gather(
-                *(self._mark_rank_stopped(rank, run) for rank, run in self._watched_ranks(server))
-            )
-            await self._stop_rank(server.ranks[0], grace_s)
-            await asyncio.gather(*(self._stop_rank(rank, grace_s) for rank in server.ranks[1:]))
+            marks = starmap(self._mark_rank_stopped, self._watched_ranks(server))
+            await asyncio.gather(*marks)
+            head, *others = server.ranks
+            await self._stop_rank(head, grace_s)
+            await self._stop_ranks(others, grace_s)
         finally:
             self._held.discard(run_id)
         self._publish_or_stop(server)
@@ -634,9 +600,12 @@ class ClusterSupervisor(Supervisor):
         with contextlib.suppress(HostError):
             await self._supervisor_of_node(rank.host).mark_stopped(run)
 
+    async def _stop_ranks(self, ranks: Iterable[ClusterRank], grace_s: float) -> None:
+        await asyncio.gather(*(self._stop_rank(rank, grace_s) for rank in ranks))
+
     async def _stop_rank(self, rank: ClusterRank, grace_s: float) -> None:
         """Stop a rank. If its host cannot be reached, do nothing."""
-        run = self._run_of(rank)
+        run = self._find_rank_run(rank)
         if run is None:
             return
         with contextlib.suppress(HostError):
@@ -645,7 +614,7 @@ class ClusterSupervisor(Supervisor):
     # ---- logs
 
     async def load_log(self, run_id: str) -> LogRing:
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         if server is None:
             return await super().load_log(run_id)
         await self._for_each_rank(
@@ -656,15 +625,15 @@ class ClusterSupervisor(Supervisor):
     async def _for_each_rank(
         self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]
     ) -> None:
-        async def one(rank: ClusterRank) -> None:
+        async def work_on_rank(rank: ClusterRank, _: WatchedRun) -> None:
             with contextlib.suppress(WorkbenchError):  # an unreachable rank has no log to show now
                 await work(self._supervisor_of_node(rank.host), rank)
 
-        await asyncio.gather(*(one(rank) for rank, _ in self._watched_ranks(server)))
+        await asyncio.gather(*starmap(work_on_rank, self._watched_ranks(server)))
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
         await self._find_server(run_id)
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         if server is None:
             async for batch in super().read_log(run_id, follow=follow):
                 yield batch
@@ -677,29 +646,23 @@ class ClusterSupervisor(Supervisor):
             yield LogBatch(run_id, tuple(lines), 0)
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
-        server = self._cluster_run_of(run_id)
+        server = self._find_cluster_run(run_id)
         if server is None:
             return await super().search_log(run_id, text, limit=limit)
         found: list[LogMatch] = []
 
         async def search(supervisor: Supervisor, rank: ClusterRank) -> None:
             matches = await Supervisor.search_log(supervisor, rank.run_id, text, limit=limit)
-            found.extend(
-                replace(m, line=cluster_log.label_line(rank.label, m.line)) for m in matches
-            )
+            for match in matches:
+                line = cluster_log.label_line(rank.label, match.line)
+                found.append(replace(match, line=line))
 
         await self._for_each_rank(server, search)
         return tuple(sorted(found, key=lambda match: match.number)[:limit])
 
     async def close(self) -> None:
         await self.settle()
-        await end_all(
-            [
-                task
-                for task in (self._looking, *self._ending.values(), *self._keeping)
-                if task is not None
-            ]
-        )
+        await end_all((self._search_task, *self._stop_tasks.values(), *self._write_tasks))
         await super().close()
         await asyncio.gather(*(supervisor.close() for supervisor in self._others.values()))
 

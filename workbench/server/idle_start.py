@@ -7,7 +7,8 @@ downloads or compiles does at least one of these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 
 from workbench.hosts.base import Host
 from workbench.hosts.run_processes import TICKS_PER_S
@@ -27,7 +28,7 @@ _MAX_IDLE_CORE_SHARE = 0.02  # of one core: health checks take less
 _MAX_IDLE_IO_BYTES = 1 << 20
 _MAX_IDLE_PAGE_FAULTS = 50  # pages that had to be read: weights are mapped into memory
 _MAX_SHOWN_PROCESSES = 6  # processes in the evidence
-_STOPPED_STATES, _DISK_WAIT_STATE = "T", "D"  # states of a process
+_STOPPED_STATE, _DISK_WAIT_STATE = "T", "D"  # states of a process
 
 _ACTIVITY_SCRIPT = read_script(__file__, "read_activity.sh")
 
@@ -60,11 +61,16 @@ class ActivityReading:
         processes are work."""
         if self.pids != before.pids:
             return True
-        cpu_s = sum(p.cpu_s for p in self.processes) - sum(p.cpu_s for p in before.processes)
-        moved = sum(p.io_bytes for p in self.processes) - sum(p.io_bytes for p in before.processes)
-        faults = sum(p.faults for p in self.processes) - sum(p.faults for p in before.processes)
-        idle = cpu_s <= _MAX_IDLE_CORE_SHARE * max(1.0, self.at_s - before.at_s)
-        return not idle or moved > _MAX_IDLE_IO_BYTES or faults > _MAX_IDLE_PAGE_FAULTS
+        limits = (
+            ("cpu_s", _MAX_IDLE_CORE_SHARE * max(1.0, self.at_s - before.at_s)),
+            ("io_bytes", _MAX_IDLE_IO_BYTES),
+            ("faults", _MAX_IDLE_PAGE_FAULTS),
+        )
+        return any(self.total(name) - before.total(name) > limit for name, limit in limits)
+
+    def total(self, name: str) -> float:
+        """Return the sum of a number of ProcessActivity, such as `cpu_s`, over all processes."""
+        return float(sum(map(attrgetter(name), self.processes)))
 
 
 class IdleWatch:
@@ -81,6 +87,11 @@ class IdleWatch:
             self._first = reading
 
     @property
+    def read_at_s(self) -> float:
+        """The monotonic time of the last reading; 0 if there is none."""
+        return 0.0 if self.last is None else self.last.at_s
+
+    @property
     def idle_s(self) -> float:
         if self._first is None or self.last is None:
             return 0.0
@@ -93,9 +104,11 @@ async def read_activity(host: Host, pids: Sequence[int], at_s: float) -> Activit
     if not pids:
         return None
     done = await host.run(shell_argv(_ACTIVITY_SCRIPT, *map(str, pids)), timeout_s=_READ_TIMEOUT_S)
-    found = [_parse_activity(line) for line in done.out.splitlines()]
-    known = tuple(one for one in found if one is not None)
-    return ActivityReading(at_s, known) if known and len(known) == len(found) else None
+    lines = done.out.splitlines()
+    known = tuple(filter(None, map(_parse_activity, lines)))
+    if not known or len(known) < len(lines):
+        return None
+    return ActivityReading(at_s, known)
 
 
 def _parse_activity(line: str) -> ProcessActivity | None:
@@ -104,17 +117,17 @@ def _parse_activity(line: str) -> ProcessActivity | None:
     waits_in, _, rest = rest.partition("\t")
     name, _, stat = rest.partition("\t")
     words = stat.split()
-    numbers = [parse_whole_number(word) for word in (pid, io, *words[9:10], *words[11:13])]
-    if len(numbers) != 5 or None in numbers:
+    numbers = map(parse_whole_number, (pid, io, *words[9:10], *words[11:13]))
+    known = [number for number in numbers if number is not None]
+    if len(known) != 5:
         return None
-    number, moved, faults, user, system = (value or 0 for value in numbers)
     return ProcessActivity(
-        pid=number,
+        pid=known[0],
         name=clean_text(name, 40),
         state=words[0],
-        cpu_s=(user + system) / TICKS_PER_S,
-        io_bytes=moved,
-        faults=faults,
+        cpu_s=(known[3] + known[4]) / TICKS_PER_S,
+        io_bytes=known[1],
+        faults=known[2],
         waits_in="" if waits_in == "0" else clean_text(waits_in, 40),
     )
 
@@ -133,26 +146,20 @@ def idle_finding(
         f"{count_of(len(processes), 'process', 'processes')} neither used the CPU nor read "
         f"anything{usual}"
     )
-    by_state = {
-        state: [str(p.pid) for p in processes if p.state.upper() == state]
-        for state in (_STOPPED_STATES, _DISK_WAIT_STATE)
-    }
     return Finding(
         Level.WARN,
         "start.idle",
         text,
-        fix=_fix_for_state(by_state),
+        fix=_fix_for_states(processes),
         source="proc(5)",
         evidence="; ".join(map(_process_text, processes[:_MAX_SHOWN_PROCESSES])),
     )
 
 
-def _fix_for_state(by_state: Mapping[str, Sequence[str]]) -> str:
-    if by_state[_STOPPED_STATES]:
-        pids = " ".join(by_state[_STOPPED_STATES])
+def _fix_for_states(processes: Sequence[ProcessActivity]) -> str:
+    if pids := _pids_in_state(processes, _STOPPED_STATE):
         return f"a signal has stopped process {pids}: kill -CONT {pids} lets it go on"
-    if by_state[_DISK_WAIT_STATE]:
-        pids = " ".join(by_state[_DISK_WAIT_STATE])
+    if pids := _pids_in_state(processes, _DISK_WAIT_STATE):
         return (
             f"process {pids} waits in the kernel for a disk or a driver: sudo dmesg | tail, and "
             "check the (network) disk of the model"
@@ -162,6 +169,10 @@ def _fix_for_state(by_state: Mapping[str, Sequence[str]]) -> str:
         "it, and start with NCCL_DEBUG=INFO; systemd's RemoveIPC=yes deletes the shared memory of a "
         "user who has logged out (loginctl enable-linger)"
     )
+
+
+def _pids_in_state(processes: Sequence[ProcessActivity], state: str) -> str:
+    return " ".join(str(one.pid) for one in processes if one.state.upper() == state)
 
 
 def _process_text(process: ProcessActivity) -> str:

@@ -61,6 +61,11 @@ class RunRecord:
         return self.plan.engine
 
     @property
+    def is_plain_process(self) -> bool:
+        """Whether Workbench itself started the server, and not a launcher such as Slurm."""
+        return self.plan.run_as == PROCESS
+
+    @property
     def has_port(self) -> bool:
         """Whether the run's server has a port that answers requests. Of a server that spans several
         hosts, only the head has such a port."""
@@ -118,6 +123,15 @@ class RunFacts:
     )
 
     @property
+    def stop_requested(self) -> bool:
+        return self.stop_unix_s is not None
+
+    @property
+    def serves(self) -> bool:
+        """Whether the server was ready, and nobody has asked it to stop."""
+        return self.ready is not None and not self.stop_requested
+
+    @property
     def launch_report(self) -> LaunchedServer:
         """What a launcher reported; no value is known if none did."""
         return self.launched or LaunchedServer()
@@ -127,7 +141,7 @@ class RunFacts:
         """The process id of the server on its host; None if unknown. If a launcher runs the server,
         the id is from the launcher's report, and the run's own process is the keeper that follows
         the server."""
-        if self.record.plan.run_as == PROCESS:
+        if self.record.is_plain_process:
             return self.pid
         return self.launch_report.pid
 
@@ -135,7 +149,7 @@ class RunFacts:
     def server_began_unix_s(self) -> float | None:
         """When the server's present process was started, in Unix seconds by the host's clock; None
         if a launcher has not started it yet."""
-        if self.record.plan.run_as == PROCESS:
+        if self.record.is_plain_process:
             return self.started_unix_s or self.record.created_unix_s
         return self.launch_report.began_unix_s
 

@@ -3,6 +3,7 @@ Workbench processes with the same data report the same status."""
 
 from __future__ import annotations
 
+import math
 from typing import TypedDict
 
 from workbench.model.counts import count_of, is_or_are
@@ -78,12 +79,12 @@ def status_of(
     )
 
 
-def _present_phase(facts: RunFacts, of_log: str | None) -> str | None:
-    """Return the present phase of the start: `of_log`, the phase from the server's log, once the
+def _present_phase(facts: RunFacts, log_phase: str | None) -> str | None:
+    """Return the present phase of the start: `log_phase`, the phase from the server's log, once the
     server's process runs. Before that, return the state that the launcher reports, such as "PENDING
     (Resources)"."""
     if facts.server_began_unix_s is not None:
-        return of_log
+        return log_phase
     return facts.launch_report.state or f"waiting for {facts.record.plan.run_as}"
 
 
@@ -130,7 +131,7 @@ def reachable_address(bind_host: str) -> str:
 def _state_of_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
-    if facts.stop_unix_s is not None:
+    if facts.stop_requested:
         if facts.alive or facts.members:
             return ServerState.STOPPING, None
         adopted = facts.record.adopts
@@ -152,12 +153,13 @@ def _state_of_live_run(
         return ServerState.UNRESPONSIVE, (
             f"the server has not answered for {silent_s:.0f} s, but its process is alive"
         )
-    limit_s, began_unix_s = facts.record.ready_timeout_s, facts.server_began_unix_s
-    if limit_s and began_unix_s is not None and now_unix_s - began_unix_s > limit_s:
-        return ServerState.FAILED, (
-            f"the server was not ready within {limit_s:.0f} s, but its process still runs"
-        )
-    return ServerState.STARTING, None
+    limit_s = facts.record.ready_timeout_s or math.inf
+    began_unix_s = facts.server_began_unix_s or now_unix_s
+    if now_unix_s - began_unix_s <= limit_s:
+        return ServerState.STARTING, None
+    return ServerState.FAILED, (
+        f"the server was not ready within {limit_s:.0f} s, but its process still runs"
+    )
 
 
 def _ending_text(facts: RunFacts) -> str:
@@ -171,16 +173,16 @@ def _ending_text(facts: RunFacts) -> str:
 def ending_finding(facts: RunFacts) -> Finding | None:
     """Return the finding about the reason for which the launcher ended the server. None if the user
     stopped the server, or if it ended by itself."""
-    if facts.launched is None or facts.stop_unix_s is not None:
+    if facts.launched is None or facts.stop_requested:
         return None
     return finding_of_ending(facts.launched.ended)
 
 
 def _text_findings(facts: RunFacts) -> list[Finding]:
     """Return the findings about the text of a living server that was ready."""
-    text = facts.ready.text if facts.ready and facts.alive else None
-    if text is None:
+    if facts.ready is None or facts.ready.text is None or not facts.alive:
         return []
+    text = facts.ready.text
     again = f"workbench probe {facts.record.run_id}"
     found = [Finding(Level.WARN, "text.doubt", note, fix=again) for note in text.notes]
     if text.unjudged:
@@ -204,7 +206,7 @@ def _findings_of_run(facts: RunFacts) -> tuple[Finding, ...]:
         _rank_finding(facts),
         _orphan_finding(facts),
     )
-    return tuple(finding for finding in made if finding is not None)
+    return tuple(filter(None, made))
 
 
 def _record_finding(facts: RunFacts) -> Finding | None:

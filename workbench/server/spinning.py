@@ -41,10 +41,12 @@ class UnchangedPeriod:
 
     @property
     def is_spinning(self) -> bool:
-        return (
-            self.util_pct[0] >= _BUSY_UTILIZATION_PCT
-            and self.power_pct[1] < 100 * _MAX_WAITING_POWER_SHARE
-        )
+        return self.util_pct[0] >= _BUSY_UTILIZATION_PCT and not self.draws_power
+
+    @property
+    def draws_power(self) -> bool:
+        """Whether the GPU drew more power than one that waits."""
+        return self.power_pct[1] >= 100 * _MAX_WAITING_POWER_SHARE
 
     @property
     def text(self) -> str:
@@ -60,23 +62,22 @@ class SpinWatch:
     def __init__(self) -> None:
         self._still: dict[int, UnchangedPeriod] = {}
 
-    def take(self, samples: Sequence[GpuSample], at_s: float) -> None:
+    def add_reading(self, samples: Sequence[GpuSample], at_s: float) -> None:
         """Add a reading, made at the monotonic time `at_s`."""
         now = {s.index: _period_without_change(self._still.get(s.index), s, at_s) for s in samples}
         self._still = {index: still for index, still in now.items() if still is not None}
 
-    def spinning(self, gpus: Collection[int] | None) -> Mapping[int, UnchangedPeriod]:
+    def find_spinning_gpus(self, gpus: Collection[int] | None) -> Mapping[int, UnchangedPeriod]:
         """Return the spinning GPUs among `gpus` (None: all) by index, with their periods. Return
         none if one of these GPUs does anything else, or is not read."""
-        chosen = {i: s for i, s in self._still.items() if gpus is None or i in gpus}
-        unread = gpus is not None and any(index not in chosen for index in gpus)
-        if unread or any(
-            still.last_s - still.since_s < SPINNING_AFTER_S for still in chosen.values()
-        ):
+        wanted = set(self._still if gpus is None else gpus)
+        if not wanted <= self._still.keys():
             return {}
-        # An idle GPU waits too; one with power works.
-        if any(still.power_pct[1] >= 100 * _MAX_WAITING_POWER_SHARE for still in chosen.values()):
-            return {}
+        chosen = {index: still for index, still in self._still.items() if index in wanted}
+        for still in chosen.values():
+            # An idle GPU waits too; one with power works.
+            if still.last_s - still.since_s < SPINNING_AFTER_S or still.draws_power:
+                return {}
         return {index: still for index, still in chosen.items() if still.is_spinning}
 
 
@@ -103,12 +104,9 @@ def _period_without_change(
         return new
     utils = min(before.util_pct[0], util), max(before.util_pct[1], util)
     powers = min(before.power_pct[0], share), max(before.power_pct[1], share)
-    same_memory = abs(memory - before.memory_bytes) <= _EQUAL_WITHIN_BYTES
-    if (
-        utils[1] - utils[0] > _EQUAL_WITHIN_PCT
-        or powers[1] - powers[0] > _EQUAL_WITHIN_PCT
-        or not same_memory
-    ):
+    widest_pct = max(high - low for low, high in (utils, powers))
+    moved_bytes = abs(memory - before.memory_bytes)
+    if widest_pct > _EQUAL_WITHIN_PCT or moved_bytes > _EQUAL_WITHIN_BYTES:
         return new
     return replace(before, last_s=at_s, util_pct=utils, power_pct=powers, power_w=power)
 

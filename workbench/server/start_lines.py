@@ -35,23 +35,22 @@ class StartLines:
         if len(self._silent) > _MOST_SILENT:
             self._silent.clear()
         for line, form in zip(lines, forms, strict=True):
-            if form not in self._silent and not self.read(line):
+            if form not in self._silent and not self.read_line(line):
                 self._silent.add(form)
 
-    def read(self, line: str) -> bool:
+    def read_line(self, line: str) -> bool:
         """Search one line of the log, and return whether the line reported a phase, a version or a
         port."""
         engine = self._engine
         if engine is None:
             return False
-        phase, port = (
-            engine.start_phase_of_line(line),
-            engine.moved_port_log and engine.moved_port_log.search(line),
-        )
-        version = engine.version_log.search(line) if self.version is None else None
-        self.phase = phase or self.phase
+        phase = engine.start_phase_of_line(line)
+        if phase:
+            self.phase = phase
+        port = engine.moved_port_log and engine.moved_port_log.search(line)
         if port:
             self.port = parse_whole_number(port["port"], digits=5) or self.port
-        if version:
-            self.version = next((one for one in version.groupdict().values() if one), None)
+        version = None
+        if self.version is None and (version := engine.version_log.search(line)):
+            self.version = next(filter(None, version.groupdict().values()), None)
         return bool(phase or port or version)

@@ -18,6 +18,7 @@ import posixpath
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import __version__
@@ -26,12 +27,11 @@ from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.directory_names import list_directory_names
 from workbench.hosts.file_marks import Marks, read_file_marks
 from workbench.hosts.session_marks import processes_of_session
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import end_all, is_running
 from workbench.model.beat import Beat
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.run_options import PROCESS
 from workbench.model.secrets import mask_command, mask_plan
 from workbench.model.server_run import (
     EngineMetrics,
@@ -85,13 +85,10 @@ READ_FILES = ("plan.json", "ready.json", "stop.json", RANK_ENDS_FILE, launcher.L
 
 # between two looks at a run: while its log grows, 4 batches a second of a server that starts, and 2
 # of one that is READY, as many as the screen draws
-_BUSY_INTERVAL_S, _TALKING_INTERVAL_S, _STARTING_INTERVAL_S, _READY_INTERVAL_S, _LOST_INTERVAL_S = (
-    0.25,
-    0.5,
-    0.5,
-    1.0,
-    2.0,
-)
+_BUSY_INTERVAL_S, _STARTING_INTERVAL_S = 0.25, 0.5
+_TALKING_INTERVAL_S, _READY_INTERVAL_S = 0.5, 1.0
+_LOST_INTERVAL_S = 2.0
+_CHANGING_STATES = (ServerState.STARTING, ServerState.STOPPING)
 _FULL_READ_INTERVAL_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _OTHER_FULL_READ_INTERVAL_S = 15.0  # the end of a process is noticed at once nevertheless
 _CLOCK_SET_S = 2.0  # a host's clock that differs more from what is expected was set
@@ -170,6 +167,12 @@ class Supervisor:
         """Return the WatchedRun of each run that this supervisor has read."""
         return self._runs.values()
 
+    def get_watched_run(self, run_id: str) -> WatchedRun | None:
+        return self._runs.get(run_id)
+
+    def _runs_in_state(self, state: ServerState) -> list[WatchedRun]:
+        return [run for run in self._runs.values() if run.status.state is state]
+
     def _known_run(self, run_id: str) -> WatchedRun:
         try:
             return self._runs[run_id]
@@ -223,7 +226,9 @@ class Supervisor:
             await preflight.check_before_start(
                 self.host, plan, command, self.statuses(), simulated=simulated, freed=freed
             )
-        run_id = rank.run_id if rank else new_run_id(engine.name, time.time())
+        run_id, cluster = new_run_id(engine.name, time.time()), None
+        if rank is not None:
+            run_id, cluster = rank.run_id, rank.server
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
             run_id,
@@ -236,7 +241,7 @@ class Supervisor:
             __version__,
             simulated,
             adopts,
-            cluster=rank.server if rank else None,
+            cluster=cluster,
             replaces=replaces,
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
@@ -263,7 +268,7 @@ class Supervisor:
         run becomes STARTING, and READY once the server answers a prompt. With `dry_run`, only return
         the command line. Raises ServerError if the run has ended, or its launcher cannot restart a
         server."""
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
         shown = await launched_runs.restart_launched_server(self.host, run, dry_run=dry_run)
         await self._read_status(run)
         self._publish(run)
@@ -272,7 +277,7 @@ class Supervisor:
     async def probe(self, run_id: str) -> ServedText:
         """Ask the server of a run for text again, record what it answers, and return that. Raises
         ServerError if the run is not READY, or if its server does not answer."""
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
         if run.engine is None or run.status.state is not ServerState.READY:
             raise ServerError(
                 f"run {run_id} is {run.status.state}, not READY, so it cannot be asked for text",
@@ -298,8 +303,8 @@ class Supervisor:
         await self._replace_lost_keepers(read)
         self._forget_removed_runs(read)
         await asyncio.gather(
-            *(self._explain(run) for run in self._unexplained_failures()),
-            *(self._learn_keys(run) for run in self._adopted_without_keys()),
+            *map(self._explain, self._unexplained_failures()),
+            *map(self._learn_keys, self._runs_without_keys()),
             old_runs.write_end_marks(self.host, root, self._end_marks(read)),
         )
         self.ensure_watch()
@@ -309,7 +314,7 @@ class Supervisor:
         """Start a keeper for each of the runs `read` that has lost the one that followed it."""
         runs = (self._runs.get(_run_id_of_process(process)) for process in read)
         lost = [run for run in runs if run is not None and launched_runs.is_lost(run)]
-        await asyncio.gather(*(self._keep_again(run) for run in lost))
+        await asyncio.gather(*map(self._replace_keeper, lost))
 
     def _forget_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
         """Forget the runs whose directories are no longer on the host."""
@@ -320,10 +325,10 @@ class Supervisor:
         """Return those of the newest failed runs whose end is not explained yet."""
         newest_first = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
         ended = (run for run in newest_first if not run.facts.alive)
-        failed = [run for run in ended if run.facts.stop_unix_s is None]
+        failed = [run for run in ended if not run.facts.stop_requested]
         return [run for run in failed[:EXPLAINED_RUNS] if run.explained is None]
 
-    def _adopted_without_keys(self) -> list[WatchedRun]:
+    def _runs_without_keys(self) -> list[WatchedRun]:
         """Return the living runs whose API keys this process does not know yet."""
         return [run for run in self._runs.values() if run.facts.alive and not run.keys_known]
 
@@ -358,7 +363,7 @@ class Supervisor:
             run.update(process)
         self._publish(run)
 
-    async def _keep_again(self, run: WatchedRun) -> None:
+    async def _replace_keeper(self, run: WatchedRun) -> None:
         """Start a new keeper, the process that follows the server, for a run that has lost its
         keeper, if the run's launcher still runs the server. Otherwise record the server's end."""
         try:
@@ -374,13 +379,13 @@ class Supervisor:
     async def look(self, run_id: str) -> ServerStatus:
         """Return the status of a run. A run that `runs` has not read, because it is older, is first
         read from the host. Raises ServerError if there is no such run."""
-        return (await self._find(run_id)).status
+        return (await self._find_run(run_id)).status
 
     async def mark_read(self, run_id: str) -> None:
         """Record on the host that a user has seen the log of this run. A failed run may be removed
         only after that."""
         with contextlib.suppress(HostError):
-            await old_runs.mark_read(self.host, (await self._find(run_id)).run_dir)
+            await old_runs.mark_read(self.host, (await self._find_run(run_id)).run_dir)
 
     async def _learn_keys(self, run: WatchedRun) -> None:
         pid, run_dir = run.facts.server_pid, run.run_dir
@@ -401,7 +406,7 @@ class Supervisor:
             self._root = posixpath.join(await self.host.state_dir(), "runs")
         return self._root
 
-    async def _find(self, run_id: str) -> WatchedRun:
+    async def _find_run(self, run_id: str) -> WatchedRun:
         if run_id not in self._runs:
             await self.runs()
         if run_id not in self._runs and run_id in self.older:
@@ -418,7 +423,7 @@ class Supervisor:
     ) -> ServerStatus:
         """Wait until `until(status)` is true, and return that status of the run. If the run ends
         before that, return its last status. Raises TimeoutError after `timeout_s` seconds."""
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.settled:
                 self.ensure_watch()
@@ -445,64 +450,62 @@ class Supervisor:
         """Take a reading of the host's GPUs, and name the starting servers on whose GPUs a kernel
         only spins."""
         self._samples = samples
-        starting = [
-            run
-            for run in self._runs.values()
-            if run.status.state is ServerState.STARTING and run.record.has_port
-        ]
+        starting = [run for run in self._runs.values() if run.is_starting]
         if not starting:
             self._spin_watch = None
             return
         from workbench.server import spinning
 
         watch = self._spin_watch = self._spin_watch or spinning.SpinWatch()
-        watch.take(samples, time.monotonic())
+        watch.add_reading(samples, time.monotonic())
         for run in starting:
             if run.spinning is not None or run.log_silent_s < spinning.SPINNING_AFTER_S:
                 continue
-            gpus = watch.spinning(_gpu_indices(run, samples))
+            gpus = watch.find_spinning_gpus(_gpu_indices(run, samples))
             if gpus:
                 run.spinning = spinning.spinning_finding(
                     gpus, run.status.phase, int(run.log_silent_s // 60), self._start_before_s(run)
                 )
                 self._publish(run)
 
-    async def _look_whether_it_works(self, run: WatchedRun) -> None:
+    async def _check_for_idle_start(self, run: WatchedRun) -> None:
         """While the log of a starting server is silent, read every few seconds what its processes
         do, and name a start in which none of them does anything."""
-        if (
-            run.status.state is not ServerState.STARTING
-            or not run.record.has_port
-            or run.record.plan.run_as != PROCESS
-        ):
+        if not run.is_starting or not run.record.is_plain_process:
             return
         from workbench.server import idle_start
 
         now_s = time.monotonic()
-        watch = run.idle_watch
-        read_s = watch.last.at_s if watch is not None and watch.last is not None else 0.0
-        if run.log_silent_s < idle_start.QUIET_LOG_S or now_s - read_s < idle_start.READ_INTERVAL_S:
+        watch = run.idle_watch or idle_start.IdleWatch()
+        since_reading_s = now_s - watch.read_at_s
+        if (
+            run.log_silent_s < idle_start.QUIET_LOG_S
+            or since_reading_s < idle_start.READ_INTERVAL_S
+        ):
             return
-        watch = run.idle_watch = watch or idle_start.IdleWatch()
+        run.idle_watch = watch
         try:
             watch.add_reading(await idle_start.read_activity(self.host, run.members, now_s))
         except HostError:
             watch.add_reading(None)
-        own = _gpu_indices(run, self._samples)
-        used = [sample for sample in self._samples if own is None or sample.index in own]
-        works = any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
         run.idle = None
-        if watch.idle_s >= idle_start.HANGING_AFTER_S and not works:
+        if watch.idle_s >= idle_start.HANGING_AFTER_S and not self._uses_gpus(run):
             run.idle = idle_start.idle_finding(
                 watch, run.status.phase, run.log_silent_s, self._start_before_s(run)
             )
 
-    async def _look_where_it_hangs(self, run: WatchedRun) -> None:
+    def _uses_gpus(self, run: WatchedRun) -> bool:
+        """Return whether something ran on the run's GPUs at their last reading."""
+        own = _gpu_indices(run, self._samples)
+        used = (sample for sample in self._samples if own is None or sample.index in own)
+        return any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
+
+    async def _read_stacks_of_hang(self, run: WatchedRun) -> None:
         """Ask py-spy once where the processes of a start that hangs stand, if it is on the host."""
         if run.spinning is None and run.idle is None:
             run.stacks = None
             return
-        if run.stacks is not None or run.record.plan.run_as != PROCESS:
+        if run.stacks is not None or not run.record.is_plain_process:
             return
         from workbench.server import python_stacks
 
@@ -530,7 +533,7 @@ class Supervisor:
         The process group of the run gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises
         ServerError, which names the processes that could not be ended.
         """
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
         for _ in range(_STOP_TRIES - 1):
             # the host waits for its link, and a stop can be repeated
             with contextlib.suppress(HostUnreachable):
@@ -564,7 +567,7 @@ class Supervisor:
         and return the removed paths. Raises ServerError if this run or another run of its unit is
         alive, or if Workbench did not start the server or did not write the files."""
         return await launched_runs.uninstall_unit(
-            self.host, await self._find(run_id), self.watched_runs()
+            self.host, await self._find_run(run_id), self.watched_runs()
         )
 
     def installed(self, run_id: str) -> str | None:
@@ -577,7 +580,8 @@ class Supervisor:
         gets a signal, so that its end does not count as a failure."""
         await run.close()
         await self._read_status(run)
-        if (run.facts.alive or launched_runs.is_lost(run)) and run.facts.stop_unix_s is None:
+        may_live = run.facts.alive or launched_runs.is_lost(run)
+        if may_live and not run.facts.stop_requested:
             asked = run.facts.now_unix_s
             # a full disk must not prevent a stop; only the mark is lost
             with contextlib.suppress(FileError):
@@ -606,7 +610,7 @@ class Supervisor:
     async def load_log(self, run_id: str) -> LogRing:
         """Return the lines of a run's log that are in memory: the log's first and its last part. A
         log of which nothing was read yet is first read from the host."""
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
         if not run.follower.offset:
             read = log_reading.read_log_to_end if run.settled else log_reading.catch_up_with_log
             await read(self.host, run, self._emit)
@@ -615,7 +619,7 @@ class Supervisor:
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
         """Yield every line of a run's log from its start, in batches, without skipping any. With
         `follow`, continue with new lines until the run has ended."""
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
 
         async def pause() -> None:
             self.ensure_watch()
@@ -646,7 +650,7 @@ class Supervisor:
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring
         case. The search runs on the host."""
-        run = await self._find(run_id)
+        run = await self._find_run(run_id)
         return await log_lines.search_log(
             self.host, run.log_path, text, secrets=run.secrets, limit=limit
         )
@@ -654,13 +658,12 @@ class Supervisor:
     async def metrics(self, run_id: str, timeout_s: float = metrics.TIMEOUT_S) -> EngineMetrics:
         """Return one reading of the engine's own counters. A value that cannot be read is None, and
         `absent` has the reason. Raises ServerError if there is no such run."""
-        run = await self._find(run_id)
-        if run.engine is None or run.has_ended:
-            return metrics.no_metrics(
-                "the server has ended"
-                if run.has_ended
-                else f"this Workbench does not know the engine {run.record.engine}"
-            )
+        run = await self._find_run(run_id)
+        if run.has_ended:
+            return metrics.no_metrics("the server has ended")
+        if run.engine is None:
+            unknown = f"this Workbench does not know the engine {run.record.engine}"
+            return metrics.no_metrics(unknown)
         try:
             return await metrics.fetch_metrics((await run.connection()).get, run.engine, timeout_s)
         except HostError as error:
@@ -679,7 +682,7 @@ class Supervisor:
         if self._watch is not None and self._watch.done():
             self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
-        if self._watch is None and any(not run.settled for run in self._runs.values()):
+        if self._watch is None and not all(run.settled for run in self._runs.values()):
             self._watch = asyncio.create_task(self._keep_watching())
 
     async def _keep_watching(self) -> None:
@@ -695,19 +698,8 @@ class Supervisor:
             else:
                 every = (self._update_or_mark_unknown(run) for run in live)
                 log_grew = await asyncio.gather(*every)
-            starting = any(
-                run.state_for_pace in (ServerState.STARTING, ServerState.STOPPING) for run in live
-            )
-            lost = any(run.status.state is ServerState.UNKNOWN for run in live)
-            quiet_s, busy_s = (
-                (_STARTING_INTERVAL_S, _BUSY_INTERVAL_S)
-                if starting
-                else (_READY_INTERVAL_S, _TALKING_INTERVAL_S)
-            )
-            pause_s = busy_s if any(log_grew) else quiet_s
-            if lost:
-                pause_s = _LOST_INTERVAL_S
-            await asyncio.sleep(self._beat.seconds_to_next_beat(max(pause_s, self.pause_s)))
+            pause_s = max(_pause_s(live, any(log_grew)), self.pause_s)
+            await asyncio.sleep(self._beat.seconds_to_next_beat(pause_s))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
         """Read a run's state and log from the host, and return whether its log grew. If the host
@@ -716,9 +708,8 @@ class Supervisor:
             if not self.host.connected:
                 run.set_lost("the connection to the host is lost")
                 self._publish(run)
-            grew = await self._read_and_update(
-                run
-            )  # waits a moment for the link, which restores itself
+            # waits a moment for the link, which restores itself
+            grew = await self._read_and_update(run)
         except HostError as error:
             run.set_lost(error.message)
             await run.disconnect()
@@ -729,7 +720,7 @@ class Supervisor:
         return grew
 
     async def _read_and_update(self, run: WatchedRun) -> bool:
-        alive, grew = await self._ask_both(
+        alive, grew = await self._query_both(
             self._alive(run), log_reading.read_new(self.host, run, self._emit)
         )
         every_s = _FULL_READ_INTERVAL_S.get(run.state_for_pace, _OTHER_FULL_READ_INTERVAL_S)
@@ -743,10 +734,10 @@ class Supervisor:
             await self._explain(run)
         if run.has_ended and not run.settled:
             await self._finish(run)
-        elif run.facts.alive and run.facts.stop_unix_s is None:
+        elif run.facts.alive and not run.facts.stop_requested:
             self._check_when_due(run)
-            await self._look_whether_it_works(run)
-            await self._look_where_it_hangs(run)
+            await self._check_for_idle_start(run)
+            await self._read_stacks_of_hang(run)
         return grew > 0
 
     async def _alive(self, run: WatchedRun) -> bool:
@@ -755,13 +746,13 @@ class Supervisor:
             return False  # unknown: a full reading is needed
         process = detached_process.DetachedProcess(pid, pid, start_time)
         return all(
-            await self._ask_both(
+            await self._query_both(
                 detached_process.is_process_alive(self.host, process),
                 launched_runs.is_current(self.host, run),
             )
         )
 
-    async def _ask_both(
+    async def _query_both(
         self, first: Coroutine[Any, Any, _FirstResult], second: Coroutine[Any, Any, _SecondResult]
     ) -> tuple[_FirstResult, _SecondResult]:
         """Return the results of two questions to the host, asked at the same time if it is far."""
@@ -787,8 +778,7 @@ class Supervisor:
         files = (f"{run.run_dir}/{name}" for name in (*READ_FILES, *detached_process.OWN_FILES))
         marks = read_file_marks(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
-        settled = run.facts.ready is not None and run.facts.stop_unix_s is None
-        if marks is None or run.sid is None or not settled:
+        if marks is None or run.sid is None or not run.facts.serves:
             return None
         return (*marks, processes_of_session(run.sid))
 
@@ -796,7 +786,7 @@ class Supervisor:
         marks = await asyncio.to_thread(self._marks_now, run)
         seen = await self._read_status(run)
         run.marks = marks
-        if run.facts.ready is None or run.facts.stop_unix_s is not None:
+        if not run.facts.serves:
             # A server that is killed while it starts leaves shared memory, whose owner is only
             # known now. SGLang creates a semaphore even while it shuts down, and leaves it.
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
@@ -818,41 +808,31 @@ class Supervisor:
         """Start a health or readiness check of the run's server if the last check is long enough
         ago and none is running. A readiness check may take minutes, because it waits for the first
         answer."""
-        every_s = (
-            _READY_ASK_INTERVAL_S
-            if run.facts.ready and not run.failures
-            else _STARTING_ASK_INTERVAL_S
-        )
-        if run.facts.server_began_unix_s is None or not run.record.has_port:
-            return  # the launcher has not started it, or it is a rank without a port
-        if (
-            run.engine is None
-            or (run.task and not run.task.done())
-            or time.monotonic() - run.asked_s < every_s
-        ):
+        if not run.can_be_asked or is_running(run.task):
+            return
+        is_steady = run.facts.ready is not None and not run.failures
+        every_s = _READY_ASK_INTERVAL_S if is_steady else _STARTING_ASK_INTERVAL_S
+        if time.monotonic() - run.asked_s < every_s:
             return
         if run.task is not None and not run.task.cancelled():
             run.task.result()  # raises if the request failed: a defect must not stay silent
         run.asked_s = time.monotonic()
-        run.task = asyncio.create_task(
-            self._check_health(run) if run.facts.ready else self._check_readiness(run)
-        )
+        check = self._check_health if run.facts.ready else self._check_readiness
+        run.task = asyncio.create_task(check(run))
 
     async def check_now(self) -> tuple[ServerStatus, ...]:
         """Check the health of every READY server now, ask every starting server whether it is
         ready, read its log, and return the statuses of all runs that this supervisor has read."""
-        every = self._runs.values()
-        ready = [run for run in every if run.status.state is ServerState.READY]
-        starting = [run for run in every if run.status.state is ServerState.STARTING]
+        starting = self._runs_in_state(ServerState.STARTING)
+        check_health = partial(
+            self._check_health,
+            timeout_s=_IMMEDIATE_ASK_TIMEOUT_S,
+            enough=MAX_FAILED_HEALTH_CHECKS,
+        )
         await asyncio.gather(
-            *(
-                self._check_health(
-                    run, timeout_s=_IMMEDIATE_ASK_TIMEOUT_S, enough=MAX_FAILED_HEALTH_CHECKS
-                )
-                for run in ready
-            ),
+            *map(check_health, self._runs_in_state(ServerState.READY)),
             *(log_reading.read_log_to_end(self.host, run, self._emit) for run in starting),
-            *(self._prove_now(run) for run in starting),
+            *map(self._prove_now, starting),
         )
         for run in starting:
             self._publish(run)
@@ -861,7 +841,7 @@ class Supervisor:
     async def _prove_now(self, run: WatchedRun) -> None:
         """Ask a starting server for its first answers, for at most _IMMEDIATE_PROOF_TIMEOUT_S seconds. A command
         that only lists the servers ends before the watch would have asked."""
-        if run.engine is None or run.facts.server_began_unix_s is None or not run.record.has_port:
+        if not run.can_be_asked:
             return
         if run.task is None or run.task.done():
             run.asked_s = time.monotonic()
@@ -873,7 +853,7 @@ class Supervisor:
         Workbench process started them, or that were listed before their start was recorded. Takes
         one round trip."""
         listed = await list_directory_names(self.host, await self.runs_dir())
-        names = {name for name in listed if RUN_ID_PATTERN.fullmatch(name)}
+        names = set(filter(RUN_ID_PATTERN.fullmatch, listed))
         known = {run_id for run_id, run in self._runs.items() if not run.may_begin}
         return bool(names - known - self._starting - set(self.older))
 
@@ -911,11 +891,20 @@ def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int
     """Return the indices of the GPUs that a run uses, as far as its launcher or its plan names
     them; None if neither does."""
     visible = run.record.command.env.get("CUDA_VISIBLE_DEVICES", "")
-    words = run.status.gpus or tuple(word.strip() for word in visible.split(",") if word.strip())
-    named = {
+    words = run.status.gpus or tuple(filter(None, map(str.strip, visible.split(","))))
+    uuids = tuple(word for word in words if word.startswith("GPU-"))
+    named = frozenset(
         sample.index
         for sample in samples
-        for word in words
-        if word == str(sample.index) or (word.startswith("GPU-") and sample.uuid.startswith(word))
-    }
-    return frozenset(named) or None
+        if str(sample.index) in words or sample.uuid.startswith(uuids)
+    )
+    return named or None
+
+
+def _pause_s(live: Sequence[WatchedRun], log_grew: bool) -> float:
+    """Return the time until the next look at the living runs, of which a log has just grown or not."""
+    if any(run.status.state is ServerState.UNKNOWN for run in live):
+        return _LOST_INTERVAL_S
+    if any(run.state_for_pace in _CHANGING_STATES for run in live):
+        return _BUSY_INTERVAL_S if log_grew else _STARTING_INTERVAL_S
+    return _TALKING_INTERVAL_S if log_grew else _READY_INTERVAL_S

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from workbench.hosts.run_processes import signal_name
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.findings import Finding
 from workbench.model.plan import Command
-from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.model.untrusted_numbers import number_for_field
@@ -148,15 +148,28 @@ class WatchedRun:
         return state
 
     @property
+    def is_starting(self) -> bool:
+        """Whether the server starts and will be READY: a rank without a port never is."""
+        return self.status.state is ServerState.STARTING and self.record.has_port
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether requests can be sent to the server: its launcher has started it, and it is no rank
+        without a port."""
+        if self.engine is None or not self.record.has_port:
+            return False
+        return self.facts.server_began_unix_s is not None
+
+    @property
     def may_begin(self) -> bool:
         """Whether the run of another Workbench has ended by its files, but is so new that its start
         may not have been recorded yet."""
         facts = self.facts
         began = facts.alive or facts.pid is not None or facts.exit_code is not None
-        if began or not self.adopted:
+        if began or facts.stop_requested or not self.adopted:
             return False
         written_unix_s = self.record.created_unix_s or self.seen_unix_s
-        return facts.stop_unix_s is None and time.time() - written_unix_s < _MAX_BEGIN_DELAY_S
+        return time.time() - written_unix_s < _MAX_BEGIN_DELAY_S
 
     @property
     def log_silent_s(self) -> float:
@@ -199,7 +212,8 @@ class WatchedRun:
             ended_unix_s=seen.ended_unix_s,
             ready=ready,
             was_ready=was_ready,
-            stop_unix_s=_stop_time(seen.files.get("stop.json")) or self.facts.stop_unix_s,
+            stop_unix_s=_parse_stop_time(seen.files.get("stop.json", b""))
+            or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
             rank_ends=decode_rank_ends(seen.files.get(RANK_ENDS_FILE, b"")) or self.facts.rank_ends,
@@ -234,7 +248,7 @@ class WatchedRun:
     def ready_facts_now(self, model: str) -> ReadyFacts:
         """Return the content of ready.json for a server that has just answered its first
         prompts, with times by the host's clock. `model` is the model name that the server reports."""
-        facts, own = self.facts, self.record.plan.run_as == PROCESS
+        facts, own = self.facts, self.record.is_plain_process
         began_unix_s = (
             facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
         )
@@ -258,17 +272,14 @@ class WatchedRun:
         # A server that another Workbench started may be READY before its version is read.
         first = self._start.version is None and self.follower.ring.total < _VERSION_SEARCH_LINES
         batch = self.follower.feed(data, at)
-        forms = self._search_log_lines(batch)
-        if (
-            batch is None
-            or not batch.lines
-            or not all(_WORKER_HANGS_LINE in line for line in batch.lines)
-        ):
+        lines = batch.lines if batch is not None else ()
+        forms = self._search_log_lines(lines)
+        if not lines or any(_WORKER_HANGS_LINE not in line for line in lines):
             self._last_line_s, self.spinning = time.monotonic(), None
             self.idle_watch, self.idle, self.stacks = None, None, None
         if self.facts.ready is None or first:
-            self._start.feed(batch.lines if batch else (), forms)
-            self._start.read(self.follower.unfinished_line)
+            self._start.feed(lines, forms)
+            self._start.read_line(self.follower.unfinished_line)
             if self._clock is not None:
                 self._clock.note_phase(self._start.phase, time.monotonic())
         return batch
@@ -277,23 +288,22 @@ class WatchedRun:
         """Return the last line of the log although it has no line end; None if there is none. Call
         this after the run has ended."""
         batch = self.follower.finish()
-        self._search_log_lines(batch)
+        self._search_log_lines(batch.lines if batch is not None else ())
         return batch
 
-    def _search_log_lines(self, batch: LogBatch | None) -> list[str]:
-        """Search the new lines of the log for known problems, and keep the findings. Return the new
+    def _search_log_lines(self, lines: Sequence[str]) -> list[str]:
+        """Search the new lines of the log for known problems, and store the findings. Return the new
         lines without their numbers."""
-        if batch is None or not batch.lines:
+        if not lines:
             return []
         from workbench.server import log_patterns  # 0.4 MiB, which no ended run needs
 
         if self._scan is None:
             self._scan = log_patterns.LogScan(self.record.engine)
-        ring, forms = self.follower.ring, log_patterns.forms_of(batch.lines)
-        self._last_line = batch.lines[-1]
-        self._scan.feed(
-            batch.lines, forms, None if ring.skipped else ring.total - len(batch.lines) + 1
-        )
+        ring, forms = self.follower.ring, log_patterns.forms_of(lines)
+        self._last_line = lines[-1]
+        first = None if ring.skipped else ring.total - len(lines) + 1
+        self._scan.feed(lines, forms, first)
         return forms
 
     @property
@@ -318,17 +328,17 @@ class WatchedRun:
         """Compute the run's status anew, and return whether it has changed. After an unexpected end
         of the server, the status changes only once the reason for the end is known, or if the host
         cannot be queried."""
-        facts = self.facts
-        if (
-            not facts.alive
-            and facts.stop_unix_s is None
-            and self.explained is None
-            and not self.settled
-            and self._lost is None
-        ):
+        if self._awaits_explanation:
             return False
         before, self.status = self.status, self._current_status()
         return before != self.status
+
+    @property
+    def _awaits_explanation(self) -> bool:
+        """Whether the server has ended unexpectedly, and the reason will soon be known."""
+        if self.facts.alive or self.facts.stop_requested:
+            return False
+        return self.explained is None and self._lost is None and not self.settled
 
     def _current_status(self) -> ServerStatus:
         status = status_of(
@@ -337,33 +347,15 @@ class WatchedRun:
             silent_s=self._silent_for_s(),
             phase=self._start.phase,
         )
-        reason, found = self.explained or (None, self._log_findings_to_act_on())
-        if status.state is ServerState.STOPPED:
-            reason, found = status.reason, ()
-        elif ending_finding(self.facts) is not None and not self.facts.alive:
-            reason = status.reason  # the error lines of its log follow from that
-        elif self.facts.alive and status.reason and self.unanswered:
-            reason = f"{status.reason} ({self.unanswered})"
-        silent_s = self.log_silent_s
-        if (
-            status.state is ServerState.STARTING
-            and self.record.has_port
-            and silent_s > STUCK_AFTER_S
-        ):
-            from workbench.server.log_patterns import stuck_start_findings
-
-            stuck = stuck_start_findings(
-                self._last_line, self.record.engine, self._start.phase, silent_s
-            )
-            hangs = (self._with_stacks(one) for one in (self.spinning, self.idle) if one)
-            found = (*hangs, *stuck, *found)
+        reason, found = self._explain_status(status)
+        at_start = self.at_start if self.facts.alive else ()
         status = replace(
             status,
             host=self.host.name,
             port=self.port,
             url=f"http://{self.address}:{self.port}",
             reason=reason or status.reason,
-            findings=(*(self.at_start if self.facts.alive else ()), *status.findings, *found),
+            findings=(*at_start, *status.findings, *self._hang_findings(status), *found),
             run_dir=self.run_dir,
             engine_version=self._start.version,
             adopted=self.adopted,
@@ -372,7 +364,33 @@ class WatchedRun:
             return replace(status, state=ServerState.UNKNOWN, reason=self._lost)
         return status
 
-    def _with_stacks(self, finding: Finding) -> Finding:
+    def _explain_status(self, status: ServerStatus) -> tuple[str | None, tuple[Finding, ...]]:
+        """Return the reason of the state, None if that of `status` holds, and the findings about the
+        log or the end."""
+        if status.state is ServerState.STOPPED:
+            return None, ()
+        reason, found = self.explained or (None, self._log_findings_to_act_on())
+        if self.facts.alive:
+            if status.reason and self.unanswered:
+                reason = f"{status.reason} ({self.unanswered})"
+        elif ending_finding(self.facts) is not None:
+            reason = None  # the error lines of its log follow from that
+        return reason, found
+
+    def _hang_findings(self, status: ServerStatus) -> tuple[Finding, ...]:
+        """Return the findings about a start whose log has been silent for long."""
+        silent_s, is_starting = self.log_silent_s, status.state is ServerState.STARTING
+        if not is_starting or not self.record.has_port or silent_s <= STUCK_AFTER_S:
+            return ()
+        from workbench.server.log_patterns import stuck_start_findings
+
+        stuck = stuck_start_findings(
+            self._last_line, self.record.engine, self._start.phase, silent_s
+        )
+        hangs = map(self._add_stacks, filter(None, (self.spinning, self.idle)))
+        return (*hangs, *stuck)
+
+    def _add_stacks(self, finding: Finding) -> Finding:
         if self.stacks is None:
             return finding
         from workbench.server.python_stacks import add_stacks
@@ -442,8 +460,8 @@ def _was_restarted_since(ready: ReadyFacts, launched: LaunchedServer) -> bool:
     return (launched.restarts or 0) > (ready.restarts or 0)
 
 
-def _stop_time(data: bytes | None) -> float | None:
+def _parse_stop_time(data: bytes) -> float | None:
     try:
-        return number_for_field("unix_s", json.loads(data)["unix_s"]) if data else None
+        return number_for_field("unix_s", json.loads(data)["unix_s"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

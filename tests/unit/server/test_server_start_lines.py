@@ -37,7 +37,7 @@ def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> 
     engine = engines.get_engine(name)
     searched, quick = StartLines(engine, None), StartLines(engine, None)
     for line in lines:
-        searched.read(line)
+        searched.read_line(line)
     for start in range(0, len(lines), size):
         batch = lines[start : start + size]
         quick.feed(batch, forms_of(batch))

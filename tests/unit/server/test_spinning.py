@@ -41,8 +41,8 @@ def named_after_s(gpus: list[Gpu], seconds: int, used: set[int] | None = None) -
     """Return after how many seconds a start on these GPUs is named, None if it is not."""
     watch = SpinWatch()
     for at_s in range(0, seconds, 2):
-        watch.take([sample(i, gpu(at_s)) for i, gpu in enumerate(gpus)], float(at_s))
-        if watch.spinning(used):
+        watch.add_reading([sample(i, gpu(at_s)) for i, gpu in enumerate(gpus)], float(at_s))
+        if watch.find_spinning_gpus(used):
             return at_s
     return None
 
@@ -117,18 +117,18 @@ def test_gpus_of_others_count_only_if_nothing_says_whose_they_are() -> None:
 def test_an_absent_value_and_a_gap_in_the_readings_are_no_proof() -> None:
     watch = SpinWatch()
     for at_s in range(0, 400, 2):
-        watch.take([sample(0, SPINS(at_s), None)], float(at_s))
-    assert not watch.spinning(None)
+        watch.add_reading([sample(0, SPINS(at_s), None)], float(at_s))
+    assert not watch.find_spinning_gpus(None)
     for at_s in range(0, 400, 20):
-        watch.take([sample(0, SPINS(at_s))], float(at_s))
-    assert not watch.spinning(None)
+        watch.add_reading([sample(0, SPINS(at_s))], float(at_s))
+    assert not watch.find_spinning_gpus(None)
 
 
 def test_the_finding_says_what_is_seen_and_what_to_do() -> None:
     watch = SpinWatch()
     for at_s in range(0, 200, 2):
-        watch.take([sample(0, (96.0, 22.0, 8.0)), sample(1, SPINS(at_s))], float(at_s))
-    found = spinning_finding(watch.spinning(None), "starting the workers", 3, 94.6)
+        watch.add_reading([sample(0, (96.0, 22.0, 8.0)), sample(1, SPINS(at_s))], float(at_s))
+    found = spinning_finding(watch.find_spinning_gpus(None), "starting the workers", 3, 94.6)
     assert found.code == "start.spinning" and found.evidence == (
         "GPU 0: 96 % utilization, 22 W of 300 W; GPU 1: 100 % utilization, 62 W of 300 W"
     )

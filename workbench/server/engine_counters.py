@@ -3,7 +3,8 @@ and after it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from statistics import fmean, median
 
 from workbench.model.bench import EngineDuring
@@ -45,16 +46,15 @@ def summarize_counters(
         if why:
             absent[name] = why
     for name, (part, whole) in _SHARE_COUNTERS.items():
-        (some, why), (total, why_total) = (
-            _counter_increase(before, after, part),
-            _counter_increase(before, after, whole),
-        )
-        values[name] = round(100.0 * some / total, 2) if some is not None and total else None
-        if values[name] is None:
+        some, why = _counter_increase(before, after, part)
+        total, why_total = _counter_increase(before, after, whole)
+        if some is not None and total:
+            values[name] = round(100.0 * some / total, 2)
+        else:
+            values[name] = None
             absent[name] = why or why_total or "the engine counted nothing during the run"
     for name in ("running", "waiting"):
-        readings = [getattr(one, name) for one in during]
-        known = [value for value in readings if value is not None]
+        known = _known_values(during, name)
         values[f"{name}_mean"] = round(fmean(known), 2) if known else None
         values[f"{name}_max"] = max(known, default=None)
         if not known:
@@ -64,11 +64,17 @@ def summarize_counters(
         absent["in_flight_median"] = absent.get("running_mean") or _why_unread(
             "waiting", during, after
         )
-    use = [one.kv_use_pct for one in during if one.kv_use_pct is not None]
+    use = _known_values(during, "kv_use_pct")
     values["kv_use_max_pct"] = round(max(use), 2) if use else None
     if not use:
         absent["kv_use_max_pct"] = _why_unread("kv_use_pct", during, after)
     return EngineDuring(**values, samples=len(during), absent=absent)  # type: ignore[arg-type]
+
+
+def _known_values(readings: Iterable[EngineMetrics], name: str) -> list[float]:
+    """Return the values of the field `name` in the readings that have one."""
+    values = map(attrgetter(name), readings)
+    return [value for value in values if value is not None]
 
 
 def _median_in_flight(during: Sequence[EngineMetrics]) -> float | None:
@@ -97,9 +103,8 @@ def no_counters(reason: str) -> EngineDuring:
 def is_readable(metrics: EngineMetrics) -> bool:
     """Return whether the reading contains the value of at least one counter, or the number of
     running or waiting requests."""
-    return any(
-        getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTER_FIELDS.values())
-    )
+    names = ("running", "waiting", *_COUNTER_FIELDS.values())
+    return any(getattr(metrics, name) is not None for name in names)
 
 
 def count_disagreements(
@@ -108,12 +113,21 @@ def count_disagreements(
     """Return a sentence for each count that differs between the engine and the benchmark; () if all
     agree. `requests`, `prompt` and `output` are the benchmark's own counts of requests, prompt
     tokens and output tokens, including the warm-up. Counts that are None are not compared."""
-    found = []
+    return tuple(
+        f"{title}: the engine counted {counted:,}, this benchmark {own:,}"
+        for title, counted, own in _counts_of_both(engine, requests, prompt, output)
+        if counted != own
+    )
+
+
+def _counts_of_both(
+    engine: EngineDuring, requests: int, prompt: int | None, output: int | None
+) -> Iterator[tuple[str, int, int]]:
+    """Yield (title, count of the engine, count of the benchmark) where both are known."""
     for (name, title), own in zip(_COMPARED_COUNTERS, (requests, prompt, output), strict=True):
         counted = getattr(engine, name)
-        if counted is not None and own is not None and counted != own:
-            found.append(f"{title}: the engine counted {counted:,}, this benchmark {own:,}")
-    return tuple(found)
+        if counted is not None and own is not None:
+            yield title, counted, own
 
 
 def foreign_load_reason(
@@ -176,14 +190,8 @@ def have_counts_caught_up(
     """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
     `requests`, `prompt` and `output`, the benchmark's own counts. Unknown counts (None) are
     ignored. An engine may report its counts late."""
-    return all(
-        counted is None or own is None or counted >= own
-        for counted, own in zip(
-            (getattr(engine, name) for name, _ in _COMPARED_COUNTERS),
-            (requests, prompt, output),
-            strict=True,
-        )
-    )
+    counts = _counts_of_both(engine, requests, prompt, output)
+    return all(counted >= own for _, counted, own in counts)
 
 
 def _counter_increase(

@@ -62,19 +62,16 @@ class RateMeter:
         """Add a reading of the engine's counters. Return the metric values of the seconds that have
         ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
         the number of running requests, are given for the last of these seconds only."""
-        counters = {name: getattr(read, name) for name in _COUNTER_NAMES}
-        counts = {name: count for name, count in counters.items() if count is not None}
+        counts = _known_counts(read)
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
-        if (
-            fallen == {"live_generation_tokens"}
-            and read.running
-            and read.unix_s - self._last_s <= MAX_READING_GAP_S
-        ):
+        passed_s = read.unix_s - self._last_s
+        only_live = fallen == {"live_generation_tokens"}
+        if only_live and read.running and passed_s <= MAX_READING_GAP_S:
             # llama.cpp: a request may end between the readings of its two pages, and is then in
             # none of them.
             return {}
         last_s, self._last_s = self._last_s, read.unix_s
-        if fallen or not 0.0 < read.unix_s - last_s <= MAX_READING_GAP_S:
+        if fallen or not 0.0 < passed_s <= MAX_READING_GAP_S:
             self._counters = {name: _Counter(read.unix_s, count) for name, count in counts.items()}
             return {}
         increases: dict[str, dict[int, float]] = {}
@@ -101,12 +98,19 @@ def rates_between(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
     seconds = second.unix_s - first.unix_s
     if seconds <= 0.0:
         return gauge_values(second)
+    before, after = _known_counts(first), _known_counts(second)
     grown: dict[str, float] = {}
-    for name in _COUNTER_NAMES:
-        was, now = getattr(first, name), getattr(second, name)
-        if was is not None and now is not None and now >= was:
+    for name, was in before.items():
+        now = after.get(name, -1)
+        if now >= was:
             grown[name] = (now - was) / seconds
     return {**_rates_and_shares(grown), **gauge_values(second)}
+
+
+def _known_counts(read: EngineMetrics) -> dict[str, int]:
+    """Return the values of the counters that the reading has, by name."""
+    counts = {name: getattr(read, name) for name in _COUNTER_NAMES}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def gauge_values(read: EngineMetrics) -> dict[str, float]:

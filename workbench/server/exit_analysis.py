@@ -41,6 +41,7 @@ _KERNEL_KILLED = re.compile(r"Killed process \d+")
 _FINDING_CODE = "exit.process"  # of findings about a process that ended
 _KERNEL_LOG_HINT = "see the kernel's log: sudo dmesg -T | grep -iE 'killed process|segfault|Xid'"
 _OOM_GUARD_HINT = "see journalctl -u earlyoom -u systemd-oomd"
+_PART_NAME = re.compile(r".*(?P<kind>enginecore|worker).*?(?P<number>\d*)")
 _PROCESS_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
 
 
@@ -129,13 +130,9 @@ def first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPar
             groups = found.groupdict()
             code = parse_decimal(groups.get("code"), *range_of("exit_code"))
             text = log_patterns.plain_line(line)
-            part = EndedPart(
-                groups["part"],
-                parse_whole_number(groups.get("pid")),
-                None if code is None else int(code),
-                text,
-                number,
-            )
+            exit_code = None if code is None else int(code)
+            pid = parse_whole_number(groups.get("pid"))
+            part = EndedPart(groups["part"], pid, exit_code, text, number)
             return _add_last_line(part, lines[:number])
     return None
 
@@ -160,40 +157,44 @@ def _is_same_part(reported: str, prefix: str) -> bool:
     """Return whether both are names of one process of vLLM: "engine core" or "EngineCore_DP0" in
     the report of its end and "EngineCore" in front of its lines, "VllmWorker-1" and "Worker_TP1"
     or "Worker"."""
-    kinds = ("enginecore", "worker")
-    names = [re.sub(r"[\s_-]", "", name).lower() for name in (reported, prefix)]
-    same_kind = any(kind in names[0] and kind in names[1] for kind in kinds)
-    numbers = [re.findall(r"\d+$", name) for name in names]
-    return same_kind and (not all(numbers) or numbers[0] == numbers[1])
+    found = _PART_NAME.fullmatch(re.sub(r"[\s_-]", "", reported).lower())
+    own = _PART_NAME.fullmatch(re.sub(r"[\s_-]", "", prefix).lower())
+    if found is None or own is None or found["kind"] != own["kind"]:
+        return False
+    return found["number"] == own["number"] or "" in (found["number"], own["number"])
 
 
 async def read_kernel_log(host: Host, run: WatchedRun, part: EndedPart | None) -> KernelLog:
     """Return what the kernel's log says about the processes of `run` and about `part`."""
-    pids = {run.facts.pid, part.pid if part else None, *await _member_pids(host, run)} - {None}
+    pids = {run.facts.pid, *await _read_member_pids(host, run)}
+    if part is not None:
+        pids.add(part.pid)
     done = await host.run(shell_scripts.shell_argv(shell_scripts.KERNEL_LOG))
     state, *lines = done.out.splitlines() or [""]
-    began_s = run.start_time / TICKS_PER_S if run.start_time else 0.0
-    about = [line for line in map(clean_text, lines) if _is_about(line, pids, part, began_s)]
+    began_s = (run.start_time or 0) / TICKS_PER_S
+    own = pids - {None}
+    about = [line for line in map(clean_text, lines) if _is_about(line, own, part, began_s)]
     # Several lines report one kill; the one with the memory comes first.
     about.sort(key=lambda line: _KERNEL_KILLED.search(line) is None)
     return KernelLog(state == "read", tuple(about), await _count_oom_kills(host, run))
 
 
-async def _member_pids(host: Host, run: WatchedRun) -> set[int]:
+async def _read_member_pids(host: Host, run: WatchedRun) -> set[int]:
     try:
         text = (await host.read_file(f"{run.run_dir}/members")).decode("ascii", "replace")
     except FileError:
         return set()
-    numbers = (parse_whole_number(word.partition(":")[0]) for word in text.split())
-    return {number for number in numbers if number is not None}
+    keys = (word.partition(":")[0] for word in text.split())
+    return {number for number in map(parse_whole_number, keys) if number is not None}
 
 
 async def _count_oom_kills(host: Host, run: WatchedRun) -> int | None:
     try:
-        words = (await host.read_file(f"{run.run_dir}/exit", limit=256)).decode("ascii", "replace")
+        data = await host.read_file(f"{run.run_dir}/exit", limit=256)
     except FileError:
         return None
-    return parse_whole_number(words.split()[3]) if len(words.split()) > 3 else None
+    words = data.decode("ascii", "replace").split()
+    return parse_whole_number(words[3]) if len(words) > 3 else None
 
 
 def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s: float) -> bool:
@@ -205,10 +206,13 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     found = _PROCESS_OF_LINE.search(line)
     if found is None:
         return False
-    pid = next(parse_whole_number(word) for word in found.group("killed", "pid", "of_gpu") if word)
+    pid = parse_whole_number(found["killed"] or found["pid"] or found["of_gpu"])
+    if pid in pids:
+        return True
     short = (found["killed_name"] or found["name"] or "").rpartition("::")[2]
-    named = part is not None and len(short) > 3 and part.name.lower().startswith(short.lower())
-    return (pid is not None and pid in pids) or named
+    if part is None or len(short) <= 3:
+        return False
+    return part.name.lower().startswith(short.lower())
 
 
 def _ending_of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> ServerEnding:

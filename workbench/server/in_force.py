@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,7 +89,8 @@ async def read_in_force(run: WatchedRun) -> InForceReport:
     process, why = None, "the server has ended"
     if run.facts.alive:
         why = "its process cannot be read by this user"
-        process = await command_of_process(run.host, run.facts.pid) if run.facts.pid else None
+    if run.facts.alive and run.facts.pid:
+        process = await command_of_process(run.host, run.facts.pid)
     if process is None:
         notes.append(f"{why}: its command line and environment are those that were asked")
     got: dict[str, _EndpointAnswers] = {}
@@ -112,21 +114,18 @@ def _compare_in_force(
 ) -> InForceReport:
     answers, metrics = _parse_endpoint_answers(engine, got, notes)
     config, config_from = _settings_in_answer(answers.get("config")), "server's answer"
-    logged = [_settings_in_log(log, pattern) for pattern in engine.config_logs]
+    logged, *parsed = [_settings_in_log(log, pattern) for pattern in engine.config_logs] or [{}]
     if not config and logged:
-        config, config_from = logged[0], "log"
+        config, config_from = logged, "log"
     plan, command = run.record.plan, run.record.command
     names = {**_flag_aliases(engine, plan.engine_version), **engine.config_names}
-    parsed: dict[str, str] = {}
-    for settings in logged[1:]:
-        parsed |= settings
     sources = Sources(
         log,
         metrics,
         answers,
-        {names.get(name, name): value for name, value in config.items()},
+        _rename_settings(config, names),
         config_from,
-        {names.get(name, name): value for name, value in parsed.items()},
+        _rename_settings(ChainMap(*reversed(parsed)), names),
         process,
         run.facts.pid,
         tuple(notes),
@@ -136,6 +135,10 @@ def _compare_in_force(
     return in_force_report(
         run.record.run_id, engine, flags, dict(command.env), sources, run.secrets
     )
+
+
+def _rename_settings(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    return {names.get(name, name): value for name, value in settings.items()}
 
 
 def _flag_aliases(engine: Engine, version: str | None) -> dict[str, str]:
@@ -155,15 +158,16 @@ def in_force_report(
 ) -> InForceReport:
     """Return the comparison of the requested `flags` and environment variables `env` with the
     values found in `sources`. Secrets are masked."""
-    rows = [_row_of_answer_setting(answer, flags, sources) for answer in engine.answers]
-    answered = zip(engine.answers, rows, strict=True)
-    reported = {answer.flag for answer, row in answered if row.in_force is not None}
-    rows = [row for row in rows if row.in_force is not None]
-    rows += [
-        _proven_row(name, value, engine, sources) or _flag_row(name, value, engine, sources)
-        for name, value in flags.items()
-        if name not in reported
-    ]
+    rows, reported = list[InForceRow](), set[str | None]()
+    for answer in engine.answers:
+        row = _answer_row(answer, flags, sources)
+        if row.in_force is not None:
+            rows.append(row)
+            reported.add(answer.flag)
+    for name, value in flags.items():
+        if name not in reported:
+            proven = _proven_row(name, value, engine, sources)
+            rows.append(proven or _flag_row(name, value, engine, sources))
     rows += _env_rows(engine, env, sources)
     return InForceReport(run_id, tuple(_mask_row(row, secrets) for row in rows), sources.notes)
 
@@ -192,7 +196,7 @@ async def _ask_endpoints(
         return _EndpointAnswers(reply.status, reply.text.encode())
 
     paths = (*_info_paths(engine), *engine.config_paths, engine.metrics_path)
-    wanted = list(dict.fromkeys(path for path in paths if path))
+    wanted = list(dict.fromkeys(filter(None, paths)))
     return dict(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
 
 
@@ -276,25 +280,19 @@ def _first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.Match
 # ---- rows
 
 
-def _row_of_answer_setting(
-    answer: Answer, flags: Mapping[str, Any], sources: Sources
-) -> InForceRow:
+def _answer_row(answer: Answer, flags: Mapping[str, Any], sources: Sources) -> InForceRow:
     asked = _value_text(flags[answer.flag]) if answer.flag in flags else None
-    value, where = _row_from_answer(answer, sources)
+    value, where = _find_value(answer, sources)
     if value is None and answer.flag in sources.config:
         value, where = _value_text(sources.config[answer.flag]), sources.config_from
     return InForceRow("engine", answer.name, asked, value, where, _values_differ(asked, value))
 
 
-def _row_from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
+def _find_value(answer: Answer, sources: Sources) -> tuple[str | None, str]:
+    """Return (the value that a source reports for a setting, the name of the source), or (None, "")."""
     if answer.info:
-        path, _, place = answer.info.partition(" ")
-        value = sources.answers.get(path)
-        for step in place.split("."):
-            if isinstance(value, list) and step.isdecimal():
-                value = next(iter(value[int(step) :]), None)
-            else:
-                value = as_table(value).get(step)
+        path, _, steps = answer.info.partition(" ")
+        value = _value_at(sources.answers.get(path), steps)
         if value not in (None, ""):
             return _value_text(value), "server's answer" if path == "config" else path
     if answer.metric and (found := _metric_value(sources.metrics, answer.metric)) is not None:
@@ -305,6 +303,17 @@ def _row_from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]
     if answer.log_product and (factors := _first_match(answer.log_product, sources.log)):
         return str(math.prod(map(int, factors.groups()))), "log"
     return None, ""
+
+
+def _value_at(document: Any, steps: str) -> Any:
+    """Return the value in a JSON document to which `steps` such as "data.0.id" lead; None if there is
+    none."""
+    for step in steps.split("."):
+        if isinstance(document, list) and step.isdecimal():
+            document = next(iter(document[int(step) :]), None)
+        else:
+            document = as_table(document).get(step)
+    return document
 
 
 def _metric_value(page: str, wanted: str) -> str | None:
@@ -368,21 +377,24 @@ def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[
             found, where, differs = "not set", place, True
         else:
             found, where = present[name], place
-            differs = _changed_env(name, value, present[name])
+            differs = _env_differs(name, value, present[name])
         rows.append(InForceRow("env", name, value, found, where, differs))
     prefixes = tuple(filter(None, (*_VARIABLE_PREFIXES, engine.env_prefix)))
     for name, value in sorted((present or {}).items()):
-        if name not in env and (name.startswith(prefixes) or name in _OTHER_VARIABLES):
+        affects_engine = name.startswith(prefixes) or name in _OTHER_VARIABLES
+        if affects_engine and name not in env:
             rows.append(InForceRow("env", name, None, value, place))
     return rows
 
 
-def _changed_env(name: str, asked: str, actual: str) -> bool:
-    return not is_secret_name(name) and asked != MASK and asked not in (actual, mask_text(actual))
+def _env_differs(name: str, asked: str, actual: str) -> bool:
+    if is_secret_name(name):
+        return False
+    return asked not in (MASK, actual, mask_text(actual))
 
 
 def _mask_row(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
-    def shown(text: str | None) -> str | None:
+    def mask_value(text: str | None) -> str | None:
         if text is None:
             return None
         if is_secret_name(row.name) and text:
@@ -392,8 +404,8 @@ def _mask_row(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
     return InForceRow(
         row.kind,
         clean_text(row.name),
-        shown(row.asked),
-        shown(row.in_force),
+        mask_value(row.asked),
+        mask_value(row.in_force),
         row.where,
         row.differs,
     )
@@ -415,16 +427,19 @@ def _value_text(value: Any) -> str:
 def _values_differ(asked: str | None, actual: str | None) -> bool:
     """Return whether the requested value and the actual value are both known and differ. "auto"
     accepts any actual value. JSON objects and lists are not compared."""
-    if asked is None or actual is None or _is_cut(asked) or _is_cut(actual):
+    if asked is None or actual is None:
+        return False
+    if not _is_comparable(asked) or not _is_comparable(actual):
         return False
     a, b = _plain_value(asked), _plain_value(actual)
-    if a in ("auto", "none", "", b) or MASK in (asked, actual) or asked.startswith(("{", "[")):
+    if a in ("auto", "none", "", b) or asked.startswith(("{", "[")):
         return False
     x, y = _parse_number(asked), _parse_number(actual)
     if x is not None and y is not None:
         return not math.isclose(x, y, rel_tol=1e-6)
-    # fp8 and fp8_e4m3; a path
-    return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))
+    if b.startswith(f"{a}_"):  # fp8 and fp8_e4m3
+        return False
+    return not (b.endswith(f"/{a}") or a.endswith(f"/{b}"))  # a path
 
 
 def _plain_value(text: str) -> str:
@@ -432,6 +447,11 @@ def _plain_value(text: str) -> str:
         text.strip("'\"[] ").lower().removeprefix("torch.").replace("', '", " ").removesuffix("/")
     )
     return {"true": "on", "false": "off"}.get(word, word)
+
+
+def _is_comparable(text: str) -> bool:
+    """Return whether a value is known in full."""
+    return text != MASK and not _is_cut(text)
 
 
 def _is_cut(text: str) -> bool:

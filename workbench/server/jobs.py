@@ -8,6 +8,7 @@ the remaining time. Its numbers are plain in that version (`"time_limit": 30`), 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from workbench.model.server_run import ServerStatus
 from workbench.model.untrusted_text import clean_text
 
 _TIMEOUT_S = 40.0
+_DURATION_NUMBER = re.compile(r"\d{1,7}")
 _STATE_WORDS = {
     "Q": "queued",
     "R": "running",
@@ -65,9 +67,7 @@ def _parse_slurm_jobs(answer: str) -> Iterator[Job]:
         words = line.split("|", 7)
         if len(words) < 8:
             continue
-        job_id, state, queue, node, gpus, left, reason, name = (
-            _known_state_word(word) for word in words
-        )
+        job_id, state, queue, node, gpus, left, reason, name = map(_parse_value, words)
         yield Job(
             "slurm",
             job_id or "",
@@ -86,10 +86,8 @@ def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
         job_id, _, text = block.partition("\n")
         values = dict(line.strip().partition(" = ")[::2] for line in text.splitlines())
         state = values.get("job_state", "")
-        left_s, used_s = (
-            parse_scheduler_duration(values.get("Resource_List.walltime")),
-            parse_scheduler_duration(values.get("resources_used.walltime")),
-        )
+        limit_s = parse_scheduler_duration(values.get("Resource_List.walltime"))
+        used_s = parse_scheduler_duration(values.get("resources_used.walltime")) or 0
         yield Job(
             "pbs",
             job_id.strip(),
@@ -99,7 +97,7 @@ def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
             values.get("comment") if state != "R" else None,
             values["exec_host"].partition("/")[0] if "exec_host" in values else None,
             _gpus_of_pbs(values),
-            None if left_s is None else max(0, left_s - (used_s or 0)),
+            None if limit_s is None else max(0, limit_s - used_s),
         )
 
 
@@ -107,15 +105,15 @@ def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
     if "Resource_List.ngpus" in values:
         return f"gpu:{values['Resource_List.ngpus']}"
     asked = values.get("Resource_List.select") or values.get("Resource_List.nodes") or ""
-    counts = [
-        part.partition("=")[2]
-        for part in asked.split(":")
-        if part.partition("=")[0] in ("ngpus", "gpus")
-    ]
-    return f"gpu:{counts[0]}" if counts else None
+    for part in asked.split(":"):
+        name, _, count = part.partition("=")
+        if name in ("ngpus", "gpus"):
+            return f"gpu:{count}"
+    return None
 
 
-def _known_state_word(word: str) -> str | None:
+def _parse_value(word: str) -> str | None:
+    """Return a value in a row of a scheduler; None for one that is unknown."""
     word = clean_text(word).strip()  # a tab would tear the row of a table
     return None if word in ("", "n/a", "N/A", "(null)", "None") else word
 
@@ -123,11 +121,11 @@ def _known_state_word(word: str) -> str | None:
 def parse_scheduler_duration(text: str | None) -> int | None:
     """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds)
     or "02:03", to seconds. None for a text that is not a duration, such as "UNLIMITED"."""
-    days, dash, rest = (text or "").strip().rpartition("-")
-    words = [*([days] if dash else []), *rest.split(":")]
-    if len(words) > 4 or not all(word.isdecimal() and len(word) < 8 for word in words):
+    days, dash, clock = (text or "").strip().rpartition("-")
+    words = [days, *clock.split(":")] if dash else clock.split(":")
+    if len(words) > 4 or not all(map(_DURATION_NUMBER.fullmatch, words)):
         return None
-    total = 0
-    for word in rest.split(":"):
-        total = total * 60 + int(word)
-    return total + 86400 * int(days or 0)
+    total_s = 0
+    for word in clock.split(":"):
+        total_s = total_s * 60 + int(word)
+    return total_s + 86400 * int(days or 0)

@@ -23,7 +23,6 @@ from workbench.hosts.detached_process import RunDirUsed
 from workbench.hosts.run_processes import signal_name
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import (
     LAUNCHED_FILE,
@@ -51,25 +50,24 @@ def is_lost(run: WatchedRun) -> bool:
     such as Slurm runs. A lost keeper has ended without recording the server's end. False for a run
     without a launcher."""
     facts = run.facts
-    said = facts.launch_report.ended is not None
-    left_running = facts.stop_unix_s is not None and run.record.adopts is not None
-    undecided = not facts.alive and not said and not left_running
-    return undecided and launcher_of_plan(run.record.plan) is not None
+    if facts.alive or facts.launch_report.ended is not None:
+        return False
+    if facts.stop_requested and run.record.adopts is not None:
+        return False  # the server was left as it is
+    return launcher_of_plan(run.record.plan) is not None
 
 
 async def is_current(host: Host, run: WatchedRun) -> bool:
     """Return whether `run.facts.launched` equals the present content of the file `launched` of the
     run directory. In this file, the run's keeper (the process that follows the server) reports what
     it knows. True for a run without a launcher."""
-    if run.record.plan.run_as == PROCESS:
+    if run.record.is_plain_process:
         return True
     try:
-        return (
-            parse_launched(await host.read_file(f"{run.run_dir}/{LAUNCHED_FILE}", limit=65536))
-            == run.facts.launched
-        )
+        data = await host.read_file(f"{run.run_dir}/{LAUNCHED_FILE}", limit=65536)
     except FileError:
-        return run.facts.launched is None
+        data = b""
+    return parse_launched(data) == run.facts.launched
 
 
 async def start_keeper_again(host: Host, run: WatchedRun) -> None:
@@ -84,7 +82,7 @@ async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     await detached_process.end_session(host, run.run_dir)
     fate = await launcher.ask(host, run.launch(), launched)
     handle = fate.handle or launched.handle
-    if fate.lives and run.facts.stop_unix_s is not None:
+    if fate.lives and run.facts.stop_requested:
         try:
             await launcher.stop(host, run.launch(), launched)
         except ServerError as error:
@@ -138,11 +136,9 @@ def installed_unit(run: WatchedRun) -> str | None:
     """Return the name of the systemd unit that the start of a run has installed and that stays
     after a stop; None if there is none."""
     launcher = launcher_of_plan(run.record.plan)
-    return (
-        launcher.installed_unit(run.launch())
-        if launcher is not None and run.record.adopts is None
-        else None
-    )
+    if launcher is None or run.record.adopts is not None:
+        return None
+    return launcher.installed_unit(run.launch())
 
 
 async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
@@ -150,47 +146,48 @@ async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
     removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
     the unit now runs the server of another run, or if another program than Workbench started the
     server."""
-    launcher, launched = launcher_of_plan(run.record.plan), run.facts.launch_report
-    if run.record.adopts is not None or run.facts.alive:
-        run_id = run.record.run_id
-        text = (
-            (f"run {run_id} follows a server of somebody else")
-            if run.record.adopts
-            else f"run {run_id} is alive"
-        )
+    reason = ""
+    if run.record.adopts is not None:
+        reason = "follows a server of somebody else"
+    elif run.facts.alive:
+        reason = "is alive"
+    if reason:
+        text = f"run {run.record.run_id} {reason}"
         raise ServerError(text, host=host.name, next_step="nothing was removed")
-    unit, living = (
-        installed_unit(run),
-        (each for each in runs if each is not run and each.facts.alive),
-    )
-    if unit and (
-        other := next((each.record.run_id for each in living if installed_unit(each) == unit), None)
-    ):
-        raise ServerError(
-            f"{unit} runs the server of run {other} now: nothing was removed",
-            host=host.name,
-            next_step=f"to stop that server too: workbench stop {other} --uninstall",
-        )
-    return await launcher.uninstall(host, run.launch(), launched) if launcher is not None else ()
+    unit = installed_unit(run)
+    for other in runs:
+        if unit is None or other is run or not other.facts.alive:
+            continue
+        if installed_unit(other) == unit:
+            run_id = other.record.run_id
+            raise ServerError(
+                f"{unit} runs the server of run {run_id} now: nothing was removed",
+                host=host.name,
+                next_step=f"to stop that server too: workbench stop {run_id} --uninstall",
+            )
+    launcher = launcher_of_plan(run.record.plan)
+    if launcher is None:
+        return ()
+    return await launcher.uninstall(host, run.launch(), run.facts.launch_report)
 
 
 async def restart_launched_server(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
     """Restart the server of a run through its launcher, and return the command line for it. With
     `dry_run`, only return the command line. Raises ServerError if the run has ended, or its
     launcher cannot restart a server."""
-    launcher, launch, launched = (
-        launcher_of_plan(run.record.plan),
-        run.launch(),
-        run.facts.launch_report,
-    )
-    words = launcher.restart_command(launch, launched) if launcher is not None else ()
-    if launcher is None or not words or not run.facts.alive:
-        run_id = run.record.run_id
-        raise ServerError(
+    launcher = launcher_of_plan(run.record.plan)
+    launch, launched = run.launch(), run.facts.launch_report
+    run_id, words = run.record.run_id, tuple[str, ...]()
+    problem = f"run {run_id} has ended"
+    if run.facts.alive:
+        problem = (
             f"the server of run {run_id} cannot be restarted in place: only units and jobs have a "
             "restart command"
-            if run.facts.alive
-            else f"run {run_id} has ended",
+        )
+        words = launcher.restart_command(launch, launched) if launcher is not None else ()
+    if launcher is None or not words:
+        raise ServerError(
+            problem,
             host=host.name,
             next_step="start the server again: run `workbench start PRESET`, or press s on the "
             "screen",

@@ -9,8 +9,10 @@ be continued.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import chain
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
@@ -146,21 +148,16 @@ async def remaining_files(
     the target host has a different file under one of the names and `replace` is False. Raises
     HostError if the target directory cannot be written or has too little free space."""
     argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging, *shipment.sizes)
-    rows = [
-        line.partition("=")[::2]
-        for line in (await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)).out.splitlines()
-    ]
-    closed = next((value for key, value in rows if key == "closed"), None)
-    if closed is not None:
+    done = await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)
+    found = _parse_target_list(done.out)
+    closed = found["closed"]
+    if closed:
         raise HostError(
-            f"you may not write into {closed} on {target.name}",
+            f"you may not write into {closed[0]} on {target.name}",
             host=target.name,
             next_step="use another directory: --to-dir DIR",
         )
-    have, staged = (
-        dict(_parse_sized_file(value) for key, value in rows if key == what)
-        for what in ("have", "staged")
-    )
+    have, staged = _parse_sizes(found["have"]), _parse_sizes(found["staged"])
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
     same = set(await _equal_files(source, target, shipment, candidates))
     different = [name for name in have if name not in same]
@@ -173,12 +170,9 @@ async def remaining_files(
             "--to-dir DIR",
         )
     names = tuple(name for name in shipment.sizes if name not in same)
-    usable = {
-        name: size
-        for name, size in staged.items()
-        if size <= shipment.sizes[name] and name in names
-    }
-    free_kib = next((parse_whole_number(value) for key, value in rows if key == "free"), None)
+    unsent = {name: size for name, size in staged.items() if name in names}
+    usable = {name: size for name, size in unsent.items() if size <= shipment.sizes[name]}
+    free_kib = next(map(parse_whole_number, found["free"]), None)
     free = 1024 * (free_kib or 0)
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
     if needed and needed + _RESERVED_BYTES > free:
@@ -193,10 +187,23 @@ async def remaining_files(
     return RemainingFiles(names, usable, tuple(sorted(same)))
 
 
-def _parse_sized_file(text: str) -> tuple[str, int]:
-    size, _, name = text.partition(" ")
-    known = parse_whole_number(size)
-    return name, -1 if known is None else known
+def _parse_target_list(output: str) -> Mapping[str, Sequence[str]]:
+    """Return what _LIST_TARGET_SCRIPT has printed: the values of each key."""
+    found = defaultdict[str, list[str]](list)
+    for line in output.splitlines():
+        key, _, value = line.partition("=")
+        found[key].append(value)
+    return found
+
+
+def _parse_sizes(texts: Iterable[str]) -> Mapping[str, int]:
+    """Return the size in bytes of each file in texts such as "12 NAME"; -1 if it is unknown."""
+    sizes = {}
+    for text in texts:
+        size, _, name = text.partition(" ")
+        known = parse_whole_number(size)
+        sizes[name] = -1 if known is None else known
+    return sizes
 
 
 async def _equal_files(
@@ -213,26 +220,24 @@ async def _equal_files(
             timeout_s=_QUICK_HASH_TIMEOUT_S,
             check=True,
         )
-        digests.append(
-            {
-                name: digest
-                for digest, _, name in (line.partition(" ") for line in done.out.splitlines())
-            }
-        )
+        rows = (line.partition(" ") for line in done.out.splitlines())
+        digests.append({name: digest for digest, _, name in rows})
     alike = [name for name in names if digests[0].get(name) == digests[1].get(name) is not None]
     if not alike:
         return ()
-    hashes = await asyncio.gather(
-        *(
-            hash_files(host, {f"{root}/{name}": shipment.sizes[name] for name in alike}, root)
-            for host, root in ((source, shipment.source), (target, shipment.target))
-        )
+    sizes = {name: shipment.sizes[name] for name in alike}
+    there, here = await asyncio.gather(
+        _hash_files_below(source, shipment.source, sizes),
+        _hash_files_below(target, shipment.target, sizes),
     )
-    return [
-        name
-        for name in alike
-        if hashes[0][f"{shipment.source}/{name}"] == hashes[1][f"{shipment.target}/{name}"]
-    ]
+    return [name for name in alike if there[name] == here[name]]
+
+
+async def _hash_files_below(host: Host, root: str, sizes: Mapping[str, int]) -> Mapping[str, str]:
+    """Return the SHA-256 of files, by their names below the directory `root`."""
+    paths = {f"{root}/{name}": size for name, size in sizes.items()}
+    hashes = await hash_files(host, paths, root)
+    return {path.removeprefix(f"{root}/"): digest for path, digest in hashes.items()}
 
 
 async def put_files_in_place(
@@ -246,18 +251,14 @@ async def put_files_in_place(
         timeout_s=LOOK_TIMEOUT_S,
         check=True,
     )
-    staged = dict(
-        _parse_sized_file(line.removeprefix("staged="))
-        for line in done.out.splitlines()
-        if line.startswith("staged=")
-    )
+    staged = _parse_sizes(_parse_target_list(done.out)["staged"])
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
             f"{list_some_names(short)} arrived incomplete",
             host=target.name,
             next_step="run the same copy command again",
         )
-    links = [word for link in shipment.links.items() for word in link]
+    links = chain.from_iterable(shipment.links.items())
     order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]
     await target.run(shell_argv(_PLACE_FILES_SCRIPT, *order), timeout_s=LOOK_TIMEOUT_S, check=True)
     for name, text in shipment.refs.items():

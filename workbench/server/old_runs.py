@@ -8,8 +8,11 @@ log. Only runs with an end mark are removed, and never a failed run whose log no
 
 from __future__ import annotations
 
+import math
+import operator
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from workbench.hosts import detached_process, shell_scripts
 from workbench.hosts.base import Host
@@ -19,6 +22,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 from workbench.server.run_directory import RUN_ID_PATTERN
+
+_Item = TypeVar("_Item")
 
 FULL_DISK_KIB = 64  # a disk with less free space counts as full
 _MAX_RUNS_PER_COMMAND = 1000  # runs in one command line, whose length is limited
@@ -51,9 +56,10 @@ def end_mark_text(seen: ProcessStatus, status: ServerStatus) -> str | None:
     space, and the Unix time of the end. None if the run has an end mark or has not ended. Also None
     for a run from before the host's last boot: if several machines share the home directory, it may
     live on another machine."""
-    ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
     kind = _KIND_OF_STATE.get(status.state)
-    if seen.marked or not ended or kind is None:
+    if kind is None or seen.marked or seen.exit_code is None:
+        return None
+    if seen.alive or seen.members or not seen.same_boot:
         return None
     return f"{kind} {seen.ended_unix_s or seen.now_unix_s:.0f}"
 
@@ -63,10 +69,14 @@ async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]
     text of each run's mark by run id, None for runs that get no mark. `root` is the directory of
     all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
-    for begin in range(0, len(found), _MAX_RUNS_PER_COMMAND):
-        await detached_process.mark_ended(
-            host, root, dict(found[begin : begin + _MAX_RUNS_PER_COMMAND])
-        )
+    for some in _split_for_commands(found):
+        await detached_process.mark_ended(host, root, dict(some))
+
+
+def _split_for_commands(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield the items in parts, each of which fits into one command line."""
+    for begin in range(0, len(items), _MAX_RUNS_PER_COMMAND):
+        yield items[begin : begin + _MAX_RUNS_PER_COMMAND]
 
 
 async def mark_read(host: Host, run_dir: str) -> None:
@@ -79,14 +89,15 @@ async def disk_full_finding(host: Host, run_dir: str) -> tuple[Finding, ...]:
     """Return a finding if the disk that contains the run directory is full, because the log may
     then lack the reason of a failure. Otherwise return ()."""
     done = await host.run(["df", "-Pk", "--", run_dir])
-    lines = done.out.splitlines()
-    words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
-    free_kib = parse_whole_number(words[3]) if len(words) > 5 else None
+    _, *rows = done.out.splitlines() or [""]
+    words = rows[-1].split() if rows else []
+    if done.returncode or len(words) <= 5:
+        return ()
+    free_kib, mount = parse_whole_number(words[3]), words[-1]
     if free_kib is None or free_kib >= FULL_DISK_KIB:
         return ()
     text = (
-        f"the disk of {run_dir} is full ({words[-1]}): the log may end before the reason of "
-        "the failure"
+        f"the disk of {run_dir} is full ({mount}): the log may end before the reason of the failure"
     )
     fix = (
         "free some space on that disk, or set XDG_STATE_HOME on the host to a directory on "
@@ -103,11 +114,13 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     now_unix_s = 0.0
     for line in done.out.splitlines():
         kind, *words = line.split() or [""]
+        if not words:
+            continue
         if kind == "run" and len(words) == 4 and parse_whole_number(words[3]) is not None:
             marks[words[0]] = words[1:]
-        elif kind == "now" and words:
+        elif kind == "now":
             now_unix_s = parse_decimal(words[0], *range_of("unix_s")) or 0.0
-        elif (size := parse_whole_number(kind)) is not None and words:
+        elif (size := parse_whole_number(kind)) is not None:
             sizes[words[0].removeprefix("./")] = size
     found = (
         EndedRun(
@@ -134,34 +147,26 @@ def runs_to_remove(
     the `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. A limit that is None
     does not apply. Failed runs whose log no user has seen are left out. `runs` and the result begin
     with the newest."""
-    found, total = [], 0
-    for place, run in enumerate(runs):
-        total += run.size_kib
-        old = older_than_s is not None and run.age_s > older_than_s
-        if (
-            old
-            or (keep is not None and place >= keep)
-            or (size_kib is not None and total > size_kib)
-        ):
+    limits = tuple(math.inf if limit is None else limit for limit in (older_than_s, keep, size_kib))
+    found, total_kib = [], 0
+    for place, run in enumerate(runs, 1):
+        total_kib += run.size_kib
+        exceeds = any(map(operator.gt, (run.age_s, place, total_kib), limits))
+        if exceeds and not run.must_not_be_removed:
             found.append(run)
-    return tuple(run for run in found if not run.must_not_be_removed)
+    return tuple(found)
 
 
 async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
     """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run
     with a living process is not removed, nor is a failed run whose log no user has seen."""
-    names = [
-        run.run_id
-        for run in runs
-        if RUN_ID_PATTERN.fullmatch(run.run_id) and not run.must_not_be_removed
-    ]
+    removable = (run.run_id for run in runs if not run.must_not_be_removed)
+    names = list(filter(RUN_ID_PATTERN.fullmatch, removable))
     removed: list[str] = []
-    for begin in range(0, len(names), _MAX_RUNS_PER_COMMAND):
-        some = names[begin : begin + _MAX_RUNS_PER_COMMAND]
-        alive = await detached_process.run_dirs_with_processes(
-            host, [posixpath.join(root, name) for name in some]
-        )
-        dead = [name for name in some if posixpath.join(root, name) not in alive]
+    for some in _split_for_commands(names):
+        paths = {posixpath.join(root, name): name for name in some}
+        alive = await detached_process.run_dirs_with_processes(host, list(paths))
+        dead = [name for path, name in paths.items() if path not in alive]
         done = await host.run(
             shell_scripts.shell_argv(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0
         )

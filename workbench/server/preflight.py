@@ -6,6 +6,7 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
@@ -40,22 +41,28 @@ async def check_before_start(
 
     A `simulated` engine loads no model, so its model path need not exist.
     """
-    shown = mask_command(command).shell()
-    model = plan.model if is_path(plan.model) and not simulated else ""
-    facts, listening = await _look_at_host(host, command, model)
-
-    def refuse(message: str, next_step: str) -> ServerError:
-        return ServerError(message, host=host.name, command=shown, next_step=next_step)
-
-    if _uses_host_program("files", plan.run_as):
+    model = "" if simulated else _model_path(plan)
+    facts, listening = await _read_host_facts(host, command, model)
+    refuse = partial(_refusal, host, command)
+    if uses_host_files(plan.run_as):
         _check_files(plan, command, model, facts, refuse)
-    if command.port in freed or not _uses_host_program("port", plan.run_as):
+    if command.port in freed or not _uses_of_host("port", plan.run_as):
         return
     problem = _port_problem(command, runs, facts, listening)
     if problem is not None:
         error = refuse(problem.text, problem.fix or "")
         error.findings = (problem,)
         raise error
+
+
+def _model_path(plan: LaunchPlan) -> str:
+    """Return the path of the plan's model on the host; "" if it names none."""
+    return plan.model if is_path(plan.model) else ""
+
+
+def _refusal(host: Host, command: Command, message: str, next_step: str) -> ServerError:
+    shown = mask_command(command).shell()
+    return ServerError(message, host=host.name, command=shown, next_step=next_step)
 
 
 def port_freed_by(replaced: ServerStatus | None) -> tuple[int, ...]:
@@ -69,16 +76,11 @@ async def check_files(
     host: Host, plan: LaunchPlan, command: Command, *, simulated: bool = False
 ) -> None:
     """Raise ServerError if the program, the working directory or the model of a server is missing."""
-    if not _uses_host_program("files", plan.run_as):
+    if not uses_host_files(plan.run_as):
         return
-    model = plan.model if is_path(plan.model) and not simulated else ""
-    facts, _ = await _look_at_host(host, command, model)
-    shown = mask_command(command).shell()
-
-    def refuse(message: str, next_step: str) -> ServerError:
-        return ServerError(message, host=host.name, command=shown, next_step=next_step)
-
-    _check_files(plan, command, model, facts, refuse)
+    model = "" if simulated else _model_path(plan)
+    facts, _ = await _read_host_facts(host, command, model)
+    _check_files(plan, command, model, facts, partial(_refusal, host, command))
 
 
 def _check_files(
@@ -96,11 +98,9 @@ def _check_files(
     if "executable" not in facts:
         raise refuse(*_no_executable_problem(command.argv[0], plan, facts))
     if "model" in facts:
-        where = (
-            f" (relative to {command.workdir})"
-            if command.workdir and not posixpath.isabs(model)
-            else ""
-        )
+        where = ""
+        if command.workdir and not posixpath.isabs(model):
+            where = f" (relative to {command.workdir})"
         raise refuse(
             f"model path {model} does not exist{where}",
             "correct the model path, or give a Hugging Face id",
@@ -110,10 +110,10 @@ def _check_files(
 def uses_host_files(run_as: str) -> bool:
     """Return whether a server that the launcher `run_as` runs uses the programs and the files of the
     host itself, not those of an image or of a compute node."""
-    return _uses_host_program("files", run_as)
+    return _uses_of_host("files", run_as)
 
 
-def _uses_host_program(what: str, run_as: str) -> bool:
+def _uses_of_host(what: str, run_as: str) -> bool:
     """Return whether a server uses something of the host itself: its files if `what` is "files",
     its port if `what` is "port". `run_as` names the launcher, which may run the server in a
     container or on a compute node."""
@@ -124,11 +124,8 @@ def _uses_host_program(what: str, run_as: str) -> bool:
 def claimed_port(record: RunRecord) -> int | None:
     """Return the port that the process of a run claims on its host before it listens. None if the
     server only is followed, if it has no port, or if a launcher runs it elsewhere."""
-    if (
-        record.adopts is not None
-        or not record.has_port
-        or not _uses_host_program("port", record.plan.run_as)
-    ):
+    is_followed = record.adopts is not None
+    if is_followed or not record.has_port or not _uses_of_host("port", record.plan.run_as):
         return None
     return record.command.port
 
@@ -138,24 +135,19 @@ async def port_problem(
 ) -> Finding | None:
     """Return a warning that says what uses the port of `command`, whose change is a free port.
     Return None if the port is free, or if the server will not use a port of this host."""
-    if not _uses_host_program("port", plan.run_as):
+    if not _uses_of_host("port", plan.run_as):
         return None
-    facts, listening = await _look_at_host(host, command, "")
+    facts, listening = await _read_host_facts(host, command, "")
     return _port_problem(command, runs, facts, listening)
 
 
-async def _look_at_host(
+async def _read_host_facts(
     host: Host, command: Command, model: str
 ) -> tuple[Mapping[str, str], set[int]]:
     """Run the script _LOOK_SCRIPT on the host. Return (its output as {key: value}, set of ports on which
     any process of the host listens)."""
-    argv = [
-        command.argv[0],
-        command.workdir or "",
-        model,
-        str(command.port),
-        command.env.get("PATH", ""),
-    ]
+    search_path = command.env.get("PATH", "")
+    argv = [command.argv[0], command.workdir or "", model, str(command.port), search_path]
     done = await host.run(["sh", "-c", _LOOK_SCRIPT, "sh", *argv], check=True)
     facts: dict[str, str] = {}
     listening: set[int] = set()
@@ -196,11 +188,8 @@ def _port_problem(
     listen."""
     # An engine that is still loading may have bound the port without listening on it. Workbench
     # knows its own runs.
-    owners = {
-        r.port: r
-        for r in runs
-        if r.port is not None and _is_alive(r) and _uses_host_program("port", r.run_as)
-    }
+    alive = filter(_is_alive, runs)
+    owners = {run.port: run for run in alive if _uses_of_host("port", run.run_as)}
     used = listening | owners.keys()
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
     another = "set another port" + (f": {free} is free" if free else "")

@@ -25,12 +25,11 @@ class ProcessCommand:
 
     def clean_copy(self) -> ProcessCommand:
         """Return a copy without control characters, so that it can be stored and shown."""
-        env = (
-            None
-            if self.env is None
-            else {name: clean_text(value) for name, value in self.env.items()}
-        )
-        return ProcessCommand(tuple(map(clean_text, self.argv)), env, self.workdir)
+        argv = tuple(map(clean_text, self.argv))
+        if self.env is None:
+            return ProcessCommand(argv, None, self.workdir)
+        env = {name: clean_text(value) for name, value in self.env.items()}
+        return ProcessCommand(argv, env, self.workdir)
 
 
 async def read_command(host: Host, pid: int) -> ProcessCommand:
@@ -66,16 +65,21 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
 def parse_command(text: str) -> ProcessCommand:
     """Return the command in `text`, the output of the shell script READ_COMMAND_SCRIPT. `argv` is () for a process
     without a command line."""
-    lines = [line.partition(" ") for line in text.split("\n")]
-    argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]
+    argv: list[str] = []
+    env: dict[str, str] = {}
+    workdir, readable = None, False
+    for line in text.split("\n"):
+        kind, _, value = line.partition(" ")
+        text = value.replace("\036", "\n")
+        match kind:
+            case "arg":
+                argv.append(text)
+            case "env" if "=" in text:
+                name, _, env[name] = text.partition("=")
+            case "cwd" if value.startswith("/"):
+                workdir = workdir or value
+            case "readable":
+                readable = True
     while argv and not argv[-1]:
         argv.pop()
-    settings = [
-        text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text
-    ]
-    env = dict(text.partition("=")[::2] for text in settings)
-    workdir = next(
-        (text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None
-    )
-    readable = any(kind == "readable" for kind, _, _ in lines)
     return ProcessCommand(tuple(argv), env if readable else None, workdir)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from operator import attrgetter
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerStatus
@@ -35,29 +37,25 @@ class PhaseClock:
         if phase is None:
             return
         name = phase_name(phase)
-        if all(known != name for known, _ in self.began):
+        if name not in dict(self.began):
             self.began.append((name, at_s))
 
     def phase_durations(self, end_s: float) -> tuple[tuple[str, float], ...]:
         """Return the seconds of each phase of a start that ended at `end_s`."""
-        ends = [*(at_s for _, at_s in self.began[1:]), end_s]
-        return tuple(
-            (name, round(max(0.0, end - at_s), 1))
-            for (name, at_s), end in zip(self.began, ends, strict=True)
-        )
+        durations = []
+        for (name, at_s), (_, next_s) in pairwise([*self.began, ("", end_s)]):
+            durations.append((name, round(max(0.0, next_s - at_s), 1)))
+        return tuple(durations)
 
 
 def earlier_start(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
     """Return the last run of the same engine, model and preset that became READY before the run
     `now`; None if there is none."""
-    alike = [
-        one
-        for one in every
-        if (one.engine, one.model, one.preset_id) == (now.engine, now.model, now.preset_id)
-        and one.ready_after_s is not None
-        and one.run_id != now.run_id
-    ]
-    return max(alike, key=lambda one: one.run_id, default=None)
+    what_starts = attrgetter("engine", "model", "preset_id")
+    alike = (one for one in every if what_starts(one) == what_starts(now))
+    ready = (one for one in alike if one.ready_after_s is not None)
+    others = (one for one in ready if one.run_id != now.run_id)
+    return max(others, key=attrgetter("run_id"), default=None)
 
 
 def ready_text(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
@@ -72,10 +70,10 @@ def ready_text(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
 
 
 def _difference_text(now: ServerStatus, before: ServerStatus | None) -> str:
-    took_s, usual_s = now.ready_after_s, before.ready_after_s if before is not None else None
-    if took_s is None or usual_s is None or before is None:
+    if before is None or now.ready_after_s is None or before.ready_after_s is None:
         return ""
-    more_s = took_s - usual_s
+    usual_s = before.ready_after_s
+    more_s = now.ready_after_s - usual_s
     if abs(more_s) < max(_MIN_DIFFERENCE_S, _MIN_DIFFERENCE_SHARE * usual_s):
         return ""
     side = "longer" if more_s > 0 else "less"
@@ -90,8 +88,6 @@ def _most_changed_phase(
     sign = 1.0 if longer else -1.0
     apart = [(sign * (s - before[name]), name, s) for name, s in phases if name in before]
     widest, name, s = max(apart, default=(0.0, "", 0.0))
-    return (
-        f": {name} {s:.0f} s instead of {before[name]:.0f} s"
-        if widest >= _MIN_NAMED_PHASE_S
-        else ""
-    )
+    if widest < _MIN_NAMED_PHASE_S:
+        return ""
+    return f": {name} {s:.0f} s instead of {before[name]:.0f} s"

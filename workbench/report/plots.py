@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from itertools import chain
 from typing import Any
 
 from workbench.model.bench import KEPT_ONE_OF, BenchSummary, MetricChange
@@ -32,28 +34,41 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
     """Return a plot of the output tokens per second over the time of the run. None if no request
     has the times of its chunks.
     """
-    arrivals = [arrival for sample in samples for arrival in _token_arrivals(sample)]
-    first = min((s["start_s"] for s in samples if s.get("start_s") is not None), default=0.0)
-    duration = max((at_s for at_s, _ in arrivals), default=0.0) - first
-    if len(arrivals) < 10 or duration <= 0:
+    arrivals = list(chain.from_iterable(map(_token_arrivals, samples)))
+    if len(arrivals) < 10:
         return None
-    width = _round_up_step(duration / _BINS)
+    begin_s = min(_known_values(samples, "start_s"), default=0.0)
+    duration_s = max(arrivals)[0] - begin_s
+    if duration_s <= 0:
+        return None
+    width_s = _round_up_step(duration_s / _BINS)
     bins: defaultdict[int, float] = defaultdict(float)
     for at_s, tokens in arrivals:
-        bins[int((at_s - first) / width)] += tokens
+        bins[int((at_s - begin_s) / width_s)] += tokens
     # The end of the run cuts off the last bin, so its rate would be too low.
-    points = [(i * width, bins[i] / width) for i in range(max(1, max(bins)))]
-    points.append((points[-1][0] + width, points[-1][1]))
+    rates = [bins[place] / width_s for place in range(max(1, max(bins)))]
+    rates.append(rates[-1])
+    points = [(place * width_s, rate) for place, rate in enumerate(rates)]
     title = "Output tokens per second over the run"
-    x, y = (
-        svg.SvgAxis("seconds", 0.0, points[-1][0]),
-        svg.SvgAxis("tok/s", 0.0, max(v for _, v in points) * 1.08),
-    )
-    window = f", {summary.window} window" if summary.window_s else ""
-    return PlotBlock(
-        svg.curves_svg(title, x, y, [svg.Series(points)]),
-        f"{title}, in steps of {width:g} s{window}.",
-    )
+    x = svg.SvgAxis("seconds", 0.0, points[-1][0])
+    y = svg.SvgAxis("tok/s", 0.0, max(rates) * 1.08)
+    caption = f"{title}, in steps of {width_s:g} s"
+    if summary.window_s:
+        caption += f", {summary.window} window"
+    return PlotBlock(svg.curves_svg(title, x, y, [svg.Series(points)]), f"{caption}.")
+
+
+def _known_values(samples: Sequence[Sample], name: str) -> Iterator[float]:
+    """Yield the field `name` of the requests that have it."""
+    for sample in samples:
+        value = sample.get(name)
+        if value is not None:
+            yield value
+
+
+def _is_counted(sample: Sample) -> bool:
+    """Return whether the request is neither a failed one nor one of the warm-up."""
+    return not sample.get("error") and not sample.get("warmup")
 
 
 def _token_arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
@@ -63,15 +78,15 @@ def _token_arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     # of a large benchmark, only one of several requests is kept, and stands for the others
     stands_for = sample.get(KEPT_ONE_OF, 1)
-    if sample.get("error") or sample.get("warmup") or not tokens or start_s is None:
+    if not _is_counted(sample) or not tokens or start_s is None:
         return
     at_s = start_s + sample.get("ttft_us", sample.get("end_us", 0)) / 1e6
     gaps = sample.get("gaps_us", ())
-    share = stands_for * tokens / (len(gaps) + 1)
-    yield at_s, share
+    tokens_of_chunk = stands_for * tokens / (len(gaps) + 1)
+    yield at_s, tokens_of_chunk
     for gap in gaps:
         at_s += gap / 1e6
-        yield at_s, share
+        yield at_s, tokens_of_chunk
 
 
 def _round_up_step(step: float) -> float:
@@ -82,30 +97,25 @@ def _round_up_step(step: float) -> float:
 def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
     """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks.
     Failed and warm-up requests do not count. A distribution with too little data is left out."""
-    counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
-    ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
-    gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
-    one_of = max((s.get(KEPT_ONE_OF, 1) for s in counted), default=1)
+    counted = list(filter(_is_counted, samples))
+    ttfts = _known_values(counted, "ttft_us")
+    gaps = chain.from_iterable(sample.get("gaps_us", ()) for sample in counted)
+    one_of = max((sample.get(KEPT_ONE_OF, 1) for sample in counted), default=1)
     kept = f" (one of {one_of} requests is kept)" if one_of > 1 else ""
     plots = (
         _cumulative_plot("Time to first token", ttfts, "requests", kept),
         _cumulative_plot("Gap between chunks (ITL)", gaps, "gaps", kept),
     )
-    return [plot for plot in plots if plot is not None]
+    return list(filter(None, plots))
 
 
-def _cumulative_plot(title: str, values: list[float], what: str, kept: str) -> PlotBlock | None:
-    ordered = sorted(value for value in values if value >= 0)
+def _cumulative_plot(
+    title: str, values_us: Iterable[float], what: str, kept: str
+) -> PlotBlock | None:
+    ordered = sorted(value / 1000 for value in values_us if value >= 0)
     count = len(ordered)
     if count < 5:
         return None
-    low, high = ordered[0], ordered[-1]
-    log = low > 0 and high / low > 20
-    if not log and high > low:
-        low -= 0.03 * (high - low)
-    elif not log:
-        low, high = low * 0.98, high * 1.02 or 1.0
-    x = svg.SvgAxis("ms, logarithmic" if log else "ms", low, high, log)
     y = svg.SvgAxis(f"% of {what}", 0.0, 100.0)
     places = sorted({round(i * (count - 1) / _CURVE_POINTS) for i in range(_CURVE_POINTS + 1)})
     curve = svg.Series([(ordered[i], 100 * (i + 1) / count) for i in places])
@@ -114,34 +124,37 @@ def _cumulative_plot(title: str, values: list[float], what: str, kept: str) -> P
         for each in COMPARED_PERCENTILES
         if each.least_values <= count
     ]
+    x = _latency_axis(ordered[0], ordered[-1])
     drawn = svg.curves_svg(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
     which = f"the {count:,} {what}{kept}"
     return PlotBlock(drawn, f"{title}: share of {which} that took at most this long.")
+
+
+def _latency_axis(low: float, high: float) -> svg.SvgAxis:
+    if low > 0 and high / low > 20:
+        return svg.SvgAxis("ms, logarithmic", low, high, log=True)
+    if high > low:
+        return svg.SvgAxis("ms", low - 0.03 * (high - low), high)
+    return svg.SvgAxis("ms", low * 0.98, high * 1.02 or 1.0)
 
 
 def change_plot(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     """Return a plot with the change of each metric and its interval. None if no metric has an
     interval."""
     claims = {"better": True, "worse": False}
-    rows = [
-        svg.Interval(
-            metric_title(m.metric),
-            m.change_pct,
-            m.interval_pct,
-            change_text(m.change_pct, m.interval_pct),
-            claims.get(m.verdict),
-        )
-        for m in metrics
-        if m.change_pct is not None and m.interval_pct is not None
-    ]
+    rows = []
+    for m in metrics:
+        if m.change_pct is None or m.interval_pct is None:
+            continue
+        title, text = metric_title(m.metric), change_text(m.change_pct, m.interval_pct)
+        claim = claims.get(m.verdict)
+        rows.append(svg.Interval(title, m.change_pct, m.interval_pct, text, claim))
     if not rows:
         return None
-    drawn = svg.forest_svg(
-        "Change of each metric with its 95 % interval", rows, "change of B against A, %"
-    )
-    return PlotBlock(
-        drawn, "Change of B against A with its 95 % interval; hollow: no difference is claimed."
-    )
+    title = "Change of each metric with its 95 % interval"
+    drawn = svg.forest_svg(title, rows, "change of B against A, %")
+    caption = "Change of B against A with its 95 % interval; hollow: no difference is claimed."
+    return PlotBlock(drawn, caption)
 
 
 def raw_pairs_plot(metric: MetricChange) -> PlotBlock | None:
@@ -163,25 +176,32 @@ def sweep_plots(swept: Sweep) -> list[PlotBlock]:
         return []
     axis, x_of, names = _sweep_x_axis(swept, done)
     knee = knee_point(swept)
-    marks = [(x_of[knee.label], swept.what_it_finds)] if knee is not None and knee in done else []
+    marks = [(x_of[point.label], swept.what_it_finds) for point in done if point is knee]
     plots = _operating_map_plots(swept)
     for unit, lines in _SWEEP_PLOTS:
         series = []
         for field, label, color in lines:
-            values = [(x_of[point.label], getattr(point, field)) for point in done]
-            points = [(x, value) for x, value in values if value is not None]
+            points = _known_points([(x_of[point.label], getattr(point, field)) for point in done])
             if len(points) > 1:
-                series.append(svg.Series(points, label if len(lines) > 1 else "", color, dots=True))
+                shown_label = label if len(lines) > 1 else ""  # the title says a single one
+                series.append(svg.Series(points, shown_label, color, dots=True))
         if not series:
             continue
         labels = " and ".join(label for _, label, _ in lines)
         title = f"{labels[0].upper()}{labels[1:]} by {swept.name}"
-        y = svg.SvgAxis(
-            unit, 0.0, max(value for one in series for _, value in one.points) * 1.08 or 1.0
-        )
+        y = svg.SvgAxis(unit, 0.0, max(map(_highest_value, series)) * 1.08 or 1.0)
+
         drawn = svg.curves_svg(title, axis, y, series, height=240, marks=marks, x_names=names)
         plots.append(PlotBlock(drawn, f"{title}."))
     return plots
+
+
+def _known_points(values: Sequence[tuple[float, float | None]]) -> list[svg.Point]:
+    return [(x, y) for x, y in values if y is not None]
+
+
+def _highest_value(series: svg.Series) -> float:
+    return max(y for _, y in series.points)
 
 
 def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
@@ -193,30 +213,26 @@ def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
     who = swept.facts.counts
     most = max(point.user_tok_s for point in found.points)
     axis = svg.SvgAxis(f"tok/s per {who}", 0.0, most * 1.05)
-    ends = ((found.holds, "holds"), (found.fails, "fails"))
-    marks = [
-        (end.user_tok_s, f"{said} {count_of(int(end.users), who)}") for end, said in ends if end
-    ]
+    marks = []
+    for end, outcome in ((found.holds, "holds"), (found.fails, "fails")):
+        if end:
+            marks.append((end.user_tok_s, f"{outcome} {count_of(int(end.users), who)}"))
+    few, many = (count_of(int(found.points[n].users), who) for n in (0, -1))
     plots = []
     for unit, title, name in (
         ("tok/s", "Tokens per second of a GPU", "gpu_tok_s"),
         ("tok/J", "Tokens per joule", "tok_per_joule"),
     ):
-        values = [(point.user_tok_s, getattr(point, name)) for point in found.points]
-        known = [(x, y) for x, y in values if y is not None]
+        known = _known_points([(point.user_tok_s, getattr(point, name)) for point in found.points])
         if len(known) < 2:
             continue
-        up = svg.SvgAxis(unit, 0.0, max(y for _, y in known) * 1.08)
+        series = svg.Series(known, dots=True)
+        up = svg.SvgAxis(unit, 0.0, _highest_value(series) * 1.08)
         caption = f"{title} over tokens per second of a {who}"
-        lines = [svg.Series(known, dots=True)]
-        drawn = svg.curves_svg(caption, axis, up, lines, height=240, marks=marks)
-        few, many = (count_of(int(found.points[n].users), who) for n in (0, -1))
-        plots.append(
-            PlotBlock(
-                drawn,
-                f"Operating map: {caption[0].lower()}{caption[1:]}, from {few} (right) to {many}.",
-            )
-        )
+        drawn = svg.curves_svg(caption, axis, up, [series], height=240, marks=marks)
+        what = f"{caption[0].lower()}{caption[1:]}"
+        text = f"Operating map: {what}, from {few} (right) to {many}."
+        plots.append(PlotBlock(drawn, text))
     return plots
 
 
@@ -243,8 +259,9 @@ def _sweep_x_axis(
     low, high = min(values), max(values)
     axis = svg.SvgAxis(title, low, high, log=low > 0 and high / low >= 16)
     places = {point.label: point.x or 0.0 for point in points}
-    return (
-        axis,
-        places,
-        [(value, number_text(int(value) if value == int(value) else value)) for value in values],
-    )
+    return axis, places, [(value, number_text(_plain_number(value))) for value in values]
+
+
+def _plain_number(value: float) -> float:
+    """Return a number without decimals as an int."""
+    return int(value) if value == int(value) else value

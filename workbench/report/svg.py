@@ -45,22 +45,20 @@ class SvgAxis:
     log: bool = False
 
     def ticks(self) -> list[float]:
-        return _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
+        ticks = _log_ticks if self.log else _ticks
+        return ticks(self.low, self.high)
 
     def scale(self, start: float, end: float) -> Scale:
         """Return the function that maps a value to its position in pixels. The position is `start`
         for the value `low` and `end` for `high`.
         """
-        low, high = (
-            (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
-        )
+        measure = self._logarithm if self.log else float
+        low, high = measure(self.low), measure(self.high)
         span = (high - low) or 1.0
+        return lambda value: start + (measure(value) - low) / span * (end - start)
 
-        def place(value: float) -> float:
-            at = math.log10(max(value, self.low)) if self.log else value
-            return start + (at - low) / span * (end - start)
-
-        return place
+    def _logarithm(self, value: float) -> float:
+        return math.log10(max(value, self.low))
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -80,15 +78,16 @@ def _ticks(low: float, high: float, about: int = 5) -> list[float]:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < 1000 else (1,)
-    found = [
-        m * 10.0**d for d in decades for m in steps if low * 0.999 <= m * 10.0**d <= high * 1.001
-    ]
-    return found or [low, high]
+    numbers = [step * 10.0**decade for decade in decades for step in steps]
+    within = [number for number in numbers if low * 0.999 <= number <= high * 1.001]
+    return within or [low, high]
 
 
 def _tick_text(value: float, sign: bool = False) -> str:
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
-    return ("+" if sign and value > 0 else "") + text.replace("-", MINUS)
+    if sign and value > 0:
+        text = f"+{text}"
+    return text.replace("-", MINUS)
 
 
 class _Plot:
@@ -107,8 +106,9 @@ class _Plot:
     def add(self, tag: str, content: str = "", /, **attributes: str | float) -> None:
         written = []
         for name, value in attributes.items():
-            text = value if isinstance(value, str) else f"{round(value, 2):.6g}"
-            written.append(f' {name.replace("_", "-")}="{text}"')
+            if not isinstance(value, str):
+                value = f"{round(value, 2):.6g}"
+            written.append(f' {name.replace("_", "-")}="{value}"')
         self._elements.append(f"<{tag}{''.join(written)}>{content}</{tag}>")
 
     def line(
@@ -119,15 +119,8 @@ class _Plot:
 
     def dot(self, at: Point, color: str, *, hollow: bool = False) -> None:
         """Draw a point at `at`, only its outline if `hollow`."""
-        self.add(
-            "circle",
-            cx=at[0],
-            cy=at[1],
-            r=3.6,
-            fill="none" if hollow else color,
-            stroke=color,
-            stroke_width=1.6,
-        )
+        fill = "none" if hollow else color
+        self.add("circle", cx=at[0], cy=at[1], r=3.6, fill=fill, stroke=color, stroke_width=1.6)
 
     def text(
         self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK
@@ -177,31 +170,36 @@ def curves_svg(
         plot.line((plot.left, up(value)), (plot.right, up(value)), _GRID_OPACITY)
         plot.text((plot.left - 7, up(value) + 4), _tick_text(value), "end", 0.75)
     plot.text((plot.left - 48, plot.top - 11), y.title, opacity=0.75)
-    plot.x_axis(
-        x_names or [(value, _tick_text(value)) for value in x.ticks()], plot.bottom + 4, 0.5
-    )
+    plot.x_axis(x_names or _tick_names(x), plot.bottom + 4, 0.5)
     plot.line((plot.left, plot.bottom), (plot.right, plot.bottom), 0.5)
     _draw_marks(plot, marks)
-    placed = [
-        (one, [(plot.across(px), up(py)) for px, py in one.points]) for one in series if one.points
-    ]
+    placed = []
+    for one in series:
+        if one.points:
+            placed.append((one, [(plot.across(px), up(py)) for px, py in one.points]))
     lowest_label = 0.0
     # From the top down, so that the labels of lines that end close together are in the order of the
     # lines.
     for one, points in sorted(placed, key=lambda item: item[1][-1][1]):
-        corners = points if one.dots else _step_points(points)
-        path = "M" + " L".join(f"{px:.1f} {py:.1f}" for px, py in corners)
-        plot.add(
-            "path", d=path, fill="none", stroke=one.color, stroke_width=1.8, stroke_linejoin="round"
-        )
-        for point in points if one.dots else ():
-            plot.dot(point, one.color)
+        _draw_curve(plot, points, one.color, dots=one.dots)
         if one.label:
             lowest_label = max(points[-1][1] + 4, lowest_label + 14)
-            plot.text(
-                (min(points[-1][0], plot.right) + 8, lowest_label), one.label, color=one.color
-            )
+            at = (min(points[-1][0], plot.right) + 8, lowest_label)
+            plot.text(at, one.label, color=one.color)
     return plot.svg()
+
+
+def _tick_names(axis: SvgAxis, *, sign: bool = False) -> list[TickName]:
+    return [(value, _tick_text(value, sign)) for value in axis.ticks()]
+
+
+def _draw_curve(plot: _Plot, points: Sequence[Point], color: str, *, dots: bool) -> None:
+    corners = points if dots else _step_points(points)
+    path = "M" + " L".join(f"{px:.1f} {py:.1f}" for px, py in corners)
+    plot.add("path", d=path, fill="none", stroke=color, stroke_width=1.8, stroke_linejoin="round")
+    if dots:
+        for point in points:
+            plot.dot(point, color)
 
 
 def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
@@ -243,7 +241,7 @@ def forest_svg(title: str, rows: Sequence[Interval], x_title: str) -> str:
         title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows)
     )
     across = plot.across
-    plot.x_axis([(value, _tick_text(value, sign=True)) for value in x.ticks()], plot.top)
+    plot.x_axis(_tick_names(x, sign=True), plot.top)
     plot.line((across(0), plot.top - 6), (across(0), plot.bottom), 0.7)
     colors = {None: GREY, True: BLUE, False: ORANGE}
     for i, row in enumerate(rows):
@@ -267,7 +265,7 @@ def dumbbells_svg(title: str, pairs: Sequence[Point], x_title: str) -> str:
     x = SvgAxis(x_title, low - margin, high + margin)
     plot = _Plot(title, x, top=24.0, left=92.0, right=WIDTH - 80.0, bottom=24.0 + 20.0 * len(pairs))
     across = plot.across
-    plot.x_axis([(value, _tick_text(value)) for value in x.ticks()], plot.top)
+    plot.x_axis(_tick_names(x), plot.top)
     for i, (a, b) in enumerate(pairs):
         y = plot.top + 20.0 * (i + 0.5)
         plot.text((plot.left - 12, y + 4), f"pair {i + 1}", "end", 0.8)

@@ -90,14 +90,11 @@ class ConfigStore:
         _put_value(wanted, path, value)
         merge(document, wanted)
         config, findings = _validate_config(document.unwrap(), str(self.path), None)
-        wrong = [
-            f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])
-        ]
+        errors = [finding for finding in findings if finding.level is Level.ERROR]
+        wrong = [error for error in errors if (error.field or "").startswith(path[0])]
         if wrong:
-            raise StoreError(
-                f"the setting was not written to {self.path}: {wrong[0].text}",
-                findings=tuple(wrong),
-            )
+            text = f"the setting was not written to {self.path}: {wrong[0].text}"
+            raise StoreError(text, findings=tuple(wrong))
         write_atomic(self.path, tomlkit.dumps(document))
         self._config, self.findings = config, findings
 
@@ -140,17 +137,12 @@ def _validate_config(
     findings = []
     for path, wrong in problems:
         name = ".".join(path)
-        text = f"{wrong}; the default is used" if wrong else _unknown_text(path)
-        findings.append(
-            Finding(
-                Level.ERROR if wrong else Level.WARN,
-                "config.wrong-value" if wrong else "config.unknown-setting",
-                f"{name}: {_RETIRED.get(name, text)}",
-                file=file,
-                line=lines.line(path) if lines else None,
-                field=name,
-            )
-        )
+        level, code, text = Level.WARN, "config.unknown-setting", _unknown_text(path)
+        if wrong:
+            level, code, text = Level.ERROR, "config.wrong-value", f"{wrong}; the default is used"
+        line = lines.line(path) if lines else None
+        text = f"{name}: {_RETIRED.get(name, text)}"
+        findings.append(Finding(level, code, text, file=file, line=line, field=name))
     return config, tuple(findings)
 
 
@@ -158,10 +150,13 @@ def _unknown_text(path: Sequence[str]) -> str:
     """Return what is wrong with a setting that does not exist. A setting of a table that is written
     at the top of the file names that table."""
     text = "Workbench has no such setting and ignores it"
-    tables = ((f.name, getattr(Config(), f.name)) for f in fields(Config))
-    within = [name for name, table in tables if len(path) == 1 and hasattr(table, path[0])]
-    known = [name for name in within if is_dataclass(getattr(Config(), name))]
-    return f"{text}; it belongs below [{known[0]}]" if known else text
+    if len(path) != 1:
+        return text
+    for known in fields(Config):
+        table = getattr(Config(), known.name)
+        if is_dataclass(table) and hasattr(table, path[0]):
+            return f"{text}; it belongs below [{known.name}]"
+    return text
 
 
 def _put_value(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 from workbench.model.errors import InputError
@@ -56,10 +56,9 @@ def history_directory(host: str, *, simulated: bool) -> Path:
     """Return the directory for the history files of `host`. A simulated host has a directory
     separate from that of a real host with the same name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:60].lstrip(".")
+    digest = hashlib.sha256(host.encode()).hexdigest()[:8]
     mark = "-simulated" if simulated else ""
-    return (
-        state_dir() / "timeline" / f"{name}-{hashlib.sha256(host.encode()).hexdigest()[:8]}{mark}"
-    )
+    return state_dir() / "timeline" / f"{name}-{digest}{mark}"
 
 
 class HistoryWriter:
@@ -137,9 +136,11 @@ class HistoryWriter:
         self._close()
 
     def _append(self, lines: Sequence[tuple[int, str]]) -> None:
-        for step_s in dict.fromkeys(step_s for step_s, _ in lines):
-            of_step = "".join(line for step, line in lines if step == step_s)
-            self._file(step_s).append(of_step, durable=self._durable and step_s == STEPS_S[0])
+        texts: dict[int, str] = {}
+        for step_s, line in lines:
+            texts[step_s] = texts.get(step_s, "") + line
+        for step_s, text in texts.items():
+            self._file(step_s).append(text, durable=self._durable and step_s == STEPS_S[0])
 
     def _file(self, step_s: int) -> _File:
         file = self._files.get(step_s)
@@ -166,7 +167,8 @@ class _File:
 
     def __init__(self, path: Path, header: recording.Header, step_s: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._until_s = time.monotonic() + (ROTATE_S if step_s == STEPS_S[0] else ROTATE_S * 24)
+        lifetime_s = ROTATE_S if step_s == STEPS_S[0] else 24 * ROTATE_S
+        self._until_s = time.monotonic() + lifetime_s
         self._bytes = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags, 0o600)
@@ -174,11 +176,8 @@ class _File:
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            self.append(
-                recording.Header(
-                    header.host, header.simulated, step_s, round(time.time(), 3)
-                ).line()
-            )
+            own = replace(header, step_s=step_s, unix_s=round(time.time(), 3))
+            self.append(own.line())
         except OSError:
             self.close()
             path.unlink()
@@ -232,14 +231,19 @@ def _history_files_newest_first(
                 status = path.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode) and _NAME.fullmatch(path.name):
                     found.append((path, status))
-    return sorted(
-        found, key=lambda pair: -pair[1].st_mtime if pair[1].st_mtime < now + _FUTURE_S else 0.0
-    )
+
+    def age_rank(pair: tuple[Path, os.stat_result]) -> float:
+        modified_s = pair[1].st_mtime
+        return -modified_s if modified_s < now + _FUTURE_S else 0.0
+
+    return sorted(found, key=age_rank)
 
 
 def _step_of_file(path: Path) -> int:
     found = _NAME.fullmatch(path.name)
-    return int(found[1]) if found else 0
+    if not found:
+        return 0
+    return int(found[1])
 
 
 @dataclass
@@ -280,7 +284,9 @@ class EndOfBoot:
 
 def _subject_of_event(event: Event) -> str:
     """Return what begins or ends with `event`: the server of a run, or a benchmark."""
-    return "" if event.kind in _OF_BENCH else event.text.rpartition(" (run ")[2]
+    if event.kind in _OF_BENCH:
+        return ""
+    return event.text.rpartition(" (run ")[2]
 
 
 @dataclass
@@ -310,7 +316,9 @@ class Kept:
         none, or if its Workbench ended it itself."""
         earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute]
         newest = max(earlier, key=lambda one: one.last_s, default=None)
-        return None if newest is None or newest.in_order else newest
+        if newest is None or newest.in_order:
+            return None
+        return newest
 
 
 def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept:
@@ -331,11 +339,7 @@ def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept
             cut = Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text)
             kept.history.add_event(cut)
             kept.cut = max(filter(None, (kept.cut, cut)), key=lambda event: event.unix_s)
-    marks = [
-        event
-        for event in kept.history.events
-        if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
-    ]
+    marks = [event for event in kept.history.events if event.kind in _OF_BENCH]
     if kept.cut is not None and marks[-1] != kept.cut:
         kept.cut = None
     return kept
@@ -356,11 +360,8 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
                 boot.take(item, header.step_s)
             if not oldest <= item.unix_s <= newest:
                 continue
-            if (
-                isinstance(item, recording.Cell)
-                and item.unix_s < now - _EACH_S
-                and item.unix_s % 60
-            ):
+            is_old = item.unix_s < now - _EACH_S
+            if is_old and isinstance(item, recording.Cell) and item.unix_s % 60:
                 continue
             writer.last_s = max(writer.last_s, item.unix_s)
             if isinstance(item, recording.Cell):

@@ -15,6 +15,7 @@ from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
+from workbench.model.untrusted_text import as_list
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.text_files import write_atomic
@@ -74,9 +75,8 @@ def _with_tables_last(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-    )
+    first = next(iter(as_list(value)), value)
+    return isinstance(first, dict)
 
 
 def from_plan(
@@ -97,6 +97,7 @@ def from_plan(
     """
     known = dict(plan.variables)
     engine = parent["engine"]
+    own_engine = engine if plan.engine == engine.get("name") else {}
     flags = _settings_table(plan.flags, parent.get("flags", {}), known)
     changes = _changed_flags_text(flags, parent.get("flags", {}))
     document = {
@@ -107,7 +108,7 @@ def from_plan(
         "summary": summary or f"From {parent['id']}. {changes}".strip(),
         "baseline": parent["id"],
         "engine": {
-            **(engine if plan.engine == engine.get("name") else {}),
+            **own_engine,
             "name": plan.engine,
             "executable": _argv_with_variables(plan.executable, engine.get("executable"), known),
             "workdir": _template_or_value(plan.workdir, engine.get("workdir"), known),
@@ -145,9 +146,9 @@ def _settings_table(
 def _template_or_value(value: Any, template: Any, known: Mapping[str, str]) -> Any:
     """Return `template`, a field with variables, if filling in the variables in `known` gives
     `value`. Otherwise return `value`."""
-    return (
-        template if template is not None and _fill_in_template(template, known) == value else value
-    )
+    if template is not None and _fill_in_template(template, known) == value:
+        return template
+    return value
 
 
 def _fill_in_template(template: Any, known: Mapping[str, str]) -> Any:
@@ -155,11 +156,9 @@ def _fill_in_template(template: Any, known: Mapping[str, str]) -> Any:
         return re.sub(r"\$\{(\w+)\}", lambda m: known.get(m[1], m[0]), template)
     if isinstance(template, list):
         return [_fill_in_template(t, known) for t in template]
-    return (
-        {k: _fill_in_template(v, known) for k, v in template.items()}
-        if isinstance(template, dict)
-        else template
-    )
+    if isinstance(template, dict):
+        return {k: _fill_in_template(v, known) for k, v in template.items()}
+    return template
 
 
 def _launch_table(
@@ -169,16 +168,11 @@ def _launch_table(
     as systemd) and its options. None if Workbench itself starts the server."""
     if plan.run_as == PROCESS:
         return None
-    before = parent.get("run_options", {})
-    lists = {name: text.split("\n") for name, text in plan.run_options.items()}
-    options = {name: texts if len(texts) > 1 else texts[0] for name, texts in lists.items()}
-    return {
-        "run_as": plan.run_as,
-        "run_options": {
-            name: _template_or_value(value, before.get(name), known)
-            for name, value in options.items()
-        },
-    }
+    before, options = parent.get("run_options", {}), {}
+    for name, text in plan.run_options.items():
+        value = text.split("\n") if "\n" in text else text
+        options[name] = _template_or_value(value, before.get(name), known)
+    return {"run_as": plan.run_as, "run_options": options}
 
 
 def _argv_with_variables(
@@ -198,10 +192,13 @@ def _model_table(
 
 
 def _changed_flags_text(flags: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    changed = [
-        f"{k} {before[k]} → {v}" if k in before else f"{k} {v}"
-        for k, v in flags.items()
-        if before.get(k) != v
-    ]
-    changed += [f"without {k}" for k in before if k not in flags]
-    return f"Changed: {', '.join(changed)}." if changed else ""
+    changed = []
+    for name, value in flags.items():
+        if name not in before and value is not None:
+            changed.append(f"{name} {value}")
+        elif before.get(name) != value:
+            changed.append(f"{name} {before[name]} → {value}")
+    changed += [f"without {name}" for name in before if name not in flags]
+    if not changed:
+        return ""
+    return f"Changed: {', '.join(changed)}."

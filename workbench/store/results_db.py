@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,9 +194,9 @@ class ResultsDb:
             "note": note,
             "tags": sorted(set(tags)),
         }
-        row |= {
-            c.name: getattr(conditions, c.name) for c in _COLUMNS if hasattr(conditions, c.name)
-        }
+        for column in _COLUMNS:
+            if hasattr(conditions, column.name):
+                row[column.name] = getattr(conditions, column.name)
         requests = list(samples)
         try:
             result_id = self._insert(row, requests, _COLUMNS)
@@ -216,11 +217,8 @@ class ResultsDb:
         """Return the newest results, newest first, without damaged ones. `limit` is the highest
         number of results, None for all. `search`, `host` and `tag` select results in the same way
         as in `pages`."""
-        return tuple(
-            result
-            for page in self.pages(limit, search, host=host, tag=tag)
-            for result in page.results
-        )
+        pages = self.pages(limit, search, host=host, tag=tag)
+        return tuple(chain.from_iterable(page.results for page in pages))
 
     def pages(
         self,
@@ -289,7 +287,9 @@ class ResultsDb:
     def with_uid(self, uid: str) -> int | None:
         """Return the id of the result with this `uid`, None if there is none."""
         rows = self._rows(("id",), "WHERE uid = ?", uid)
-        return int(rows[0][0]) if rows else None
+        if not rows:
+            return None
+        return int(rows[0][0])
 
     def uid(self, result_id: int) -> str:
         """Return the `uid` of a result: a name that is unique over the databases of all users."""
@@ -491,7 +491,9 @@ def _page_of_rows(rows: Iterable[tuple[Any, ...]]) -> Page:
 
 
 def _encode_column(column: Column, value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=column.name != "tags") if column.json else value
+    if not column.json:
+        return value
+    return json.dumps(value, ensure_ascii=column.name != "tags")
 
 
 def _tags_json(tags: Iterable[str]) -> str:
@@ -534,14 +536,15 @@ def _result_from_row(row: tuple[Any, ...]) -> BenchResult:
     try:
         for column in _COLUMNS:
             text = values.get(column.name)
-            if column.json and isinstance(text, str) and _MAYBE_NOT_FINITE.search(text):
-                finite = _without_odd_numbers(text)
-                odd += [column.name] if finite != text else []
-                text = finite
-            if isinstance(text, str):
-                values[column.name] = (
-                    clean_json(text, len(text)) if column.json else clean_text(text)
-                )
+            if not isinstance(text, str):
+                continue
+            if not column.json:
+                values[column.name] = clean_text(text)
+                continue
+            finite = _without_odd_numbers(text)
+            if finite != text:
+                odd.append(column.name)
+            values[column.name] = clean_json(finite, len(finite))
         result: BenchResult = from_json(BenchResult, values)
     except ValueError as error:
         raise _damaged_result_error(values["id"], error) from error
@@ -557,15 +560,19 @@ def _result_from_row(row: tuple[Any, ...]) -> BenchResult:
 def _without_odd_numbers(text: str) -> str:
     """Return a JSON document with null in place of NaN and infinite numbers. Raises ValueError for
     invalid JSON."""
+    if not _MAYBE_NOT_FINITE.search(text):
+        return text
     odd = False
 
-    def number(digits: str) -> float | None:
+    def parse_finite(digits: str) -> float | None:
         nonlocal odd
         value = float(digits)
-        odd = odd or not math.isfinite(value)
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        odd = True
+        return None
 
-    data = json.loads(text, parse_constant=number, parse_float=number)
+    data = json.loads(text, parse_constant=parse_finite, parse_float=parse_finite)
     return json.dumps(data, ensure_ascii=False) if odd else text
 
 

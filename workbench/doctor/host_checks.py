@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 from workbench.doctor.examination import Examination
 from workbench.doctor.table import limit_with_source
-from workbench.engines import registry
+from workbench.engines import NAME_PROGRAM_STEP, registry
 from workbench.model.findings import Finding, Level
 
 _GUESTS = {
@@ -80,7 +80,7 @@ def check_engines(seen: Examination) -> Iterator[Finding]:
             Level.WARN,
             "engine.none",
             text,
-            fix="install an engine, or name its program with --executable PATH",
+            fix=f"install an engine, or {NAME_PROGRAM_STEP}",
         )
     for engine in seen.engines:
         for path in engine.elsewhere:
@@ -89,8 +89,8 @@ def check_engines(seen: Examination) -> Iterator[Finding]:
             )
             section = f"[executables.{json.dumps(seen.facts.name)}]"
             fix = (
-                f'use --executable PATH, or write {engine.engine} = "PATH" under {section} in '
-                "config.toml"
+                f'write {engine.engine} = "{path}" under {section} in config.toml, or use '
+                f"`workbench start PRESET --executable {path}`"
             )
             yield Finding(Level.HINT, "engine.elsewhere", text, fix=fix)
 

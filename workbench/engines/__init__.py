@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from workbench.engines.memory_estimate import MemoryFit, estimate_memory
     from workbench.engines.plans import (
         EXECUTABLE,
+        NAME_PROGRAM_STEP,
         apply_assignments,
         flag_rows,
         flags_unlike_default,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXECUTABLE",
     "METRICS",
+    "NAME_PROGRAM_STEP",
     "RUN_AS",
     "Engine",
     "MemoryFit",
@@ -111,7 +113,7 @@ _NAMES_OF_MODULES = {
     "flag_groups": "group_names sort_key_of_flag",
     "flag_values": "format_value parse_value",
     "memory_estimate": "MemoryFit estimate_memory",
-    "plans": "EXECUTABLE apply_assignments flag_rows flags_unlike_default "
+    "plans": "EXECUTABLE NAME_PROGRAM_STEP apply_assignments flag_rows flags_unlike_default "
     "plan_from_preset set_flag most_severe_finding_text with_executable",
     "registry": "engine_names find_engine get_engine short_name",
     "run_as": "RUN_AS is_run_row run_rows",

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 # listed by a flag editor among the flags: the program that starts the engine
 EXECUTABLE = "executable"
+# for all commands that start a server: most of them have no option for it
+NAME_PROGRAM_STEP = (
+    "name the program in the row `executable` of the Launch pane, under [executables] in "
+    "config.toml, or with `workbench start PRESET --executable PATH`"
+)
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
+from workbench.engines import NAME_PROGRAM_STEP
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
@@ -162,22 +163,17 @@ async def _read_host_facts(
     return facts, listening
 
 
-_NAME_ANOTHER_HINT = (
-    "name another program: row “executable” in the Launch pane, or --executable PATH"
-)
-
-
 def _no_executable_problem(
     name: str, plan: LaunchPlan, facts: Mapping[str, str]
 ) -> tuple[str, str]:
     if "exists" in facts:
         return f"{name} is not an executable file", (
-            f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER_HINT}"
+            f"chmod +x {shlex.quote(name)}, or {NAME_PROGRAM_STEP}"
         )
     if "/" in name:
-        return f"{name} does not exist", f"install {plan.engine} there, or {_NAME_ANOTHER_HINT}"
+        return f"{name} does not exist", f"install {plan.engine} there, or {NAME_PROGRAM_STEP}"
     looked = f"searched PATH={facts.get('PATH', '')}"
-    return f"{name} not found; {looked}", f"install {plan.engine}, or {_NAME_ANOTHER_HINT}"
+    return f"{name} not found; {looked}", f"install {plan.engine}, or {NAME_PROGRAM_STEP}"
 
 
 def _port_problem(

@@ -106,9 +106,7 @@ def test_missing_files_are_reported_before_anything_runs(make: Make, tmp_path: P
                 await supervisor.start(changed, VLLM.command(changed), VLLM)
             assert caught.value.host == "local" and caught.value.next_step
             if "executable" in change:
-                assert (
-                    "row “executable” in the Launch pane, or --executable PATH"
-                ) in caught.value.next_step
+                assert "workbench start PRESET --executable PATH" in caught.value.next_step
         assert await supervisor.runs() == ()
 
     supervised(scenario)

@@ -273,7 +273,7 @@ class Containers:
                 Level.INFO,
                 "container.executable",
                 text,
-                fix="to run another program of the image, name it with --executable",
+                fix="to run another program of the image, use `workbench start PRESET --executable PROGRAM`",
             )
 
     def _secret_findings(self, launch: Launch) -> Iterator[Finding]:

@@ -365,12 +365,12 @@ class PlanEditor:
                 "engine.executable",
                 text,
                 engines.EXECUTABLE,
-                "name another program with --executable PATH",
+                f"to start another one, {engines.NAME_PROGRAM_STEP}",
             )
         if self.around.installed_problem:
             where = ", ".join(self.around.executables)
             fix = f"found here: {where}; " if where else f"install {title}, or "
-            fix += "name the program with --executable PATH or in the row `executable`"
+            fix += engines.NAME_PROGRAM_STEP
             yield Finding(
                 Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix
             )

@@ -35,7 +35,9 @@ _MAIN = """import os, sys
 server, engine = {server!r}, {engine!r}
 os.execv(sys.executable, [sys.executable, server, "--engine", engine, *sys.argv[1:]])
 """
-_NOT_OURS = 3  # exit status of PREPARE on a machine without the simulated programs
+# exit statuses of PREPARE: on a machine without the simulated programs, and on a full disk
+_NOT_OURS, _DISK_FULL = 3, 4
+_FREE_SPACE_STEP = "free some space there, or set XDG_STATE_HOME to a directory on another disk"
 CORES = ("0", "1", "2", "3")
 PREPARE = read_script(__file__, "prepare_simulated_host.sh")
 
@@ -123,6 +125,13 @@ class SimulatedHost(BaseHost):
                 f"files ({BIN})",
                 next_step="--simulate works on this machine, and over ssh to itself",
             )
+        if done.returncode == _DISK_FULL:
+            raise FileError(
+                f"the disk of {self.driver_state} is full, and a new simulated host keeps its state "
+                "there",
+                host=self.inner.name,
+                next_step=_FREE_SPACE_STEP,
+            )
         if done.returncode != 0:
             raise FileError(
                 f"cannot write under {self.driver_state}: {done.err.strip()}",
@@ -131,10 +140,22 @@ class SimulatedHost(BaseHost):
             )
         for engine in SOURCE_CHECKOUTS:
             text = _MAIN.format(server=str(HERE / "engine_server.py"), engine=engine)
-            await self.inner.write_file(f"{self._state_dir}/{engine}/main.py", text.encode())
+            await self._write_if_changed(f"{self._state_dir}/{engine}/main.py", text.encode())
         answers = "".join(f"{line}\n" for line in self.profile.doctor)
-        await self.inner.write_file(f"{self.driver_state}/doctor", answers.encode())
+        await self._write_if_changed(f"{self.driver_state}/doctor", answers.encode())
         self._path = done.out
+
+    async def _write_if_changed(self, path: str, data: bytes) -> None:
+        """Write a file of the simulation unless it has this content, so that a simulated host can
+        still be read when its disk is full."""
+        with contextlib.suppress(FileError):
+            if await self.inner.read_file(path) == data:
+                return
+        try:
+            await self.inner.write_file(path, data)
+        except FileError as error:
+            error.next_step = error.next_step and _FREE_SPACE_STEP
+            raise
 
     async def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:
         await self._prepare()

@@ -136,6 +136,10 @@ class ServerStatus:
         return self.engine if self.port is None else f"{self.engine} :{self.port}"
 
     @property
+    def is_ready(self) -> bool:
+        return self.state is ServerState.READY
+
+    @property
     def state_word(self) -> str:
         """The state as it is shown. It is "ready?" for a READY server whose text is no answer: such
         a server can be used and measured, but not trusted."""

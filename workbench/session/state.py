@@ -124,6 +124,13 @@ class BenchState:
     def under_way(self) -> bool:
         return self.running or self.queued
 
+    @property
+    def limit_s(self) -> float | None:
+        """The seconds after which the benchmark ends; None if its requests limit it."""
+        if self.spec is None:
+            return None
+        return self.spec.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class QualityView:
@@ -276,6 +283,22 @@ class SessionState:
     def server(self) -> ServerStatus | None:
         """The status of the selected run, None if no run is selected."""
         return next((s for s in self.servers if s.run_id == self.run_id), None)
+
+    @property
+    def ready_server(self) -> ServerStatus | None:
+        """The selected server if it is READY, else None."""
+        server = self.server
+        if server is None or not server.is_ready:
+            return None
+        return server
+
+    @property
+    def living_server(self) -> ServerStatus | None:
+        """The selected server if it starts, serves or stops, else None."""
+        server = self.server
+        if server is None or not server.state.is_alive:
+            return None
+        return server
 
     @property
     def gpus(self) -> tuple[GpuSample, ...]:

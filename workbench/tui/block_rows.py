@@ -26,9 +26,11 @@ from workbench.report.format_values import NA
 from workbench.tui.cells import (
     Row,
     cut_text,
+    labelled_paragraph,
     pad_text,
     paragraph_rows,
     rows_beside_label,
+    stack_paragraphs,
     width_of,
     wrap_text,
 )
@@ -42,6 +44,7 @@ _LEVEL_ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Le
 _FACT_ROLES = {"change": "goodb", "verdict": "good", "source": "dim"}  # of a finding
 _FACT_LABEL = 10
 _LABELS = {"rejected": " REJECTED ", "simulated": " SIMULATED "}
+_ALERT_MARKS = {"rejected": ("x", "bad"), "failed": ("x", "bad")}  # and the role
 
 
 def block_rows(blocks: Iterable[ShownBlock], width: int, *, complete: bool = False) -> list[Row]:
@@ -55,11 +58,11 @@ def _stacked_table_rows(table: Table, width: int) -> list[Row]:
     """Return a table as one label with a text per row. The text has the other cells with their
     heads. Cells without a value are left out."""
 
-    def text(cells: Sequence[str]) -> str:
+    facts = []
+    for label, *cells in table.rows:
         pairs = zip(table.head[1:], cells, strict=True)
-        return ", ".join(f"{head} {cell}" for head, cell in pairs if cell != NA)
-
-    return fact_rows([(row[0], text(row[1:])) for row in table.rows], width)
+        facts.append((label, ", ".join(f"{head} {cell}" for head, cell in pairs if cell != NA)))
+    return fact_rows(facts, width)
 
 
 def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
@@ -67,10 +70,7 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
         case Heading():
             return [(), ((cut_text(block.text, width), "title"),)]
         case TextBlock():
-            plain = "strong" if block.lead else "dim"
-            return paragraph_rows(
-                block.text, width, MARK_ROLES[block.mark] if block.mark else plain
-            )
+            return paragraph_rows(block.text, width, _text_role(block))
         case Alert():
             return _alert_rows(block, width)
         case KeyMetrics():
@@ -83,11 +83,7 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
         case CodeBlock():
             return [(), *paragraph_rows(f"$ {block.text}", width, "dim", "  ")]
         case Items():
-            return [
-                row
-                for line in block.lines
-                for row in paragraph_rows(f"- {line}", width, "text", "  ")
-            ]
+            return stack_paragraphs((f"- {line}" for line in block.lines), width, "text", "  ")
         case FindingBlock():
             return _finding_rows(block, width)
         case Fold() if complete:
@@ -97,35 +93,42 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
             return []
 
 
+def _text_role(block: TextBlock) -> str:
+    if block.mark:
+        return MARK_ROLES[block.mark]
+    if block.lead:
+        return "strong"
+    return "dim"
+
+
 def _finding_rows(finding: FindingBlock, width: int) -> list[Row]:
     """Return a finding, with its facts below. A numbered one has its level's colour and a blank row
     below it, any other one its level's sign."""
     sign, role = LEVELS[finding.level]
     begin, text_role = f"{sign} ", "strong"
+    below: list[Row] = []
     if finding.number is not None:
         begin, role, text_role = f"{finding.number:>2}  ", "dim", _LEVEL_ROLES[finding.level]
+        below = [()]
     indent = width_of(begin)
     room = max(8, width - indent)
     rows = rows_beside_label(begin, role, paragraph_rows(finding.text, room, text_role))
     for label, text in finding.facts:
         said = paragraph_rows(text, max(8, room - _FACT_LABEL), _FACT_ROLES.get(label, "text"))
         rows += rows_beside_label(" " * indent + pad_text(label, _FACT_LABEL), "dim", said)
-    return [*rows, ()] if finding.number is not None else rows
+    return [*rows, *below]
 
 
 def fact_rows(facts: Sequence[tuple[str, str]], width: int) -> list[Row]:
     """Return rows of label and text. The labels of all facts have one width."""
     longest = max((width_of(label) for label, _ in facts), default=0)
-    wanted = LABEL if longest < LABEL else longest + _GAP
-    label_width = min(wanted, max(LABEL, width - _LEAST_TEXT))
-    room = max(_LEAST_TEXT, width - label_width)
-    return [
-        row
-        for label, text in facts
-        for row in rows_beside_label(
-            pad_text(label, label_width), "dim", paragraph_rows(text, room)
-        )
-    ]
+    label_width = LABEL
+    if longest >= LABEL:
+        label_width = min(longest + _GAP, max(LABEL, width - _LEAST_TEXT))
+    rows: list[Row] = []
+    for label, text in facts:
+        rows += labelled_paragraph(pad_text(label, label_width), text, width)
+    return rows
 
 
 def _alert_rows(alert: Alert, width: int) -> list[Row]:
@@ -135,17 +138,12 @@ def _alert_rows(alert: Alert, width: int) -> list[Row]:
             ((_LABELS[alert.kind], "reverse"), (cut_text(f" {text}", width - LABEL), "warn")),
             (),
         ]
+    mark, role = _ALERT_MARKS.get(alert.kind, ("!", "warn"))
+    title: Row = ((cut_text(f"{alert.title}:", width), role),)
     if alert.kind == "rejected":
-        title: Row = ((_LABELS[alert.kind], "reverse"), (f" {alert.title}:", "bad"))
-        mark, role = "x", "bad"
-    elif alert.kind == "failed":
-        title, mark, role = ((cut_text(f"{alert.title}:", width), "bad"),), "x", "bad"
-    else:
-        title, mark, role = ((cut_text(f"{alert.title}:", width), "warn"),), "!", "warn"
-    reasons = [
-        row for line in alert.lines for row in paragraph_rows(f"{mark} {line}", width, role, "  ")
-    ]
-    return [title, *reasons, ()]
+        title = ((_LABELS[alert.kind], "reverse"), (f" {alert.title}:", role))
+    reasons = (f"{mark} {line}" for line in alert.lines)
+    return [title, *stack_paragraphs(reasons, width, role, "  "), ()]
 
 
 def _table_rows(table: Table, width: int, complete: bool) -> list[Row]:
@@ -161,10 +159,12 @@ def _table_rows(table: Table, width: int, complete: bool) -> list[Row]:
     rows = _table_row(layout, layout.head, width, "head", "head")
     for mark, cells in zip(marks, layout.rows, strict=True):
         role = MARK_ROLES[mark]
-        if any(cells[1:]):
-            rows += _table_row(layout, cells, width, role if mark else "dim", role)
-        else:
+        if not any(cells[1:]):
             rows += paragraph_rows(cells[0], width, "dim", "  ")
+        elif mark:
+            rows += _table_row(layout, cells, width, role, role)
+        else:
+            rows += _table_row(layout, cells, width, "dim", role)
     return rows
 
 
@@ -179,6 +179,12 @@ class _Layout:
     widths: tuple[int, ...]
     last: int
 
+    @property
+    def leads(self) -> list[str]:
+        """The text in front of each cell: a blank for a text behind a number."""
+        before = (False, *self.numeric)
+        return [" " * (a > b) for a, b in zip(before, self.numeric, strict=False)]
+
 
 def _layout_of(table: Table, width: int) -> _Layout:
     lines = [table.head, *table.rows]
@@ -186,26 +192,34 @@ def _layout_of(table: Table, width: int) -> _Layout:
     if _least_width(table, lines, columns, whole=True) > width:
         lines = [tuple(map(_short_cell, line)) for line in lines]
         columns = [column for column in columns if any(line[column] for line in lines)]
-    can_go = [column for column in columns if table.importance and table.importance[column]]
-    can_go.sort(key=lambda column: table.importance[column])
+    can_go: list[int] = []
+    if table.importance:
+        can_go = [column for column in columns if table.importance[column]]
+        can_go.sort(key=table.importance.__getitem__)
     while can_go and _least_width(table, lines, columns) > width:
         columns.remove(can_go.pop())
-    gap = _GAP if _least_width(table, lines, columns, gap=_GAP) <= width else 1
+    gap = _GAP
+    if _least_width(table, lines, columns, gap=_GAP) > width:
+        gap = 1
     widths = [_widest_cell(lines, column) + gap for column in columns]
     for place, column in enumerate(columns[1:], start=1):
         if columns[place - 1] in table.numeric and column not in table.numeric:
             widths[place] += gap  # a text beside a number that ends its column
-    last = widths.pop() if columns[-1] in table.numeric else min(widths.pop(), _LEAST_TEXT)
-    _shorten_widths(widths, width - last, [column not in table.numeric for column in columns])
-    shown = [tuple(line[column] for column in columns) for line in lines]
     numeric = tuple(column in table.numeric for column in columns)
+    last = widths.pop()
+    if not numeric[-1]:
+        last = min(last, _LEAST_TEXT)
+    _shorten_widths(widths, width - last, numeric)
+    shown = [tuple(map(line.__getitem__, columns)) for line in lines]
     return _Layout(
         head=shown[0], rows=tuple(shown[1:]), numeric=numeric, widths=tuple(widths), last=last
     )
 
 
 def _short_cell(cell: str) -> str:
-    return cell.short if isinstance(cell, Wording) else cell
+    if isinstance(cell, Wording):
+        return cell.short
+    return cell
 
 
 def _widest_cell(lines: Sequence[Sequence[str]], column: int) -> int:
@@ -230,12 +244,12 @@ def _least_width(
     return sum(widths)
 
 
-def _shorten_widths(widths: list[int], room: int, are_texts: Sequence[bool]) -> None:
+def _shorten_widths(widths: list[int], room: int, numeric: Sequence[bool]) -> None:
     """Take cells from the widest columns of text until all columns fit into `room` cells, or until
     none is wider than a label."""
     while sum(widths) > room:
-        texts = [place for place, _ in enumerate(widths) if are_texts[place]]
-        widest = max(texts, key=lambda place: widths[place], default=0)
+        texts = [place for place, _ in enumerate(widths) if not numeric[place]]
+        widest = max(texts, key=widths.__getitem__, default=0)
         if widths[widest] <= LABEL:
             return
         widths[widest] -= 1
@@ -246,17 +260,18 @@ def _table_row(
 ) -> list[Row]:
     """Return a row of the table, and further rows if the text of its last cell is wrapped."""
     padded = []
-    for place, size in enumerate(layout.widths):
-        after_number = place > 0 and layout.numeric[place - 1] and not layout.numeric[place]
-        text = f" {cells[place]}" if after_number else cells[place]
-        padded.append(pad_text(cut_text(text, size - 1), size, layout.numeric[place]))
-    label, middle = padded[0] if padded else "", "".join(padded[1:])
+    leads = layout.leads
+    for text, lead, size, is_number in zip(
+        cells, leads, layout.widths, layout.numeric, strict=False
+    ):
+        padded.append(pad_text(cut_text(lead + text, size - 1), size, is_number))
+    label, middle = "".join(padded[:1]), "".join(padded[1:])
     room = max(1, width - width_of(label) - width_of(middle))
     if layout.numeric[-1]:
         wrapped = [pad_text(cells[-1], layout.last, True)]
     else:
-        begin = " " if layout.numeric[-2:-1] == (True,) else ""
-        wrapped = [f"{begin}{line}" for line in wrap_text(cells[-1], room - len(begin))]
+        lead = leads[-1]
+        wrapped = [lead + line for line in wrap_text(cells[-1], room - len(lead))]
     first: Row = (
         (label, label_role),
         (cut_text(middle + wrapped[0], width - width_of(label)), role),

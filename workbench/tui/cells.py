@@ -9,6 +9,7 @@ few bytes for each changed value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -33,7 +34,9 @@ NEAR_CELLS = 6
 
 
 def width_of(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    return cell_len(text)
 
 
 def cut_text(text: str, width: int) -> str:
@@ -42,18 +45,17 @@ def cut_text(text: str, width: int) -> str:
         return text
     if width <= 0:
         return ""
-    return (
-        text[: width - 1] if text.isascii() else set_cell_size(text, width - 1).rstrip()
-    ) + G.more
+    if text.isascii():
+        return text[: width - 1] + G.more
+    return set_cell_size(text, width - 1).rstrip() + G.more
 
 
 def cut_middle(text: str, width: int) -> str:
     """Return `text` in at most `width` cells, with "…" in its middle if a part is missing. The end
     is kept, because similar names often differ there. A text with wide characters, and any text
     in less than 8 cells, is cut at its end."""
-    if width_of(text) <= width or width < 8:
-        return cut_text(text, width)
-    if width_of(text) != len(text):
+    cells = width_of(text)
+    if cells <= width or width < 8 or cells != len(text):
         return cut_text(text, width)
     head = (width - 1) // 2
     return text[:head] + G.more + text[len(text) - (width - 1 - head) :]
@@ -64,7 +66,9 @@ def pad_text(text: str, width: int, right: bool = False) -> str:
     are at the left."""
     text = cut_text(text, width)
     gap = " " * (width - width_of(text))
-    return gap + text if right else text + gap
+    if right:
+        return gap + text
+    return text + gap
 
 
 def safe_row(row: Row) -> Row:
@@ -87,6 +91,10 @@ def text_cell(text: str, width: int) -> str:
     return pad_text(cut_text(text, width - 1), width)
 
 
+def row_text(row: Iterable[Run]) -> str:
+    return "".join(text for text, _ in row)
+
+
 def row_width(row: Iterable[Run]) -> int:
     return sum(width_of(text) for text, _ in row)
 
@@ -94,17 +102,19 @@ def row_width(row: Iterable[Run]) -> int:
 def fit_row(row: Row, width: int) -> Row:
     """Return the row in exactly `width` cells. A longer row is cut and ends with "…", and a shorter
     row is filled with blanks."""
-    used, out = 0, []
+    used = 0
+    out: list[Run] = []
     for index, (text, role) in enumerate(row):
-        size = width_of(text)
-        if used + size > width or (
-            used + size == width and any(t.strip() for t, _ in row[index + 1 :])
-        ):
-            room = width - used
-            if room > 0:  # a mark for the missing part, unless that is blank
-                missing = any(t.strip() for t, _ in row[index + 1 :]) or text[room:].strip()
-                out.append((cut_text(text + "  ", room) if missing else text[:room], role))
-                out[-1] = (pad_text(out[-1][0], room), role)
+        room, size = width - used, width_of(text)
+        if size >= room:
+            following = row_text(row[index + 1 :]).strip()
+            if size == room and not following:
+                return (*out, (text, role))
+            cut = text[: max(0, room)]
+            if following or text[room:].strip():  # a mark for the missing part
+                cut = cut_text(text + "  ", room)
+            if room > 0:
+                out.append((pad_text(cut, room), role))
             return tuple(out)
         out.append((text, role))
         used += size
@@ -117,7 +127,9 @@ def spread_row(left: Row, right: Row, width: int) -> Row:
     """Return a row of `width` cells that begins with `left` and ends with `right`. If both do not
     fit, `left` is cut."""
     room = width - row_width(right)
-    return (*fit_row(left, max(0, room)), *right) if room > 0 else fit_row(right, width)
+    if room <= 0:
+        return fit_row(right, width)
+    return (*fit_row(left, room), *right)
 
 
 def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
@@ -141,10 +153,12 @@ def _wrap_wide(text: str, width: int, indent: str) -> list[str]:
     lines: list[str] = []
     line = ""
     for word in text.split():
-        lead = f"{line} " if line else ""
-        if line and width_of(lead + word) > width:
-            lines.append(line)
-            lead = indent
+        lead = ""
+        if line:
+            lead = f"{line} "
+            if width_of(lead + word) > width:
+                lines.append(line)
+                lead = indent
         rest = word
         while width_of(lead + rest) > width:
             head = set_cell_size(rest, width - width_of(lead)).rstrip() or rest[:1]
@@ -160,6 +174,13 @@ def paragraph_rows(text: str, width: int, role: str = "text", indent: str = "") 
     return [((line, role),) for line in wrap_text(text, width, indent)]
 
 
+def stack_paragraphs(
+    texts: Iterable[str], width: int, role: str = "text", indent: str = ""
+) -> list[Row]:
+    """Return each of the texts as `paragraph_rows` does, one below the other."""
+    return [row for text in texts for row in paragraph_rows(text, width, role, indent)]
+
+
 def short_paragraph(
     text: str, width: int, most: int, role: str = "text", indent: str = ""
 ) -> list[Row]:
@@ -173,7 +194,8 @@ def short_paragraph(
 def rows_beside_label(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
     """Return the rows with `label`, in the style of `role`, in front of the first row. The other
     rows are indented by the width of `label`."""
-    return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
+    leads = chain((label,), repeat(" " * width_of(label)))
+    return [((lead, role), *row) for lead, row in zip(leads, rows, strict=False)]
 
 
 def labelled_paragraph(
@@ -214,10 +236,7 @@ def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
     column, column after the last)."""
     if old == new:
         return []
-    same_shape = len(old) == len(new) and all(
-        width_of(a) == width_of(b) for (a, _), (b, _) in zip(old, new, strict=True)
-    )
-    if not same_shape:
+    if [width_of(text) for text, _ in old] != [width_of(text) for text, _ in new]:
         return [_outer_span(old, new)]
     spans: list[tuple[int, int]] = []
     column = 0
@@ -248,7 +267,9 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
         if a != b or end <= start:
             break
         end -= width_of(a[0])
-    return (start, end) if end > start else (0, width)
+    if end <= start:
+        return 0, width
+    return start, end
 
 
 def _finish_row(row: Row, width: int) -> Row:
@@ -300,7 +321,7 @@ class Painted(Widget):
     @property
     def drawn_text(self) -> str:
         """Return the text that is drawn now, with a line for each row."""
-        return "\n".join("".join(text for text, _ in row) for row in self._painted)
+        return "\n".join(map(row_text, self._painted))
 
     def repaint(self) -> None:
         """Draw the rows, and send the cells that differ from the last drawing."""

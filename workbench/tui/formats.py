@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NA = "n/a"
 _GPU_OF_KEY = re.compile(r"^gpu(\d+)\.")
 GIB = 1024**3
+SWITCHED = {True: "on", False: "off"}
 
 
 def duration_text(seconds: float) -> str:
@@ -33,6 +34,13 @@ def duration_text(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def enclose_text(before: str, text: object, after: str = "") -> str:
+    """Return `text` between `before` and `after`; "" if there is no text."""
+    if not text:
+        return ""
+    return f"{before}{text}{after}"
 
 
 def clock_text(unix_s: float) -> str:
@@ -85,8 +93,16 @@ def left_text(left_s: float | None) -> str:
 def gauge_text(share: float, cells: int) -> str:
     """Return a bar of `cells` cells, such as ▓▓▓░░, for a share from 0 to 1. Any share above 0 has
     at least one full cell."""
-    full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
+    full = max(int(share > 0), min(cells, round(share * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
+
+
+def bar_text(value: float | None, top: float, cells: int) -> str:
+    """Return a bar for `value` on a scale from 0 to `top` that takes `cells` cells. The rest of it
+    is blank; all of it is "" without a value."""
+    if not value or not top:
+        return ""
+    return gauge_text(value / top, cells).replace(G.bar_empty, " ")
 
 
 def progress_text(state: SessionState) -> str:
@@ -95,12 +111,14 @@ def progress_text(state: SessionState) -> str:
     bench = state.bench
     if not bench.running or bench.progress is None:
         return ""
-    p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
+    p, seconds = bench.progress, bench.limit_s
     if is_checking(state):  # the end of such a load is not known here
-        return f"{duration_text(p.elapsed_s)}"
-    if seconds and p.phase == "measuring":
+        return duration_text(p.elapsed_s)
+    if p.phase != "measuring":
+        return p.phase
+    if seconds:
         return f"{p.phase} {min(p.elapsed_s, seconds):.0f}/{seconds:g} s"
-    return f"{p.phase} {p.done}/{p.total}" if p.phase == "measuring" else p.phase
+    return f"{p.phase} {p.done}/{p.total}"
 
 
 def is_checking(state: SessionState) -> bool:
@@ -151,11 +169,11 @@ def value_text(value: object) -> str:
     if value == "":
         return "''"
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return SWITCHED[value]
     if isinstance(value, float):
         return f"{value:g}" if abs(value) < 1e6 else str(value)
     if isinstance(value, list | tuple):
-        return " ".join(value_text(v) for v in value)
+        return " ".join(map(value_text, value))
     if isinstance(value, dict):
         import json
 
@@ -206,8 +224,8 @@ def altered_text(one: Alteration) -> str:
     before is "unknown" for a clock lock, which no driver reports."""
     if one.before is None:
         return setting_text(one.setting, one.now)
-    before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
-    return setting_change_text(one.setting, before, now)
+    before = setting_value(one.setting, one.before)
+    return setting_change_text(one.setting, before, setting_value(one.setting, one.now))
 
 
 def setting_change_text(setting: str, before: str, now: str) -> str:
@@ -224,8 +242,8 @@ def altered_setting_texts(alterations: Iterable[Alteration], gpus: int) -> list[
     user's name."""
     groups: dict[str, set[int]] = {}
     for one in alterations:
-        by = f", set by {one.by}" if one.by else ""
-        groups.setdefault(f"{altered_text(one)}{by}", set()).add(one.gpu_index)
+        text = f"{altered_text(one)}{enclose_text(', set by ', one.by)}"
+        groups.setdefault(text, set()).add(one.gpu_index)
     return [
         text if len(indexes) >= gpus else f"{gpus_text(sorted(indexes))} {text}"
         for text, indexes in groups.items()
@@ -245,7 +263,7 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
 
 def measured_where(host: str, models: Iterable[str], preset_id: str | None, unix_s: float) -> str:
     """Return on which host, with which models and preset, and when something was measured."""
-    preset = f"preset {preset_id}" if preset_id else ""
+    preset = enclose_text("preset ", preset_id)
     return ", ".join(filter(None, (f"on {host}", *models, preset, day_and_time(unix_s))))
 
 

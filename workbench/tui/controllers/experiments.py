@@ -11,10 +11,9 @@ from workbench.model.errors import InputError, SettingsError, WorkbenchError
 from workbench.model.experiment import AdvisedChange, Arm, Experiment
 from workbench.model.findings import Level
 from workbench.model.plan import PlanDifference
-from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.tui.cells import pad_text
-from workbench.tui.controllers.series import Resume, SeriesController, Work
+from workbench.tui.controllers.series import LookUp, Resume, SeriesController, Work
 from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
@@ -63,13 +62,17 @@ class ExperimentController(SeriesController[Experiment]):
         e = page.shown
         if not isinstance(e, Experiment):
             return None
-        pairs = e.spec.pairs + MORE_PAIRS if outcome == "more" else None
+        pairs: int | None = None
+        if outcome == "more":
+            pairs = e.spec.pairs + MORE_PAIRS
         experiments, gpu = self.session.experiments, self.controllers.gpu
 
         async def look_up() -> PlannedChange:
             return await gpu.change_of(await experiments.setting_changes_of(e))
 
-        changes = look_up if e.spec.a.gpu or e.spec.b.gpu else None
+        changes: LookUp | None = None
+        if _sets_gpus(e.spec.a, e.spec.b):
+            changes = look_up
         return Resume("resuming", lambda _: experiments.resume(e.id, pairs=pairs), changes)
 
     def _start(self, a: Arm, b: Arm, work: Work[Experiment], twins: Sequence[str] = ()) -> None:
@@ -79,22 +82,20 @@ class ExperimentController(SeriesController[Experiment]):
         async def look_up() -> PlannedChange:
             planned = await self.session.experiments.setting_changes(a, b, twins)
             before = {(o.gpu_index, o.setting): o.before for o in self.state.alterations}
-            return await self.controllers.gpu.change_of(
-                [
-                    replace(
-                        o, before=before.get((o.command.gpu_index, o.command.setting), o.before)
-                    )
-                    for o in planned
-                ]
-            )
+            shown = []
+            for outcome in planned:
+                key = outcome.command.gpu_index, outcome.command.setting
+                shown.append(replace(outcome, before=before.get(key, outcome.before)))
+            return await self.controllers.gpu.change_of(shown)
 
-        self.begin_after(look_up if a.gpu or b.gpu else None, work)
+        changes: LookUp | None = None
+        if _sets_gpus(a, b):
+            changes = look_up
+        self.begin_after(changes, work)
 
     def summary(self, measured: Experiment) -> tuple[str, str]:
-        e = measured
-        return (
-            f"experiment {e.id}: {e.verdict or e.error or e.state}"
-        ), "press X to see the experiment"
+        said = measured.verdict or measured.error or measured.state
+        return f"experiment {measured.id}: {said}", "press X to see the experiment"
 
     # a quick one
     async def open(self) -> None:
@@ -102,8 +103,9 @@ class ExperimentController(SeriesController[Experiment]):
         from the running server, or GPU settings are altered, ask how precisely to measure the
         effect of this change, and measure it. Otherwise open the last experiment, or the form of a
         new one."""
-        running = self.measured is not None and self.measured.state == "running"
-        found = None if running or self.state.plan is None else self._difference()
+        found: tuple[Arm, Arm] | None = None
+        if self.state.plan is not None and self.measured not in self.state.running_series:
+            found = self._difference()
         if found is None:
             await super().open()
         elif self.nothing_measured():
@@ -114,8 +116,7 @@ class ExperimentController(SeriesController[Experiment]):
         server and B the plan, or A has the original GPU settings and B the altered ones. Return
         None if nothing is changed, if no server is READY, or if the change cannot be written as an
         arm."""
-        server = self.state.server
-        if server is None or server.state is not ServerState.READY:
+        if self.state.ready_server is None:
             return None
         try:
             changes = self.session.servers.changes_against_running()
@@ -123,9 +124,11 @@ class ExperimentController(SeriesController[Experiment]):
                 return arms_of(changes)
         except WorkbenchError:  # the form explains what A cannot be
             return None
-        altered = {a.setting: a.now for a in self.state.alterations}
-        same = all(altered[a.setting] == a.now for a in self.state.alterations)
-        if not altered or not same or self.state.host.sudo_password:
+        altered: dict[str, Any] = {}
+        for a in self.state.alterations:
+            if altered.setdefault(a.setting, a.now) != a.now:
+                return None  # an arm has one value for all GPUs
+        if not altered or self.state.host.sudo_password:
             return None
         return Arm(), Arm(gpu=GpuSettings(altered))
 
@@ -199,10 +202,11 @@ class ExperimentController(SeriesController[Experiment]):
             elif answer is not None:
                 self._start(a, b, work(ANSWERS[answer][1]))
 
-        cost = self._answers_cost(a, b, options)
+        cost, earlier = self._answers_cost(a, b, options), None
         if cost:
             about = (*about, cost)
-        earlier = self.measured.id if self.measured is not None else None
+        if self.measured is not None:
+            earlier = self.measured.id
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
 
     def _answers_cost(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
@@ -214,7 +218,7 @@ class ExperimentController(SeriesController[Experiment]):
             cost = experiments.quality_cost(a, b, **options)
         except WorkbenchError:
             return ""
-        return ". ".join([*warnings, *([cost] if cost else [])])
+        return ". ".join(filter(None, (*warnings, cost)))
 
     async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the
@@ -277,11 +281,9 @@ class ExperimentController(SeriesController[Experiment]):
         benchmark."""
         given = options or {"bench": self.session.bench.default_fields()}
         shape = dict(given["bench"])
-        requests = (
-            count_of(shape["requests"], "request")
-            if "requests" in shape
-            else ("as many requests as fit")
-        )
+        requests = "as many requests as fit"
+        if "requests" in shape:
+            requests = count_of(shape["requests"], "request")
         load = f"{requests} at {count_of(shape.get('concurrency', 1), 'stream')}"
 
         def estimate(wanted: Wanted) -> float | None:
@@ -312,7 +314,8 @@ class ExperimentController(SeriesController[Experiment]):
         if "metric" in given:
             last["metric"] = choice_of(given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's
-            last = {name: value for name, value in last.items() if name not in ("a", "b")}
+            last.pop("a", None)
+            last.pop("b", None)
         self.app.push_screen(
             experiment_form(a, b, about, load, estimate, answers_cost, last), decided
         )
@@ -343,23 +346,32 @@ class ExperimentController(SeriesController[Experiment]):
                 self.attempt(lambda: self.session.experiments.get(int(number)), self._show_picked)
 
         items = [(str(e.id), _line(e), "text") for e in found]
-        shown = str(self.measured.id) if self.measured else ""
+        shown = str(self.measured and self.measured.id)
         picker = PickModal("Experiments", items, chosen=shown, filter=True, free=False)
         self.app.push_screen(picker, chosen)
 
     def _show_picked(self, e: Experiment) -> None:
         """Open the page of an experiment that the user chose from a list. The page follows the
         running experiment only if the user chose that one."""
-        fixed = None if self.measured is not None and self.measured.id == e.id else e
-        self.services.pages.open(self.new_page(fixed))
+        if self._is_measured(e):
+            self.services.pages.open(self.new_page())
+        else:
+            self.services.pages.open(self.new_page(e))
+
+    def _is_measured(self, e: Experiment) -> bool:
+        """Return whether it is the experiment that runs or was shown last."""
+        return self.measured is not None and self.measured.id == e.id
+
+
+def _sets_gpus(a: Arm, b: Arm) -> bool:
+    return bool(a.gpu or b.gpu)
 
 
 def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:
-    return [
-        PlanDifference("flag", n, old.get(n), new.get(n))
-        for n in {**old, **new}
-        if old.get(n) != new.get(n)
+    changes = [
+        PlanDifference("flag", name, old.get(name), new.get(name)) for name in {**old, **new}
     ]
+    return [change for change in changes if change.a != change.b]
 
 
 def _line(e: Experiment) -> str:

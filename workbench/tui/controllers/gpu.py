@@ -4,6 +4,7 @@ Workbench ends, revert them, and check them under load."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from workbench.model.begun_changes import split_begun
@@ -18,12 +19,13 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.sweep import BACK
-from workbench.tui.cells import Make, Row, paragraph_rows
+from workbench.tui.cells import Make, Row, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import (
     alteration_texts,
     change_under_way,
     countdown_text,
+    enclose_text,
     restored_value,
     setting_name,
 )
@@ -67,23 +69,10 @@ class GpuController(Controller):
         """Show the form of GPU settings, then the commands that would change them, and run these if
         the user agrees."""
         state = self.state
-        if state.telemetry is None or not state.telemetry.gpus:
-            if (
-                state.telemetry is None
-                and not state.host.telemetry_problem
-                and state.host.link != "failed"
-            ):
-                self.say(
-                    "the GPUs have not been read yet",
-                    Level.WARN,
-                    "press g again after the first reading",
-                )
-            else:
-                why = f": {state.host.telemetry_problem}" if state.host.telemetry_problem else ""
-                text = f"no GPU setting can be changed on this host{why}"
-                self.say(text, Level.WARN, "press h to work on another host")
+        if not state.gpus:
+            self._say_no_gpus()
             return
-        count = len(state.telemetry.gpus)
+        count = len(state.gpus)
         found: list[tuple[Wanted, PlannedChange]] = []
 
         async def look_up(values: Values) -> None:
@@ -103,6 +92,16 @@ class GpuController(Controller):
 
         await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
+    def _say_no_gpus(self) -> None:
+        host = self.state.host
+        if self.state.telemetry is not None or host.telemetry_problem or host.link == "failed":
+            why = enclose_text(": ", host.telemetry_problem)
+            text = f"no GPU setting can be changed on this host{why}"
+            self.say(text, Level.WARN, "press h to work on another host")
+        else:
+            again = "press g again after the first reading"
+            self.say("the GPUs have not been read yet", Level.WARN, again)
+
     async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
@@ -117,11 +116,13 @@ class GpuController(Controller):
     def _suggested(self) -> Suggestion | None:
         """Return the GPU settings of the plan's preset as texts for the form. Return None if the
         preset has no GPU settings, or if settings are altered already."""
-        preset_id = self.state.plan.plan.preset_id if self.state.plan else None
-        if preset_id is None or self.state.alterations:
+        if self.state.plan is None or self.state.alterations:
+            return None
+        preset_id = self.state.plan.plan.preset_id
+        if preset_id is None:
             return None
         mentioned = self.try_now(lambda: self.session.plans.preset_gpu_settings(preset_id))
-        return suggestion_of(mentioned, preset_id) if mentioned else None
+        return suggestion_of(mentioned or (), preset_id)
 
     async def change_of(
         self, planned: Sequence[SettingOutcome], back: Sequence[SettingCommand] = ()
@@ -200,15 +201,17 @@ class GpuController(Controller):
             rows = consent_rows(state, change, width, listed)
             return [*rows, *paragraph_rows(after, width, "dim")]
 
+        detailed: Make | None = None
+        if lists_more(change.indexes, change.processes):
+            detailed = partial(text, listed=True)
         asks = any(c.right or c.foreign for c in change.commands)
-        more = lists_more(change.indexes, change.processes)
         self._ask(
             "These commands change the GPUs",
             text,
             yes,
             agreed,
             default_no=asks or state.host.measured_by is not None,
-            detailed=(lambda width: text(width, True)) if more else None,
+            detailed=detailed,
             takes_password=takes_password,
         )
 
@@ -275,10 +278,9 @@ class GpuController(Controller):
                 self.say("no GPU setting is altered")
             return
         altered, begun = split_begun(state.alterations, state.telemetry)
-        texts = [
-            f"{gpus}: {now} back to {restored_value(b)}"
-            for gpus, now, b in alteration_texts(altered)
-        ]
+        texts = []
+        for gpus, now, before in alteration_texts(altered):
+            texts.append(f"{gpus}: {now} back to {restored_value(before)}")
         for change, outcome in begun:
             ((gpus, now, _),) = alteration_texts([change])
             texts.append(f"{gpus}: {now}, {outcome}")
@@ -293,7 +295,7 @@ class GpuController(Controller):
                 rows += paragraph_rows(
                     "! A benchmark is running: its result would mix both settings.", width, "warn"
                 )
-            return [*rows, *(row for line in texts for row in paragraph_rows(line, width))]
+            return [*rows, *stack_paragraphs(texts, width)]
 
         self._ask(
             "Revert GPU settings",
@@ -310,7 +312,7 @@ class GpuController(Controller):
         self.say(f"{doing} {'; '.join(texts)}")
 
         def reverted(report: SettingsReport) -> None:
-            if any(_is_of_others(o) for o in report.outcomes):
+            if any(map(_is_of_others, report.outcomes)):
                 self._ask_about_foreign(report, password)
             elif not report.outcomes and report.recovery is None:
                 self.say("no GPU setting is altered")  # another Workbench has reverted them since
@@ -322,7 +324,7 @@ class GpuController(Controller):
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
-        outcomes = [o for o in report.outcomes if _is_of_others(o)]
+        outcomes = list(filter(_is_of_others, report.outcomes))
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
@@ -341,16 +343,10 @@ class GpuController(Controller):
         """Show the outcome of a change or a revert of GPU settings: a message if every setting is
         in force, otherwise a page. After a revert, `texts` describe the restored settings; after a
         change, `texts` is empty."""
-        in_force = (
-            report.ok
-            and not report.rolled_back
-            and report.recovery is None
-            and all(o.in_force is InForce.YES for o in report.outcomes)
-        )
         trial_s = problem = None
         if report.guard is not None and not texts:
             trial_s, problem = report.guard.trial_left_s, report.guard.problem
-        if in_force and not problem:
+        if _is_all_in_force(report) and not problem:
             counted = f"{count_of(len(report.outcomes), 'setting')} read back and in force"
             next_step: str | None = "press r to revert them, or l to list the commands"
             if trial_s is not None:
@@ -376,7 +372,9 @@ class GpuController(Controller):
         top = self._trial_rows(on_trial)
 
         def keys() -> Keys:
-            return {**self._trial_keys, **own_keys} if self.state.alterations else {}
+            if not self.state.alterations:
+                return {}
+            return {**self._trial_keys, **own_keys}
 
         self.services.pages.open(
             Page(title, lambda w: [*top(w), *make(w)], keys, kind="GPU settings")
@@ -387,9 +385,17 @@ class GpuController(Controller):
         """Return the keys that every page about GPU settings has while settings are altered. One
         key reverts the settings. If they are on trial, which means that they are reverted after
         some time, another key keeps them."""
-        on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
-        keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
-        return {**keep, "r": ("Revert", self.revert)}
+        revert: Keys = {"r": ("Revert", self.revert)}
+        if self._trial_left_s is None:
+            return revert
+        return {"T": ("Keep", self.keep_trial), **revert}
+
+    @property
+    def _trial_left_s(self) -> float | None:
+        """The seconds that were left of the trial when the guard was last read; None without one."""
+        if self.state.guard is None:
+            return None
+        return self.state.guard.trial_left_s
 
     def _trial_rows(self, on_trial: bool) -> Make:
         """Return a function that maps a width in cells to the first rows of a page about GPU
@@ -397,8 +403,8 @@ class GpuController(Controller):
         `on_trial` is true and the settings have been reverted, the rows say so."""
 
         def rows(width: int) -> list[Row]:
-            guard = self.state.guard
-            left = self.services.status_bar.trial.left(guard, guard.trial_left_s if guard else None)
+            countdown = self.services.status_bar.trial
+            left = countdown.left(self.state.guard, self._trial_left_s)
             if left is not None:
                 text = f"{G.alert} on trial: reverted in {countdown_text(left)} unless you press T"
             elif on_trial and not self.state.alterations:
@@ -413,8 +419,7 @@ class GpuController(Controller):
 
     # trial, guard
     def keep_trial(self) -> None:
-        guard = self.state.guard
-        if guard is None or guard.trial_left_s is None:
+        if self._trial_left_s is None:
             if self._say_under_way("T", "nothing is kept yet"):
                 return
             next_step = (
@@ -444,8 +449,7 @@ class GpuController(Controller):
             rows: list[Row] = []
             for gpus, now, before in alteration_texts(alterations):
                 rows += paragraph_rows(f"{gpus}: {now}, was {before}", width)
-            for caution in cautions:
-                rows += paragraph_rows(f"! {caution}", width, "warn")
+            rows += stack_paragraphs((f"! {caution}" for caution in cautions), width, "warn")
             about = (
                 "The settings stay on when Workbench ends or its connection is lost, until you "
                 "press r or the host "
@@ -497,8 +501,9 @@ class GpuController(Controller):
         force. `probe` has the commands of a further test, which a key of the page offers. It is
         empty if no further test is needed."""
         self.services.stop_counting()
-        keys: Keys = {"p": ("Probe", lambda: self._ask_probe(probe))} if probe else {}
-        keys = {**keys, "V": ("Again", self.verify)}
+        keys: Keys = {"V": ("Again", self.verify)}
+        if probe:
+            keys = {"p": ("Probe", lambda: self._ask_probe(probe)), **keys}
         on_trial = bool(self.state.alterations)
         self._show_page(
             "What the load showed",
@@ -528,6 +533,13 @@ class GpuController(Controller):
             lambda given: self._load(server.engine, probe=True, password=given),
             default_no=any(c.right for c in commands),
         )
+
+
+def _is_all_in_force(report: SettingsReport) -> bool:
+    """Return whether every setting of a change is in force, and nothing went wrong on the way."""
+    if not report.ok or report.rolled_back or report.recovery is not None:
+        return False
+    return all(outcome.in_force is InForce.YES for outcome in report.outcomes)
 
 
 def _is_of_others(outcome: SettingOutcome) -> bool:

@@ -11,7 +11,7 @@ from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import path_text
+from workbench.tui.formats import enclose_text, path_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -63,7 +63,7 @@ class PlanController(Controller):
             return [*rows, ()]
 
         def check(values: Values) -> None:
-            empty = [n for n, v in values.items() if not v]
+            empty = [name for name, value in values.items() if not value]
             if empty:
                 raise InputError(f"{', '.join(empty)}: a value is needed")
 
@@ -72,8 +72,8 @@ class PlanController(Controller):
                 await self._load(entry.id, values)
 
         fields = [
-            Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "")
-            for n, v in missing.items()
+            Field(name, name, variable.default or "", enclose_text("e.g. ", variable.example))
+            for name, variable in missing.items()
         ]
         self.app.push_screen(
             Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided
@@ -81,21 +81,21 @@ class PlanController(Controller):
 
     async def _load(self, preset_id: str, values: Values | None = None) -> None:
         self.go("launch")
-        edited = self.state.plan is not None and bool(self.state.plan.changes)
+        before = self.state.plan
         try:
             await self.session.plans.load_preset(preset_id, values)
         except WorkbenchError as error:
             self.services.explain(error)
             return
-        if edited:
+        if before is not None and before.changes:
             text = f"{preset_id} is loaded in place of the plan that you had edited"
             self.say(text, next_step="press u to go back to the edited plan")
 
     def show_preset(self) -> None:
         entry = self.pane(Presets).current
-        preset = (
-            self.try_now(lambda: self.session.presets.get(entry.id)) if entry is not None else None
-        )
+        if entry is None:
+            return
+        preset = self.try_now(lambda: self.session.presets.get(entry.id))
         if preset is not None:
             self.services.pages.open(Page(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
@@ -142,9 +142,12 @@ class PlanController(Controller):
         pane = self.pane(Launch)
         items = [(name, name, "text") for name in pane.groups]
         picker = PickModal("Groups of flags", items, filter=True, free=False)
-        await self.app.push_screen(
-            picker, lambda name: pane.go_to_group(name) if name is not None else None
-        )
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                pane.go_to_group(name)
+
+        await self.app.push_screen(picker, chosen)
 
     def next_group(self, by: int) -> None:
         """Move the cursor to the next group of flags (`by` 1) or to the group before (`by` -1)."""
@@ -154,66 +157,60 @@ class PlanController(Controller):
     async def edit_row(self, row: FlagRow) -> None:
         if self._plan() is None:
             return
-        session = self.session
         if row.name == "executable" and not row.is_env:
             await self._edit_executable(row)
             return
+        plans, name = self.session.plans, row.name
         if row.is_env:
             modal = FlagEdit(
-                row,
-                lambda t: session.plans.set_env(row.name, t),
-                lambda: session.plans.unset_env(row.name),
+                row, lambda text: plans.set_env(name, text), lambda: plans.unset_env(name)
             )
-        elif row.name.partition(".")[0] in NOT_FLAGS:
+        elif name.partition(".")[0] in NOT_FLAGS:
             modal = FlagEdit(
-                row,
-                lambda t: session.plans.set_flag(row.name, t),
-                lambda: session.plans.unset_flag(row.name),
+                row, lambda text: plans.set_flag(name, text), lambda: plans.unset_flag(name)
             )
         else:
             modal = FlagEdit(
                 row,
-                lambda t: session.plans.set_flag(row.name, t),
-                lambda: session.plans.unset_flag(row.name),
-                notes=session.plans.notes_about(row.name),
-                estimate=lambda t: session.plans.estimate_change(row.name, t),
+                lambda text: plans.set_flag(name, text),
+                lambda: plans.unset_flag(name),
+                notes=plans.notes_about(name),
+                estimate=lambda text: plans.estimate_change(name, text),
             )
-        await self.app.push_screen(
-            modal, lambda done: self._edited(row.is_env, row.name) if done else None
-        )
+
+        def decided(done: bool | None) -> None:
+            if done:
+                self._edited(row.is_env, name)
+
+        await self.app.push_screen(modal, decided)
 
     async def choose_engine(self) -> None:
         """Ask which of the installed programs, or which path, starts the engine of the plan."""
         if self._plan() is not None:
-            row = next(
-                row
-                for row in self.session.plans.flag_rows("all")
-                if row.name == "executable" and not row.is_env
-            )
-            await self._edit_executable(row)
+            await self._edit_executable(self._row_named("executable"))
 
     async def choose_launcher(self) -> None:
         """Ask what runs the server on its host: Workbench itself, or a launcher such as systemd."""
         if self._plan() is not None:
-            await self.edit_row(
-                next(row for row in self.session.plans.flag_rows("all") if row.name == "run-as")
-            )
+            await self.edit_row(self._row_named("run-as"))
+
+    def _row_named(self, name: str) -> FlagRow:
+        """Return the row of the plan with this name that is no environment variable."""
+        rows = self.session.plans.flag_rows("all")
+        return next(row for row in rows if (row.is_env, row.name) == (False, name))
 
     async def _edit_executable(self, row: FlagRow) -> None:
         """Ask for the program that starts the engine: one of the programs found on the host, or a
         path from the user."""
         session, host, plan = self.session, self.state.host.name, self.state.plan
+        assert plan is not None  # its row is edited
         own = f"{row.default}, as PATH finds it"
-        items = [
-            ("", own, "text"),
-            *(
-                (path, path_text(path, PATH_CELLS), "text")
-                for path in (plan.executables if plan else ())
-            ),
-        ]
+        items = [("", own, "text")]
+        for path in plan.executables:
+            items.append((path, path_text(path, PATH_CELLS), "text"))
         found = "These programs were found on the host; none of them was started."
-        if plan is None or not plan.executables:
-            found = f"No program of {plan.plan.engine if plan else 'the engine'} was found here."
+        if not plan.executables:
+            found = f"No program of {plan.plan.engine} was found here."
         intro = f"{found} You may type the path of another program."
 
         def chosen(path: str | None) -> None:
@@ -255,8 +252,9 @@ class PlanController(Controller):
         def pair(values: Values) -> tuple[str, str]:
             """Return the name and the value, also of NAME=value that was pasted as the name."""
             name, equals, value = values["name"].partition("=")
-            pasted = bool(equals) and not values["value"]
-            return (name, value) if pasted else (values["name"], values["value"])
+            if equals and not values["value"]:
+                return name, value
+            return values["name"], values["value"]
 
         async def submit(values: Values) -> None:
             name, value = pair(values)
@@ -265,7 +263,7 @@ class PlanController(Controller):
 
         def check(values: Values) -> None:
             name, _ = pair(values)
-            if not name.isascii() or not name.isidentifier():
+            if not (name.isascii() and name.isidentifier()):
                 raise InputError(f"expected the name of an environment variable, got “{name}”")
 
         fields = [Field("name", "name"), Field("value", "value")]
@@ -274,10 +272,12 @@ class PlanController(Controller):
         )
 
     def unset(self) -> None:
-        row = self.pane(Launch).current
-        if row is not None:
-            unset = self.session.plans.unset_env if row.is_env else self.session.plans.unset_flag
-            self.try_now(lambda: unset(row.name))
+        row, unset = self.pane(Launch).current, self.session.plans.unset_flag
+        if row is None:
+            return
+        if row.is_env:
+            unset = self.session.plans.unset_env
+        self.try_now(lambda: unset(row.name))
 
     async def fix(self) -> None:
         """Apply the fix of a finding, which is a problem that Workbench has found in the plan. If
@@ -289,28 +289,28 @@ class PlanController(Controller):
         row = self.pane(Launch).current
         fixable = [f for f in plan.findings if f.changes]
         here = [f for f in fixable if row is not None and f.flag == row.name]
-        if len(here) == 1 or len(fixable) == 1:
-            self._apply((here or fixable)[0])
-            return
+        for found in (here, fixable):
+            if len(found) == 1:
+                self._apply(found[0])
+                return
         if not fixable:
             self.say(
                 "no finding of this plan has a fix that a key can apply",
                 next_step="press v to list all findings",
             )
             return
-        items = [
-            (str(n), f"{' '.join(c.option_text for c in f.changes)}   {f.text}", LEVELS[f.level][1])
-            for n, f in enumerate(fixable)
-        ]
-        picker = PickModal(
-            "Fix which finding?",
-            items,
-            chosen=str(fixable.index(here[0])) if here else "0",
-            free=False,
-        )
-        await self.app.push_screen(
-            picker, lambda n: self._apply(fixable[int(n)]) if n is not None else None
-        )
+        items = []
+        for number, f in enumerate(fixable):
+            options = " ".join(change.option_text for change in f.changes)
+            items.append((str(number), f"{options}   {f.text}", LEVELS[f.level][1]))
+        first = str(fixable.index((here or fixable)[0]))
+        picker = PickModal("Fix which finding?", items, chosen=first, free=False)
+
+        def chosen(number: str | None) -> None:
+            if number is not None:
+                self._apply(fixable[int(number)])
+
+        await self.app.push_screen(picker, chosen)
 
     def _apply(self, finding: Finding) -> None:
         done = self.try_now(lambda: self.session.plans.apply_fix(finding))
@@ -355,7 +355,9 @@ class PlanController(Controller):
             checked = f"Findings, checked against {plan.checked_against_text}"
             return [*made, (), ((checked, "strong"),), *findings]
 
-        keys: Keys = {"y": ("Copy", self.copy_command)} if plan.command else {}
+        keys: Keys = {}
+        if plan.command:
+            keys = {"y": ("Copy", self.copy_command)}
         self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def show_fit(self) -> None:
@@ -375,11 +377,7 @@ class PlanController(Controller):
             view, telemetry = self.state.plan, self.state.telemetry
             if view is None:
                 return []
-            used = (
-                tuple((s.memory_used_bytes or 0) >> 28 for s in telemetry.gpus)
-                if telemetry
-                else None
-            )
+            used = [(s.memory_used_bytes or 0) >> 28 for s in self.state.gpus]
             if made is None or made[0] is not view.plan or made[1] != used:
                 made = (view.plan, used, fit_report_of_plan(view.plan, telemetry))
             host, lines = self.state.host, fit_page_rows(made[2], files, width)
@@ -395,9 +393,8 @@ class PlanController(Controller):
             ]
 
         def found(models: HostModels) -> None:
-            files[:] = models.report_lines(
-                models.copies[0].model if models.copies else view.plan.model
-            )
+            model = next((copy.model for copy in models.copies), view.plan.model)
+            files[:] = models.report_lines(model)
             page.draw()
 
         page = Page("What fits", rows)
@@ -408,12 +405,12 @@ class PlanController(Controller):
             )
 
     def copy_command(self) -> None:
-        plan = self.state.plan
-        if plan is None or plan.command is None:
-            self.say(
-                "there is no command to copy",
-                Level.WARN,
-                "press v to see why" if plan else "press p to load a preset",
-            )
-            return
-        self.copy("command" if not plan.nodes else "command of each node", plan.shell_command())
+        plan, missing = self.state.plan, "there is no command to copy"
+        if plan is None:
+            self.say(missing, Level.WARN, "press p to load a preset")
+        elif plan.command is None:
+            self.say(missing, Level.WARN, "press v to see why")
+        elif plan.nodes:
+            self.copy("command of each node", plan.shell_command())
+        else:
+            self.copy("command", plan.shell_command())

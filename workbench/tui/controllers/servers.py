@@ -10,10 +10,9 @@ from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
-from workbench.model.server_run import ServerState
 from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import duration_text
+from workbench.tui.formats import duration_text, enclose_text
 from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
@@ -51,13 +50,11 @@ def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str
             "leaves it running."
         )
     if server.run_as != PROCESS:
-        handle = f": {server.handle}" if server.handle else ""
-        left = (
-            (". The unit stays installed: d in the Log pane stops the server and removes it")
-            if unit
-            else ""
-        )
-        return f"Workbench asks {server.run_as} to stop the server{handle}{left}"
+        text = f"Workbench asks {server.run_as} to stop the server"
+        text += enclose_text(": ", server.handle)
+        if unit:
+            text += ". The unit stays installed: d in the Log pane stops the server and removes it"
+        return text
     return (
         "Workbench sends TERM to its processes, and KILL to those that still run after "
         f"{grace_s:.0f} s."
@@ -65,12 +62,24 @@ def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str
 
 
 def _launcher_text(server: ServerStatus) -> str:
-    return "" if server.run_as == PROCESS else f"  {server.run_as} {server.handle or ''}".rstrip()
+    if server.run_as == PROCESS:
+        return ""
+    return f"  {server.run_as} {server.handle or ''}".rstrip()
+
+
+def _foreign_server_text(pid: str, server: FoundServer) -> str:
+    how, by = "by hand", pid
+    if server.unit:
+        how, by = f"by {server.run_as}", f"{server.unit}, {pid}"
+    models = ", ".join(server.models[:5]) or server.note
+    return f"{how:<13} {server.engine or '-':<9} {models}  {by}, port {server.port}"
 
 
 def _job_text(job: Job) -> str:
-    where = job.node or (f"({job.reason})" if job.reason else "")
-    left = f"{duration_text(job.left_s)} left" if job.left_s is not None else "no time limit"
+    where = job.node or enclose_text("(", job.reason, ")")
+    left = "no time limit"
+    if job.left_s is not None:
+        left = f"{duration_text(job.left_s)} left"
     ours = job.run_id or f"not of Workbench: {job.name}"
     return f"{job.id:<8} {job.state:<9} {where:<12} {left:<13} {ours}"
 
@@ -91,14 +100,16 @@ class ServerController(Controller):
         if untrusted:
             await self._ask_trust(untrusted)
             return
-        before = self.services.panes.active
+        panes = self.services.panes
+        before = panes.active
+
+        def started(_: object) -> None:
+            if panes.active == before:
+                self.go("log")
 
         def agreed(_: StartPlan) -> None:
             # A start that is rejected leaves the user at the pane where the plan can be corrected.
-            self.attempt(
-                self._start(),
-                lambda _: self.go("log") if self.services.panes.active == before else None,
-            )
+            self.attempt(self._start(), started)
 
         await self.show_plan(state.plan, agreed, self.start)
 
@@ -116,10 +127,11 @@ class ServerController(Controller):
         and call `again`. `doing` says what follows the start, and `answers` what comparing the answers
         adds; "" if they are not compared."""
         state = self.state
-        server = state.server
-        alive = server is not None and server.state.is_alive
-        in_the_way = server if server is not None and (alive or server.outlived) else None
-        changes = self.try_now(self.session.servers.changes_against_running) if alive else ()
+        server, changes = state.server, None
+        if state.living_server is not None:
+            changes = self.try_now(self.session.servers.changes_against_running)
+        elif server is not None and not server.outlived:
+            server = None  # nothing of it is in the way
 
         def disturbed(width: int) -> list[Row]:
             return [
@@ -127,7 +139,7 @@ class ServerController(Controller):
                 *running_rows(self.state, width),
             ]
 
-        page = StartPlan(plan, in_the_way, changes or (), disturbed, doing=doing, answers=answers)
+        page = StartPlan(plan, server, changes or (), disturbed, doing=doing, answers=answers)
 
         async def decided(yes: bool | None) -> None:
             if yes:
@@ -169,36 +181,26 @@ class ServerController(Controller):
         power over its host. If the user agrees, trust these parts and open the page before the
         start of the server."""
         plan = self.state.plan
-        stranger = plan is None or plan.plan.stranger
-
-        def text(width: int) -> list[Row]:
+        title, about = "Trust this server?", "These options give the server power over its host:"
+        if plan is None or plan.plan.stranger:
+            title = "Trust this preset?"
             about = (
                 "This preset did not come with Workbench, and it runs more than its engine's "
                 "usual program:"
             )
-            about = about if stranger else "These options give the server power over its host:"
+
+        def text(width: int) -> list[Row]:
             rows = [*paragraph_rows(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
-            return [
-                *rows,
-                *(
-                    command_rows(plan.real_command, width)
-                    if plan is not None and plan.real_command
-                    else ()
-                ),
-            ]
+            if plan is not None and plan.real_command:
+                rows += command_rows(plan.real_command, width)
+            return rows
 
         async def decided(yes: bool | None) -> None:
             if yes:
                 self.try_now(self.session.plans.trust)
                 await self.start()
 
-        box = Confirm(
-            "Trust this preset?" if stranger else "Trust this server?",
-            text,
-            yes="trust it",
-            no="leave it",
-            default=False,
-        )
+        box = Confirm(title, text, yes="trust it", no="leave it", default=False)
         await self.app.push_screen(box, decided)
 
     async def stop(self) -> None:
@@ -218,12 +220,9 @@ class ServerController(Controller):
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
-            about += f", pid {server.pid}" if server.pid else ""
-            about += (
-                (f"; {count_of(server.outlived, 'process', 'processes')} outlived it")
-                if server.outlived
-                else ""
-            )
+            about += enclose_text(", pid ", server.pid)
+            if server.outlived:
+                about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it"
             how = _how_it_stops(server, STOP_GRACE_S, unit)
             rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
             return [*rows, *paragraph_rows(about, width), *paragraph_rows(how, width, "dim")]
@@ -249,38 +248,31 @@ class ServerController(Controller):
         )
 
         server, measured_by = self.state.server, self.state.host.measured_by
-        unit = (
-            adoption.installed_unit_name(self.session, server.run_id)
-            if server is not None
-            else None
-        )
-        if server is None or unit is None:
-            what = (
-                "no run is selected"
-                if server is None
-                else (f"the start of run {server.run_id} has installed no unit")
-            )
-            self.say(what, next_step="press o in the Log pane to choose a run; x stops a server")
+        next_step = "press o in the Log pane to choose a run; x stops a server"
+        if server is None:
+            self.say("no run is selected", next_step=next_step)
             return
+        unit = adoption.installed_unit_name(self.session, server.run_id)
+        if unit is None:
+            what = f"the start of run {server.run_id} has installed no unit"
+            self.say(what, next_step=next_step)
+            return
+        title, how = "Remove the unit", f"Workbench disables {unit}, and removes"
         runs = server.state.is_alive or bool(server.outlived)
+        if runs:
+            title = "Stop the server and remove its unit"
+            how = f"Workbench stops {unit}, disables it, and removes"
 
         def text(width: int) -> list[Row]:
             about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
-            how = (
-                (f"Workbench stops {unit}, disables it, and removes its file and its environment. ")
-                if runs
-                else ""
-            )
-            how = how or f"Workbench disables {unit}, and removes its file and its environment. "
-            rows = (
-                [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
-                if runs
-                else []
-            )
+            rows: list[Row] = []
+            if runs:
+                rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
+            again = "its file and its environment. A start installs it again."
             return [
                 *rows,
                 *paragraph_rows(about, width),
-                *paragraph_rows(f"{how}A start installs it again.", width, "dim"),
+                *paragraph_rows(f"{how} {again}", width, "dim"),
             ]
 
         def decided(yes: bool | None) -> None:
@@ -289,11 +281,10 @@ class ServerController(Controller):
                     adoption.stop_and_uninstall(self.session, server.run_id), self._say_removed
                 )
 
-        title = "Stop the server and remove its unit" if runs else "Remove the unit"
         await self.app.push_screen(Confirm(title, text, yes="remove it", no="leave it"), decided)
 
     def _say_removed(self, paths: Sequence[str]) -> None:
-        self.say(f"removed {', '.join(paths)}" if paths else "the unit was removed already")
+        self.say(enclose_text("removed ", ", ".join(paths)) or "the unit was removed already")
 
     def restart(self) -> None:
         """Show the command that restarts the selected server through its launcher, and run it if
@@ -347,7 +338,7 @@ class ServerController(Controller):
         # the link is slow, and a form was opened meanwhile
         if self.app.screen is not self.services.screen:
             return
-        if not state.servers and not others:
+        if not (state.servers or others):
             self.say("no server has run on this host yet", next_step="press s to start the plan")
             return
         by_hand = {f"pid {o.pid}": o for o in others}
@@ -359,25 +350,23 @@ class ServerController(Controller):
             )
             for s in reversed(state.servers)
         ]
-        for name, o in by_hand.items():
-            models = ", ".join(o.models[:5]) or o.note
-            how = f"by {o.run_as}" if o.unit else "by hand"
-            by = f"{o.unit}, {name}" if o.unit else name
-            items.append(
-                (name, f"{how:<13} {o.engine or '-':<9} {models}  {by}, port {o.port}", "dim")
-            )
+        items += [(name, _foreign_server_text(name, o), "dim") for name, o in by_hand.items()]
 
         def chosen(name: str | None) -> None:
             if name in by_hand:
-                other = by_hand[name]
-                keys = {"t": ("Follow it", lambda: self._follow_unit(other))} if other.unit else {}
-                self.services.pages.open(
-                    Page("Not started by Workbench", lambda w: found_rows(other, w), lambda: keys)
-                )
+                self._show_foreign_server(by_hand[name])
             elif name:
                 self.attempt(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+
+    def _show_foreign_server(self, server: FoundServer) -> None:
+        """Open the page of a server that Workbench did not start."""
+        keys: Keys = {}
+        if server.unit:
+            keys = {"t": ("Follow it", lambda: self._follow_unit(server))}
+        page = Page("Not started by Workbench", lambda w: found_rows(server, w), lambda: keys)
+        self.services.pages.open(page)
 
     def pick_job(self) -> None:
         """Show the user's batch jobs on the host with state, node and time left. Enter selects the
@@ -398,7 +387,12 @@ class ServerController(Controller):
             self.say("you have no batch jobs on this host")
             return
         runs = {job.id: job.run_id for job in jobs}
-        items = [(job.id, _job_text(job), "text" if job.run_id else "dim") for job in jobs]
+        items = []
+        for job in jobs:
+            role = "dim"
+            if job.run_id:
+                role = "text"
+            items.append((job.id, _job_text(job), role))
 
         def chosen(job_id: str | None) -> None:
             run_id = runs.get(job_id or "")
@@ -415,8 +409,8 @@ class ServerController(Controller):
         the file."""
         from workbench.session.servers import endpoint as endpoints  # not for the first frame
 
-        server = self.state.server
-        if server is None or server.state is not ServerState.READY:
+        server = self.state.ready_server
+        if server is None:
             self.say(
                 "no server that is READY is selected",
                 next_step="press s to start a server, or o to choose one",
@@ -430,19 +424,20 @@ class ServerController(Controller):
                 ("model", found.model),
                 ("key", found.advice),
             )
-            rows = [
-                row
-                for label, said in facts
-                if said
-                for row in rows_beside_label(f"{label:<9}", "dim", paragraph_rows(said, width - 9))
-            ]
+            rows: list[Row] = []
+            for label, said in facts:
+                if said:
+                    lines = paragraph_rows(said, width - 9)
+                    rows += rows_beside_label(f"{label:<9}", "dim", lines)
             return [*rows, (), *paragraph_rows(found.text, width, "strong", "  ")]
 
         async def chosen(what: str | None) -> None:
             if what == "write":
                 await self._write_endpoint(found)
-            elif what:
-                self.copy(what, found.url if what == "address" else found.text)
+            elif what == "address":
+                self.copy(what, found.url)
+            elif what == "entry":
+                self.copy(what, found.text)
 
         items = [
             ("address", "copy the address", "text"),
@@ -529,7 +524,9 @@ class ServerController(Controller):
         if not lines:
             self.say(f"“{self.searched}” is not in the log", Level.WARN)
             return
-        n_lines = count_of(len(lines), "line") + (" or more" if len(lines) >= MOST_MATCHES else "")
+        n_lines = count_of(len(lines), "line")
+        if len(lines) >= MOST_MATCHES:
+            n_lines += " or more"
         if hit:
             self.say(
                 f"“{self.searched}”: found in {n_lines} of the whole log",
@@ -546,17 +543,21 @@ class ServerController(Controller):
     def _of_text(self) -> list[Finding]:
         """Return the findings about the text of the selected server."""
         server = self.state.server
-        return [f for f in server.findings if f.code.startswith("text.")] if server else []
+        if server is None:
+            return []
+        return [f for f in server.findings if f.code.startswith("text.")]
 
     def ask_for_text(self) -> None:
         """Ask the selected server for text again, and say whether its text is an answer."""
-        server = self.state.server
-        if server is None or server.state is not ServerState.READY:
+        server = self.state.ready_server
+        if server is None:
             self.say("no server that is READY is selected", next_step="press o to choose one")
             return
 
         def answered(text: ServedText) -> None:
-            level = Level.ERROR if text.problem else Level.INFO
+            level = Level.INFO
+            if text.problem:
+                level = Level.ERROR
             self.say(f"{server.title}: {text.summary}", level)
 
         self.say(f"asking {server.title} for text …")

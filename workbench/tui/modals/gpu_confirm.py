@@ -3,6 +3,7 @@ then the report."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
@@ -22,9 +23,16 @@ from workbench.tui.cells import (
     pad_text,
     paragraph_rows,
     rows_beside_label,
+    stack_paragraphs,
     text_cell,
 )
-from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name
+from workbench.tui.formats import (
+    NA,
+    enclose_text,
+    setting_name,
+    setting_value,
+    short_gpu_name,
+)
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Label, ReadFirst, Text
 from workbench.tui.modals.launch import disturbed_rows
@@ -51,11 +59,17 @@ KNOWN = {
 }
 
 
-# who started processes: the words for one and for several, by whether it was Workbench
+# who started processes: the words for one and for several, and their role, by whether it was
+# Workbench
 OF_WHOM = {
-    True: ("a server of Workbench", "servers of Workbench"),
-    False: ("not started by Workbench", "not started by Workbench"),
+    True: ("a server of Workbench", "servers of Workbench", "text"),
+    False: ("not started by Workbench", "not started by Workbench", "warn"),
 }
+# least width of a table, and the cells of its columns but the last
+PLANNED_CELLS = ((90, (9, 17, 15, 15)), (0, (8, 17, 13, 13)))
+REPORTED_CELLS = ((96, (9, 17, 16, 15, 15)), (0, (8, 17, 12, 12, 12)))
+# sign and role of a permission that the user lacks, by whether sudo with a password may give it
+RIGHT_SIGNS = {True: ("!", "warn"), False: ("x", "bad")}
 
 
 class PlannedChange(NamedTuple):
@@ -122,16 +136,17 @@ def concerned_rows(
             where.setdefault((pid, what, ours), []).append(index)
     for ours in (True, False):
         same = {key: on for key, on in where.items() if key[2] is ours}
-        role = "text" if ours else "warn"
+        one, several, role = OF_WHOM[ours]
         if listed or len(same) == 1:
             for (pid, what, _), on in same.items():
-                place = f" on {gpus_text(on)}" if len(indexes) > 1 else ""
-                text = f"      {pid} {what}{place}: {OF_WHOM[ours][0]}"
+                if len(indexes) > 1:
+                    what += f" on {gpus_text(on)}"
+                text = f"      {pid} {what}: {one}"
                 rows += paragraph_rows(text, width, role, "        ")
         elif same:
-            programs = [key[:2] for key in same]
-            rows.append(((_programs_line(programs, OF_WHOM[ours][1], width), role),))
-    if any(not key[2] for key in where):
+            programs = [(pid, what) for pid, what, _ in same]
+            rows.append(((_programs_line(programs, several, width), role),))
+    if not all(ours for _, _, ours in where):
         rows += paragraph_rows(
             "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
         )
@@ -142,8 +157,8 @@ def lists_more(indexes: Sequence[int], processes: Sequence[Process] | None) -> b
     """Return whether a list shows more than the summary: there are several GPUs, or several
     processes of a kind."""
     concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in indexes}
-    own = sum(ours for _, ours in concerned)
-    return len(indexes) > 1 or own > 1 or len(concerned) - own > 1
+    of_each_kind = Counter(ours for _, ours in concerned)
+    return max(len(indexes), *of_each_kind.values(), 0) > 1
 
 
 def _gpu_name_rows(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row]:
@@ -175,7 +190,7 @@ def _programs_line(processes: Sequence[tuple[int, str]], of_whom: str, width: in
     most = len(processes)
     for shown in range(most, 0, -1):
         names = ", ".join(f"{pid} {what}" for pid, what in processes[:shown])
-        more = f", {most - shown} more" if shown < most else ""
+        more = enclose_text(", ", most - shown, " more")
         text = f"      {names}{more}: {of_whom}"
         if len(text) <= width:
             return text
@@ -192,7 +207,7 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
         wanted = setting_value(o.command.setting, o.command.value)
         known = KNOWN.get(o.before_known, o.before_known)
         alike.setdefault((word, now, wanted, known), []).append(o.command.gpu_index)
-    cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
+    cells = next(cells for least, cells in PLANNED_CELLS if width >= least)
     heads = zip(("", "setting", "now", "requested"), cells, strict=True)
     rows: list[Row] = [(("".join(pad_text(text, size) for text, size in heads), "head"),)]
     for (word, now, wanted, known), indexes in alike.items():
@@ -205,17 +220,20 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return the notes about the planned commands as rows, each different note once."""
+    notes: list[str] = []
+    rights: list[str] = []  # listed below the commands
+    for o in planned:
+        notes += split_sentences(f"{o.command.note}; {o.message}")
+        rights += split_sentences(o.command.right or "")
     rows: list[Row] = []
-    notes = [note for o in planned for note in split_sentences(f"{o.command.note}; {o.message}")]
-    # listed below the commands
-    rights = {part for o in planned for part in split_sentences(o.command.right or "")}
-    for note in (n for n in dict.fromkeys(notes) if n not in rights):
-        rows += rows_beside_label("! ", "warn", paragraph_rows(note, width - 2))
+    for note in dict.fromkeys(notes):
+        if note not in rights:
+            rows += rows_beside_label("! ", "warn", paragraph_rows(note, width - 2))
     return rows
 
 
 def split_sentences(text: str) -> list[str]:
-    return [part.strip() for part in text.split("; ") if part.strip()]
+    return list(filter(None, map(str.strip, text.split("; "))))
 
 
 def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
@@ -237,10 +255,10 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
     ):
         first, *more = split_sentences(text) or [""]
         sign, role = _outcome_sign(first)
-        where = f"{gpus_text(indexes)}: " if indexes else ""
-        rows += paragraph_rows(f"{sign} {where}{first}", width, role, "  ")
-        rows += [row for line in more for row in paragraph_rows(f"  {line}", width, "text", "  ")]
-        rows.append(())
+        if indexes:
+            first = f"{gpus_text(indexes)}: {first}"
+        rows += paragraph_rows(f"{sign} {first}", width, role, "  ")
+        rows += [*stack_paragraphs((f"  {line}" for line in more), width, "text", "  "), ()]
     said = rows or [
         *paragraph_rows("The load gave no evidence about the settings.", width, "dim"),
         (),
@@ -257,7 +275,9 @@ def _outcome_sign(text: str) -> tuple[str, str]:
         return G.alert, "warnb"
     if "capped by" in text:
         return G.alert, "warn"
-    return ("ok", "good") if "is in force" in text or text.endswith(" is on") else ("!", "text")
+    if "is in force" in text or text.endswith(" is on"):
+        return "ok", "good"
+    return "!", "text"
 
 
 _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force come first
@@ -273,11 +293,9 @@ def command_rows(
     for c in commands:
         lines = paragraph_rows(f"$ {c.shell_line}", width - 6, "text", "    ")
         rows += rows_beside_label(pad_text(place_of(c.gpu_index), 6), "title", lines)
+    sign, role = RIGHT_SIGNS[password]
     rights = dict.fromkeys(c.right for c in commands if c.right)
-    for right in rights:
-        sign, role = ("!", "warn") if password else ("x", "bad")
-        rows += paragraph_rows(f"{sign} {right}", width, role, "  ")
-    return rows
+    return [*rows, *stack_paragraphs((f"{sign} {right}" for right in rights), width, role, "  ")]
 
 
 class ConfirmSettings(ReadFirst[dict[str, str]]):
@@ -306,10 +324,14 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
         password: bool = False,
         detailed: Make | None = None,
     ) -> None:
-        more = "   ctrl+o details" if detailed is not None else ""
-        super().__init__(title, f"enter choose{more}   esc cancel", wide=True)
-        self.make, self.yes, self.default_no = make, yes, default_no and not password
-        self.detailed = detailed
+        keys = "enter choose   esc cancel"
+        if detailed is not None:
+            keys = "enter choose   ctrl+o details   esc cancel"
+        super().__init__(title, keys, wide=True)
+        self.make, self.yes, self.detailed = make, yes, detailed
+        self.chosen = "yes"
+        if default_no and not password:
+            self.chosen = "no"
         self.field: Entry | None = None
         if password:
             self.field = Entry(on_submit=lambda _: self._take_or_scroll("yes"), secret=True)
@@ -321,8 +343,7 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
             self.field.styles.width = 30
             hint = Text(lambda _: [(("  for sudo only, never kept", "dim"),)])
             parts.append(Horizontal(Label("sudo password", 18), self.field, hint, classes="field"))
-        chosen = "no" if self.default_no else "yes"
-        return (*parts, self.choosing(items, self._decide, chosen))
+        return (*parts, self.choosing(items, self._decide, self.chosen))
 
     def action_detail(self) -> None:
         """Change between the text and its detailed form."""
@@ -359,8 +380,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     if report.rolled_back:
         rows += [(), (("Reverted, because a later command failed", "strong"),)]
         rows += _outcomes(report.rolled_back, width)
-    unchecked = [o for o in report.outcomes if o.ok and o.in_force is InForce.NOT_CHECKED]
-    if unchecked:
+    if any(o.ok and o.in_force is InForce.NOT_CHECKED for o in report.outcomes):
         text = (
             "A clock lock cannot be read back: press V to put load on the GPU and see the effect."
         )
@@ -382,7 +402,7 @@ def _heading_text(width: int, *cells: str) -> str:
 
 
 def _column_sizes(width: int) -> tuple[int, ...]:
-    return (9, 17, 16, 15, 15) if width >= 96 else (8, 17, 12, 12, 12)
+    return next(cells for least, cells in REPORTED_CELLS if width >= least)
 
 
 def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
@@ -397,7 +417,10 @@ def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
             _message_without_gpu(o),
         )
         alike.setdefault((o.command.setting, str(o.command.value), *said), []).append(o)
-    return [row for same in alike.values() for row in _rows_of_equal_outcomes(same, width)]
+    rows: list[Row] = []
+    for same in alike.values():
+        rows += _rows_of_equal_outcomes(same, width)
+    return rows
 
 
 def _message_without_gpu(o: SettingOutcome) -> str:
@@ -408,14 +431,16 @@ def _message_without_gpu(o: SettingOutcome) -> str:
 
 def _rows_of_equal_outcomes(same: Sequence[SettingOutcome], width: int) -> list[Row]:
     o = same[0]
-    word = setting_name(o.command.setting)
-    asked = o.command.value if o.requested is None else o.requested
-    said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
+    word, asked = setting_name(o.command.setting), o.requested
+    if asked is None:
+        asked = o.command.value
+    (said, role), message_role = FORCE[o.in_force], "dim"
+    if not o.ok:
+        said, role, message_role = "x failed", "bad", "warn"
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
     line = _heading_text(width, gpus_text(one.command.gpu_index for one in same), word, *values, "")
     rows: list[Row] = [((line, "text"), (said, role))]
     if len(values[0]) >= _column_sizes(width)[2]:
         rows += paragraph_rows(f"      before: {values[0]}", width, "text", "      ")
-    for line in split_sentences(o.message):
-        rows += paragraph_rows(f"      {line}", width, "warn" if not o.ok else "dim", "        ")
-    return rows
+    lines = (f"      {line}" for line in split_sentences(o.message))
+    return [*rows, *stack_paragraphs(lines, width, message_role, "        ")]

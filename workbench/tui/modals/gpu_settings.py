@@ -19,9 +19,10 @@ from workbench.model.settings import (
     SwitchSetting,
 )
 from workbench.session.state import SessionState
-from workbench.tui.cells import Row, pad_text, paragraph_rows
+from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
 from workbench.tui.formats import NA, setting_value
 from workbench.tui.modals.form import Field, Form, Submit, Values, gpu_index, positive_number
+from workbench.tui.widgets.graph import known_values
 
 LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
 
@@ -59,11 +60,12 @@ def suggestion_of(
     """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is
     (GPU number or "all", settings, reason). The form shows one entry: the first one, or the entry
     for all GPUs if there is one."""
-    entry = next((e for e in entries if e[0] == "all"), next(iter(entries), None))
-    if entry is None:
+    if not entries:
         return None
-    which, settings, reason = entry
-    texts = {s.name: s.input_text(settings[s.key]) if s.key in settings else "" for s in SETTINGS}
+    which, settings, reason = next((e for e in entries if e[0] == "all"), entries[0])
+    texts = dict.fromkeys((setting.name for setting in SETTINGS), "")
+    for setting in _settings_in(settings):
+        texts[setting.name] = setting.input_text(settings[setting.key])
     return Suggestion({"gpu": which, **texts}, reason, preset_id)
 
 
@@ -84,7 +86,12 @@ class SettingsForm(Form):
 def split_by_setting(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
     """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this
     setting."""
-    return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
+    return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in _settings_in(settings)]
+
+
+def _settings_in(settings: GpuSettings) -> list[Setting]:
+    """Return the settings that have a value in `settings`, in the order of the form."""
+    return [setting for setting in SETTINGS if setting.key in settings]
 
 
 def settings_form(
@@ -93,12 +100,11 @@ def settings_form(
     """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up`
     finds the commands for the accepted values, or raises the error that the form shows."""
     gpus = state.gpus
-    given: dict[str, str] = {}
+    given, keys = {"gpu": "all"}, ""
+    shown_intro: Make | None = None
     if suggested is not None:
-        given.update(suggested.values)
-    if given.get("gpu", "all") != "all" and not (
-        given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)
-    ):
+        given, keys = dict(suggested.values), "ctrl+l empty"
+    if given["gpu"] not in map(str, range(len(gpus))):
         given["gpu"] = "all"
 
     def intro(width: int) -> list[Row]:
@@ -113,14 +119,19 @@ def settings_form(
             rows += paragraph_rows(
                 "  enter shows the commands and the rights that they need", width, "dim"
             )
-        return [*rows, ()] if rows else []
+        if rows:
+            rows.append(())
+        return rows
 
-    before = "before" if state.alterations else ""
-    heading = f"{'':<{LABEL}}{'new':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}{before}"
+    if suggested or state.host.can_change_gpus:
+        shown_intro = intro
+    heading = f"{'':<{LABEL}}{'new':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}"
+    if state.alterations:
+        heading += "before"
     return SettingsForm(
         "GPU settings",
         _fields(len(gpus), given),
-        intro=intro if suggested or state.host.can_change_gpus else None,
+        intro=shown_intro,
         check=lambda values: parse(values, len(gpus)),
         hints=_hints(state),
         heading=heading,
@@ -128,7 +139,7 @@ def settings_form(
         label_cells=LABEL,
         entry_cells=ENTRY,
         wide=True,
-        keys="ctrl+l empty" if suggested else "",
+        keys=keys,
         submit=look_up,
         doing="looking up the commands: nothing is changed yet",
     )
@@ -138,7 +149,7 @@ def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
     fields = [Field(s.name, _label_with_unit(s), given.get(s.name, "")) for s in SETTINGS]
     fields.append(Field("trial", "trial seconds", given.get("trial", "")))
     if count > 1:
-        fields.insert(0, Field("gpu", "GPU", given.get("gpu", "all")))
+        fields.insert(0, Field("gpu", "GPU", given["gpu"]))
     return tuple(fields)
 
 
@@ -155,11 +166,11 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
     numbers = f"all or 0..{len(gpus) - 1}"
 
     def hints(values: Values) -> Mapping[str, str]:
-        which = values.get("gpu", "all")
-        chosen = [s for s in gpus if which in ("", "all", str(s.index))]
-        known = [i for i in infos if which in ("", "all", str(i.index))]
+        which = values.get("gpu") or "all"
+        chosen = [s for s in gpus if which in ("all", str(s.index))]
         if not chosen:
             return {"gpu": f"no such GPU: {numbers}"}
+        known = [i for i in infos if which in ("all", str(i.index))]
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
         made = {
             "gpu": f"{numbers}   {', '.join(named)}",
@@ -186,11 +197,9 @@ def _present_value_text(setting: Setting, state: SessionState, chosen: Sequence[
         telemetry = state.telemetry
         return getattr(telemetry and telemetry.host, setting.reading or "", None) or NA
     names = _readings_of(setting)
-    values = (_first_known_reading(sample, names) for sample in chosen)
-    known = [value for value in values if value is not None]
+    known = known_values(_first_known_reading(sample, names) for sample in chosen)
     if isinstance(setting, SwitchSetting):
-        texts = sorted({setting.format(value) for value in known})
-        return "/".join(texts) or NA
+        return "/".join(sorted(set(map(setting.format, known)))) or NA
     return _range_text(known, f" {setting.unit}")
 
 
@@ -217,13 +226,14 @@ def _range_text(values: Sequence[float], unit: str) -> str:
     are none."""
     if not values:
         return NA
-    low, high = round(min(values)), round(max(values))
-    return f"{low}{unit}" if low == high else f"{low}-{high}{unit}"
+    ends = dict.fromkeys((round(min(values)), round(max(values))))
+    return f"{'-'.join(map(str, ends))}{unit}"
 
 
 def _previous_value_text(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
     indexes = {s.index for s in chosen} | {HOST_INDEX}
-    values = [
-        a.before for a in state.alterations if a.setting == setting.key and a.gpu_index in indexes
-    ]
-    return ", ".join(dict.fromkeys(setting_value(setting.key, value) for value in values))
+    texts = []
+    for alteration in state.alterations:
+        if alteration.setting == setting.key and alteration.gpu_index in indexes:
+            texts.append(setting_value(setting.key, alteration.before))
+    return ", ".join(dict.fromkeys(texts))

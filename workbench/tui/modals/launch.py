@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from workbench.model.counts import count_of
-from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.plan import Command, PlanDifference
 from workbench.model.server_run import ServerStatus
 from workbench.session.state import PlanView
-from workbench.tui.cells import Make, Row, paragraph_rows, rows_beside_label
+from workbench.tui.cells import Make, Row, paragraph_rows, rows_beside_label, stack_paragraphs
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.modals.base import Modal, TextBody
@@ -82,12 +83,14 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
     about = {
         "process": f"{server.pid}, of user id {server.uid}",
         "address": server.url,
-        "unit": server.unit_text if server.unit else "",
+        "unit": "",
         "models": ", ".join(server.models) or server.note,
         "output": server.output or "in the terminal that started it: not shown here",
         "measure": server.bench,
         "follow": server.adopt,
     }
+    if server.unit:
+        about["unit"] = server.unit_text
     rows: list[Row] = []
     for name, text in about.items():
         if text:
@@ -111,7 +114,9 @@ def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
 def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
     rows: list[Row] = []
     for c in changes:
-        name = f"${c.name}" if c.kind == "env" else c.name
+        name = c.name
+        if c.kind == "env":
+            name = f"${name}"
         a, b = value_text(c.a), value_text(c.b)
         rows += paragraph_rows(f"  {name}: {a} {G.becomes} {b}", width, "warn", "    ")
     return rows
@@ -123,12 +128,11 @@ def _is_serious(finding: Finding) -> bool:
 
 def _stopped_first_text(server: ServerStatus) -> str:
     """Return what a restart stops, with its verb: "The running server a3f2 is"."""
-    left = server.outlived
-    if not left:
+    if not server.outlived:
         return f"The running server {server.run_id} is"
-    verb = "is" if left == 1 else "are"
-    processes = count_of(left, "process", "processes")
-    return f"{processes} that outlived the server {server.run_id} {verb}"
+    if server.outlived == 1:
+        return f"1 process that outlived the server {server.run_id} is"
+    return f"{server.outlived} processes that outlived the server {server.run_id} are"
 
 
 class StartPlan(Modal[bool]):
@@ -155,10 +159,11 @@ class StartPlan(Modal[bool]):
         self.with_answers = bool(answers)
         self.problem: Finding | None = None  # why a start on the host would be refused
         self.warnings: Sequence[Finding] = ()  # about a start on the host as it is now
-        self.verb = "restart" if self.restart else "start"
+        self.verb, title = "start", f"Start {plan.plan.engine}"
         if doing:
-            self.verb = "run"
-        title = "Again" if doing else f"{self.verb.capitalize()} {plan.plan.engine}"
+            self.verb, title = "run", "Again"
+        elif self.restart:
+            self.verb, title = "restart", f"Restart {plan.plan.engine}"
         super().__init__(title)
         self.keys = self._keys()
         self.plan, self.server, self.changes, self.disturbed = plan, server, changes, disturbed
@@ -174,14 +179,22 @@ class StartPlan(Modal[bool]):
     def _keys(self) -> str:
         if self.rejected:
             keys = "esc back to the plan"
-            if self.problem is not None and self.problem.changes:
-                change = self.problem.changes[0]
+            for change in self._proposed_changes[:1]:
                 keys += f"   f {change.name}={change.value}"
             return keys
         keys = f"enter {self.verb}   esc cancel   y copy"
+        if self.with_answers:
+            return f"{keys}   a leave out answers"
         if self.answers:
-            keys += "   a leave out answers" if self.with_answers else "   a compare answers"
+            return f"{keys}   a compare answers"
         return keys
+
+    @property
+    def _proposed_changes(self) -> Sequence[PlanChange]:
+        """The changes of the plan that the reason against a start proposes."""
+        if self.problem is None:
+            return ()
+        return self.problem.changes
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self._text),)
@@ -216,11 +229,12 @@ class StartPlan(Modal[bool]):
         facts = filter(None, (installed, f"checked against {plan.checked_against_text}"))
         rows.append((("engine  ", "dim"), ("   ".join(facts), "text")))
         # the estimate is shown once: as a finding if it is a warning or an error
-        estimates = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
         findings = list(plan.findings)
-        if plan.memory and not any(map(_is_serious, estimates)):
-            rows += rows_beside_label("memory  ", "dim", paragraph_rows(plan.memory, width - 8))
-            findings = [f for f in findings if f not in estimates]
+        if plan.memory:
+            estimates = [f for f in findings if f.text.startswith(plan.memory)]
+            if not any(map(_is_serious, estimates)):
+                rows += rows_beside_label("memory  ", "dim", paragraph_rows(plan.memory, width - 8))
+                findings = [f for f in findings if f not in estimates]
         if self.restart and self.server is not None and not self.server.outlived:
             count = count_of(len(self.changes), "change")
             rows += [(), ((f"{count} against the running server", "strong"),)]
@@ -228,13 +242,15 @@ class StartPlan(Modal[bool]):
         if self.problem is not None:  # it names the program that is missing already
             findings = [f for f in findings if f.code != "engine.missing"]
         findings += self.warnings
-        serious = [f for f in findings if _is_serious(f)]
+        serious = list(filter(_is_serious, findings))
         if serious:
             rows += [(), *finding_rows(serious, width)]
         if plan.real_command is not None:
-            by = f", run by {plan.plan.run_as}" if plan.run_command else ""
-            rows += [(), ((f"Command{by}", "strong"),), *command_rows(plan.real_command, width)]
-        hints = [f for f in findings if not _is_serious(f)]
+            title = "Command"
+            if plan.run_command:
+                title += f", run by {plan.plan.run_as}"
+            rows += [(), ((title, "strong"),), *command_rows(plan.real_command, width)]
+        hints = list(filterfalse(_is_serious, findings))
         if hints:
             rows += [(), (("Hints", "strong"),), *finding_rows(hints, width)]
         return rows
@@ -250,11 +266,12 @@ class StartPlan(Modal[bool]):
             text = "x This plan cannot start until the errors below are fixed."
             return paragraph_rows(text, width, "bad")
         if self.doing:
-            rows = paragraph_rows(self.doing, width)
-            if self.answers:
-                left_out = "The answers are not compared: the verdict says quality not measured."
-                rows += paragraph_rows(self.answers if self.with_answers else left_out, width)
-            return rows
+            texts = [self.doing]
+            if self.with_answers:
+                texts.append(self.answers)
+            elif self.answers:
+                texts.append("The answers are not compared: the verdict says quality not measured.")
+            return stack_paragraphs(texts, width)
         if not self.restart or self.server is None:
             return []
         return paragraph_rows(f"{_stopped_first_text(self.server)} stopped first.", width, "warn")
@@ -264,7 +281,7 @@ class StartPlan(Modal[bool]):
             self.dismiss(True)
 
     def action_fix(self) -> None:
-        if self.problem is not None and self.problem.changes:
+        if self._proposed_changes:
             self.dismiss(False)
 
     def action_answers(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from textual import events
@@ -107,7 +108,7 @@ def suggested_values(what: str, state: SessionState) -> str:
             lowest, highest = zip(*limits, strict=True)
             return _evenly_spaced_values(max(lowest), min(highest), (10, 25, 50, 100))
     if isinstance(setting, ClockSetting):
-        each = (getattr(info, setting.highest) for info in state.gpu_infos)
+        each = map(attrgetter(setting.highest), state.gpu_infos)
         top = float(min(filter(None, each), default=0))
         if top:
             return _evenly_spaced_values(0.45 * top, top, (75, 150, 300, 450))
@@ -137,15 +138,19 @@ def values_around(row: FlagRow | None) -> str:
         return "on,off"
     if row.spec is not None and row.spec.choices:
         return ",".join(row.spec.choices[:4])
-    value = row.default if row.value is None else row.value
+    value = row.value
+    if value is None:
+        value = row.default
+    if value is None:
+        return ""
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        return "" if value is None else value_text(value)
+        return value_text(value)
+    numbers: list[float] = [value * 0.5, value, value * 2]
     if isinstance(value, float) and value <= 1:
-        around = [value - 0.05, value]
+        numbers = [value - 0.05, value]
         if value <= 0.93:
-            around.append(value + 0.05)
-        return ",".join(f"{one:g}" for one in around)
-    return ",".join(f"{value * f:g}" for f in (0.5, 1, 2))
+            numbers.append(value + 0.05)
+    return ",".join(f"{number:g}" for number in numbers)
 
 
 def parse_sweep_form(values: Values, count: int) -> Wanted:
@@ -165,9 +170,9 @@ def parse_sweep_form(values: Values, count: int) -> Wanted:
             wanted = wanted._replace(think_time=think_time)
         return wanted
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
-    bad = [v for v in listed if not _is_value(what, v)]
-    if bad:
-        raise InputError(f"values: expected numbers with commas between them, got “{bad[0]}”")
+    for text in listed:
+        if not _is_value(what, text):
+            raise InputError(f"values: expected numbers with commas between them, got “{text}”")
     if len(listed) < 2:
         raise InputError("values: a sweep needs at least two values")
     return wanted._replace(values=listed)
@@ -180,14 +185,13 @@ def check_limits(wanted: Wanted, state: SessionState) -> None:
         return
     for info in state.gpu_infos:
         limits = setting.driver_limits(info)
-        if limits is None or (wanted.gpu is not None and info.index != wanted.gpu):
+        if limits is None or wanted.gpu not in (None, info.index):
             continue
         low, high = limits
-        bad = next((v for v in wanted.values if not low <= setting.parse_value(v) <= high), None)
-        if bad is not None:
-            raise InputError(
-                f"values: {bad} is outside of {low:g}..{high:g} {setting.unit} of GPU{info.index}"
-            )
+        for value in wanted.values:
+            if not low <= setting.parse_value(value) <= high:
+                allowed = f"{low:g}..{high:g} {setting.unit} of GPU{info.index}"
+                raise InputError(f"values: {value} is outside of {allowed}")
 
 
 def _parse_horizon_s(text: str) -> float:
@@ -205,7 +209,7 @@ def _parse_flags(text: str) -> dict[str, list[str]]:
     flags = {}
     for word in text.split():
         name, _, listed = word.partition("=")
-        values = [v for v in listed.split(",") if v]
+        values = list(filter(None, listed.split(",")))
         if not name or len(values) < 2:
             raise InputError(f"expected a flag with values, as in flag=v1,v2, got “{word}”")
         flags[name.lstrip("-")] = values

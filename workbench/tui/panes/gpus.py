@@ -12,6 +12,7 @@ from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     NA,
+    SWITCHED,
     alteration_texts,
     clock_text,
     gib_text,
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.session import Session
+
+
+FINDING_ROLES = {True: "warn", False: "text"}  # by whether it is an alert
+VALUE_ROLES = {True: "dim", False: "text"}  # by whether it is absent
 
 
 class GpuPane(Pane, Scrolled):
@@ -74,10 +79,11 @@ class GpuPane(Pane, Scrolled):
         rows: list[Row] = []
         if other := other_node_warning(state):
             rows += paragraph_rows(f"! {other}.", width, "warn")
-            server = state.server
+            server, program = state.server, "workbench"
+            if state.host.kind != "local":
+                program += f" --host {state.host.name}"
             if server and server.handle and server.run_as in KINDS:
-                around = "" if state.host.kind == "local" else f" --host {state.host.name}"
-                line = f"workbench{around} --container {server.run_as}:{server.handle}"
+                line = f"{program} --container {server.run_as}:{server.handle}"
                 rows += paragraph_rows(f"  `{line}` shows the GPUs of the job.", width, "text")
         if age is not None:
             why = state.host.telemetry_problem or f"last reading {age:.0f} s ago"
@@ -103,22 +109,23 @@ class GpuPane(Pane, Scrolled):
         right = state.host.can_change_gpus
         if right:
             rows += paragraph_rows(f"! settings are read-only: {right}", width, "warn")
-        if state.guard is not None and (
-            state.alterations or state.guard.did or state.guard.problem
-        ):
-            if reverted := reverted_by_now(state):
-                rows += paragraph_rows(
-                    f"{G.alert} the link is lost: {reverted}", width, "warnb", "  "
-                )
-            rows += guard_rows(
-                state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width
-            )
+        rows += self._guard(state, width)
         rows += _changed_rows(state, -1, width)  # the host's own
-        if state.host.others_problem and (state.alterations or state.host.can_change_gpus is None):
+        if state.host.others_problem and (state.alterations or right is None):
             rows += paragraph_rows(f"! {state.host.others_problem}", width, "warn")
         if state.host.journal_recovery:
             rows += paragraph_rows(f"! {state.host.journal_recovery}", width, "warn")
         return rows
+
+    def _guard(self, state: SessionState, width: int) -> list[Row]:
+        """Return the rows about the guard; [] if it has nothing to revert and did nothing."""
+        guard = state.guard
+        if guard is None or not any((state.alterations, guard.did, guard.problem)):
+            return []
+        rows: list[Row] = []
+        if reverted := reverted_by_now(state):
+            rows += paragraph_rows(f"{G.alert} the link is lost: {reverted}", width, "warnb", "  ")
+        return [*rows, *guard_rows(guard, self.trial.left(guard, guard.trial_left_s), width)]
 
     def _gpu(
         self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int
@@ -133,14 +140,14 @@ class GpuPane(Pane, Scrolled):
         rows += _changed_rows(state, sample.index, width)
         for index, text in state.gpu_findings:
             if index == sample.index:
-                rows += paragraph_rows(f"  {text}", width, "warn" if G.alert in text else "text")
+                rows += paragraph_rows(f"  {text}", width, FINDING_ROLES[G.alert in text])
         pairs = self._pairs(sample, info)
         columns = max(1, width // 38)
         each = width // columns
         for start in range(0, len(pairs), columns):
             row: list[tuple[str, str]] = []
             for label, text in pairs[start : start + columns]:
-                role = "dim" if text.startswith(NA) else "text"
+                role = VALUE_ROLES[text.startswith(NA)]
                 row += [(pad_text(f"  {label}", 16), "dim"), (pad_text(text, each - 16), role)]
             rows.append(tuple(row))
         rows += _instance_rows(sample, info, width)
@@ -149,7 +156,9 @@ class GpuPane(Pane, Scrolled):
             rows += paragraph_rows(
                 f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text"
             )
-        absent = {**(info.absent if info else {}), **sample.absent}
+        absent = {**sample.absent}
+        if info is not None:
+            absent = {**info.absent, **absent}
         return [*rows, *self._processes(sample, width), *_absent_rows(absent, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
@@ -190,17 +199,19 @@ class GpuPane(Pane, Scrolled):
         """Return the text that follows a value of a GPU, such as " of 3090" with the highest clock
         or " (slows at 90)" with a temperature limit; "" for none. `name` is a field of GpuSample.
         """
-        if name == "power_w":
-            return f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else ""
+        if name == "power_w" and s.power_average_w:
+            return f" (1 s: {s.power_average_w:.0f})"
+        if name == "limit_w" and i is None:
+            return f" ({NA})"
         if i is None:
-            return f" ({NA})" if name == "limit_w" else ""
-        top = {"sm_mhz": i.sm_max_mhz, "memory_mhz": i.memory_max_mhz}.get(name)
-        if top:
-            return f" of {top:.0f}" if getattr(s, name) is not None else ""
+            return ""
         if name == "limit_w":
             return f" ({whole_number_text(i.power_min_w)}-{whole_number_text(i.power_max_w, ' W')})"
         if name == "temperature_c" and i.temperature_slowdown_c:
             return f" (slows at {i.temperature_slowdown_c:.0f})"
+        top = {"sm_mhz": i.sm_max_mhz, "memory_mhz": i.memory_max_mhz}.get(name)
+        if top and getattr(s, name) is not None:
+            return f" of {top:.0f}"
         return ""
 
     def _processes(self, sample: GpuSample, width: int) -> list[Row]:
@@ -214,13 +225,15 @@ class GpuPane(Pane, Scrolled):
 
 def _known_text(form: str, value: object, *more: object) -> str:
     """Return the values in the text `form`; "n/a" if the first one is None."""
-    return NA if value is None else form.format(value, *more)
+    if value is None:
+        return NA
+    return form.format(value, *more)
 
 
 def _switch_text(value: object) -> str:
     if value is None:
         return NA
-    return "on" if value else "off"
+    return SWITCHED[bool(value)]
 
 
 def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
@@ -285,9 +298,9 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     for alteration in altered:
         if alteration.gpu_index == index:
             rows += _altered_rows(alteration, width)
-            for one in state.drift:
-                if (one.gpu_uuid, one.setting) == alteration.key not in begun_keys:
-                    rows += paragraph_rows(f"    {one.text}", width, "warnb", "    ")
+            for drift in state.drift:
+                if (drift.gpu_uuid, drift.setting) == alteration.key not in begun_keys:
+                    rows += paragraph_rows(f"    {drift.text}", width, "warnb", "    ")
     for change, outcome in begun:
         if change.gpu_index == index:
             rows += _begun_rows(change, outcome, width)
@@ -315,12 +328,9 @@ def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
     rows: list[Row] = []
     for _, now, before in alteration_texts([alteration]):
         known = alteration.before_known
-        how = f", {known}" if known and known not in before else ""
-        rows += paragraph_rows(
-            f"  {G.alert} {now} since {clock_text(alteration.since_unix_s)} (was {before}{how}; r "
-            "reverts)",
-            width,
-            "warn",
-            "    ",
-        )
+        if known and known not in before:
+            before += f", {known}"
+        since = clock_text(alteration.since_unix_s)
+        text = f"  {G.alert} {now} since {since} (was {before}; r reverts)"
+        rows += paragraph_rows(text, width, "warn", "    ")
     return rows

@@ -4,6 +4,7 @@ under the cursor is below."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 RUN_AS = "run-as"
 RowKey = tuple[bool, str]  # whether it is a variable of the environment, and its name
 GAP = ("  ", "text")
+SERVED_WORDS = {"starting": "starts", "running": "runs"}
 # what makes the running server have the changes of the plan
 CHANGE_KEYS = (("s", "restarts"), (".", "measures"), ("X", "tests"))
 _LEAST_FOR_TWO = 10  # cells in which an old and a new value can still be read
@@ -99,6 +101,7 @@ class Launch(Pane, PickList):
         # by row, how it differs from the preset and from the running server
         self._edits: Mapping[RowKey, PlanDifference] = {}
         self._unlike: Mapping[RowKey, PlanDifference] = {}
+        self._differing: set[RowKey] = set()  # rows that differ from one of them
         # "running" or "starting" for a server of a known plan, "" without one
         self._served = ""
         self._filled_from: tuple[object, ...] = ()  # the plan, the host, the changes and the server
@@ -109,13 +112,15 @@ class Launch(Pane, PickList):
         if state.server is not None and state.server.state is not ServerState.STOPPING:
             servers = self.session.servers
             if servers.running_plan() is not None:
-                starting = state.server.state is ServerState.STARTING
-                self._served = "starting" if starting else "running"
+                self._served = "running"
+                if state.server.state is ServerState.STARTING:
+                    self._served = "starting"
             self._changes = tuple(servers.changes_against_running())
         self._edits, self._unlike = {}, {}
         if state.plan is not None:
             self._edits = _changes_by_row(state.plan, state.plan.changes)
             self._unlike = _changes_by_row(state.plan, self._changes)
+        self._differing = {*self._edits, *self._unlike}
         shown = (state.plan, state.host, self._changes, self._served)
         if shown != self._filled_from:
             self._filled_from = shown
@@ -126,7 +131,9 @@ class Launch(Pane, PickList):
         plan = self.session.state.plan
         if self.query_text:
             return f"/{self.query_text}"
-        return engine_title(plan) if plan else ""
+        if plan is None:
+            return ""
+        return engine_title(plan)
 
     @property
     def footer_keys(self) -> list[Key]:
@@ -135,10 +142,10 @@ class Launch(Pane, PickList):
         plan = self.session.state.plan
         if plan is None:
             return []
-        return [
-            *(key for key in self.KEYS if key.key == "e" and plan.installed_problem),
-            *super().footer_keys,
-        ]
+        keys = super().footer_keys
+        if plan.installed_problem:
+            keys = [*(key for key in self.KEYS if key.key == "e"), *keys]
+        return keys
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -182,11 +189,11 @@ class Launch(Pane, PickList):
             self.go_to_group(self.groups[0])
             return
         heads = [n for n, item in enumerate(self.items) if self.is_heading(item)]
-        later = [n for n in heads if n > self.cursor]
-        earlier = [n for n in heads if n < self.cursor - 1]
-        found = later[:1] if by > 0 else earlier[-1:]
-        if found:
-            self._move_cursor_below_heading(found[0])
+        found = bisect_right(heads, self.cursor)
+        if by < 0:
+            found = bisect_left(heads, self.cursor - 1) - 1
+        if 0 <= found < len(heads):
+            self._move_cursor_below_heading(heads[found])
 
     def _move_cursor_below_heading(self, heading: int) -> None:
         self.top = heading
@@ -201,22 +208,26 @@ class Launch(Pane, PickList):
             self.set_items(())
         elif self.query_text:
             self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
+        elif self.all:
+            self.set_items(self._grouped(), keep=keep)
         else:
-            rows = self.state.plan.rows
-            self.set_items(self._grouped() if self.all else self._changed_first(rows), keep=keep)
+            self.set_items(self._changed_first(self.state.plan.rows), keep=keep)
 
     def _changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
         """Return the rows with those of the changed flags behind the model and the program, so that a
         pane of few rows shows them. The port comes last of them: it changes most and matters least.
         """
-        changed = [row for row in rows[_FIXED_ROWS:] if self._is_changed(row)]
-        changed.sort(key=lambda row: row.name == "port")
-        others = [row for row in rows[_FIXED_ROWS:] if not self._is_changed(row)]
-        return [*rows[:_FIXED_ROWS], *changed, *others]
+
+        def place(row: FlagRow) -> int:
+            if not self._is_changed(row):
+                return 2
+            return int(row.name == "port")
+
+        return [*rows[:_FIXED_ROWS], *sorted(rows[_FIXED_ROWS:], key=place)]
 
     def _is_changed(self, row: FlagRow) -> bool:
         key = (row.is_env, row.name)
-        return row.origin is Origin.EDITED or key in self._edits or key in self._unlike
+        return row.origin is Origin.EDITED or key in self._differing
 
     def _grouped(self) -> list[FlagRow | str]:
         """Return the rows of all flags, with a heading above each group."""
@@ -227,14 +238,14 @@ class Launch(Pane, PickList):
         return items
 
     def key_of(self, item: Any) -> Hashable:
-        return item if isinstance(item, str) else (item.is_env, item.name)
+        if isinstance(item, str):
+            return item
+        return item.is_env, item.name
 
     def _columns(self, width: int) -> tuple[int, int, int]:
         flags = [item for item in self.items if not self.is_heading(item)][:60]
-        longest = max((len(i.name) for i in flags), default=20)
-        longest_default = max(
-            (len(default_text(i.default)) for i in flags if not i.is_env), default=0
-        )
+        longest = max((len(flag.name) for flag in flags), default=20)
+        longest_default = max(map(len, map(_own_default_text, flags)), default=0)
         most = 16  # flag and value are more important
         if width < 44:
             most = 0
@@ -265,23 +276,26 @@ class Launch(Pane, PickList):
         edited = self._is_changed(item)
         mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None and not edited
-        value = value_text(item.value)
-        name = f"${item.name}" if item.is_env else item.name
-        default = "" if item.is_env else default_text(item.default)
+        value, default, name = value_text(item.value), _own_default_text(item), item.name
+        if item.is_env:
+            name = f"${name}"
         if default in ("", "-") and len(value) >= value_w and not unset:
             # a long value takes the room of an absent default
             value_w, default_w, default = value_w + default_w, 0, ""
-        role = "dim" if unset else "text"
+        role, sign = "text", " "
+        if unset:
+            role = "dim"
+        shown: Row = ((pad_text(cut_middle(value, value_w - 1), value_w - 1), role),)
+        if edited:
+            sign = "+"
+            shown = changed_runs(value, edit, unlike, self._served, value_w + default_w)
         head = (
-            ("+" if edited else " ", "warn"),
+            (sign, "warn"),
             (mark, mark_role),
             (" ", "text"),
             (pad_text(name, name_w - 1), role),
             (" ", "text"),
         )
-        shown: Row = ((pad_text(cut_middle(value, value_w - 1), value_w - 1), role),)
-        if edited:
-            shown = changed_runs(value, edit, unlike, self._served, value_w + default_w)
         gap = value_w - row_width(shown)
         if edited and (not default or gap < 1):
             gap, default_w = gap + default_w, 0
@@ -293,19 +307,18 @@ class Launch(Pane, PickList):
             return []
         rows: list[Row] = self._not_running(width)
         if not self.all and not self.query_text:
-            flags = sum(
-                not r.is_env and r.value is not None and r.name.partition(".")[0] not in NOT_FLAGS
-                for r in plan.rows
-            )
-            more = max(0, plan.total_flags - flags)
-            whose = " of its own list" if plan.catalog_asked else ""
-            rows.append(((f"   + {more} more flags{whose} (a: all, /: find)", "dim"),))
+            more = max(0, plan.total_flags - sum(map(_is_set_flag, plan.rows)))
+            flags = f"{more} more flags"
+            if plan.catalog_asked:
+                flags += " of its own list"
+            rows.append(((f"   + {flags} (a: all, /: find)", "dim"),))
         item: FlagRow | None = self.current
         if item is None or height < 10:
             return rows
-        room = 3 if height < 22 else 8
-        about = self._about(item, width)[:room]
-        return [*rows, (), *about, *self._finding(item, width)]
+        about = self._about(item, width)
+        if height < 22:
+            about = about[:3]
+        return [*rows, (), *about[:8], *self._finding(item, width)]
 
     def _not_running(self, width: int) -> list[Row]:
         """Return a row that counts the changes of the plan that the running server does not have,
@@ -353,6 +366,20 @@ class Launch(Pane, PickList):
         )
 
 
+def _own_default_text(row: FlagRow) -> str:
+    """Return the default of a flag; "" for a variable, which has none."""
+    if row.is_env:
+        return ""
+    return default_text(row.default)
+
+
+def _is_set_flag(row: FlagRow) -> bool:
+    """Return whether the row is a flag of the engine with a value."""
+    if row.is_env or row.value is None:
+        return False
+    return row.name.partition(".")[0] not in NOT_FLAGS
+
+
 def _changes_by_row(
     plan: PlanView, changes: Sequence[PlanDifference]
 ) -> Mapping[RowKey, PlanDifference]:
@@ -377,30 +404,35 @@ def changed_runs(
     from the running server. `served` is "running" or "starting" for a server of a known plan, ""
     without one. With little room, the words about the server go first: the row below the flags
     counts the changes that it does not have. Then both values are cut."""
-    before = edit or unlike
-    arrow = f"{value_text(before.a)} {G.becomes} " if before else ""
+    old = arrow = ""
+    if before := edit or unlike:
+        old = value_text(before.a)
+        arrow = f"{old} {G.becomes} "
     running, role = value, "dim"
     if unlike is not None:
         running, role = value_text(unlike.a), "warn"
-    brief = "starts" if served == "starting" else "runs"
-    notes = [f"  {served}: {running}", f"  {brief} {running}", f" {brief} {running}", ""]
-    for note in notes if served else [""]:
+    notes = []
+    if served:
+        brief = SERVED_WORDS[served]
+        notes = [f"  {served}: {running}", f"  {brief} {running}", f" {brief} {running}"]
+    for note in (*notes, ""):
         if width_of(arrow + value + note) < room:
             return ((arrow, "dim"), (value, "warn"), (note, role))
-    if before is None or room < _LEAST_FOR_TWO:
+    if not arrow or room < _LEAST_FOR_TWO:
         return ((cut_middle(value, room - 1), "warn"),)
     both = room - 1 - width_of(f" {G.becomes} ")
-    new = cut_middle(value, max(both // 2, both - width_of(value_text(before.a))))
-    old = cut_middle(value_text(before.a), both - width_of(new))
+    new = cut_middle(value, max(both // 2, both - width_of(old)))
+    old = cut_middle(old, both - width_of(new))
     return ((f"{old} {G.becomes} ", "dim"), (new, "warn"))
 
 
 def about_text(item: FlagRow) -> str:
     """Return the description of a flag or variable: its range or choices, and its help."""
     spec = item.spec
+    if spec is None and item.is_env:
+        return "environment variable of the server process"
     if spec is None:
-        unknown = "not in the flag list of this engine version: passed unchanged"
-        return "environment variable of the server process" if item.is_env else unknown
+        return "not in the flag list of this engine version: passed unchanged"
     kind = f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()
     if spec.choices:
         kind = f"one of {', '.join(spec.choices[:8])}"
@@ -414,11 +446,14 @@ def about_text(item: FlagRow) -> str:
 def engine_title(plan: PlanView) -> str:
     """Return the installed engine with its version, or the engine's name if the host does not have
     it."""
-    missing = " (not found)" if plan.installed_problem else ""
-    return plan.installed or f"{plan.plan.engine}{missing}"
+    if plan.installed:
+        return plan.installed
+    if plan.installed_problem:
+        return f"{plan.plan.engine} (not found)"
+    return plan.plan.engine
 
 
-NEXT_KEYS = (
+NEXT_KEYS: tuple[tuple[str, str], ...] = (
     ("p", "pick a preset: type letters of its name, enter"),
     ("s", "start its server; the plan is shown first"),
     ("b", "benchmark; then change one flag, and . measures again"),
@@ -438,13 +473,12 @@ def _greeting_rows(state: SessionState, width: int) -> list[Row]:
         *paragraph_rows("Tune a server: load a setup, change one thing, measure.", width, "strong"),
         (),
     ]
-    problem = state.host.telemetry_problem
+    problem, keys = state.host.telemetry_problem, NEXT_KEYS
     if problem is not None:
-        rows += [
-            *paragraph_rows(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"),
-            (),
-        ]
-    for key, text in NEXT_KEYS if problem is None else WITHOUT_GPU_KEYS:
+        keys = WITHOUT_GPU_KEYS
+        text = f"No GPU can be read on {state.host.name}: {problem}"
+        rows += [*paragraph_rows(text, width, "warn"), ()]
+    for key, text in keys:
         rows += rows_beside_label(f" {key:<3}", "key", paragraph_rows(text, width - 4))
     more = (
         "No plan yet. In the Presets pane, i shows the source of a preset's numbers; F1 lists "

@@ -125,15 +125,27 @@ class LogPane(Pane):
         server = self.session.state.server
         if server is None:
             return ""
-        found = ""
-        if server.alive and server.findings:
+        found = paused = ""
+        if self._has_findings:
             found = f"{count_of(len(server.findings), 'finding')} (i)"
-        paused = "" if self.follow else "PAUSED"
-        words = (f"{server.engine} {server.run_id[-4:]}", found, paused)
-        shorter = (words, (server.run_id[-4:], found, paused), (found, paused), (paused or found,))
-        texts = ["  ".join(filter(None, each)) for each in shorter]
+        if not self.follow:
+            paused = "PAUSED"
+        run = server.run_id[-4:]
+        forms = (
+            (f"{server.engine} {run}", found, paused),
+            (run, found, paused),
+            (found, paused),
+            (paused or found,),
+        )
+        texts = ["  ".join(filter(None, form)) for form in forms]
         room = self.content_size.width - TITLE_CELLS
         return next((text for text in texts if len(text) <= room or room < 0), texts[-1])
+
+    @property
+    def _has_findings(self) -> bool:
+        """Whether something is known of the log of a server that is alive."""
+        server = self.session.state.server
+        return server is not None and server.alive and bool(server.findings)
 
     def on_resize(self, event: events.Resize) -> None:
         super().on_resize(event)
@@ -141,14 +153,16 @@ class LogPane(Pane):
 
     @property
     def badge(self) -> str:
-        server = self.session.state.server
-        return G.on if server is not None and server.state is ServerState.READY else ""
+        if self.session.state.ready_server is None:
+            return ""
+        return G.on
 
     @property
     def footer_keys(self) -> list[Key]:
-        server = self.session.state.server
-        known = server is not None and server.alive and server.findings
-        return [*(key for key in self.KEYS if key.key == "i" and known), *super().footer_keys]
+        keys = super().footer_keys
+        if self._has_findings:
+            keys = [*(key for key in self.KEYS if key.key == "i"), *keys]
+        return keys
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -176,18 +190,17 @@ class LogPane(Pane):
         if self.centre is not None:
             self.top, self.centre = self.centre - room // 2, None
         self.top = max(0, min(self.top, total - 1))
+        shown: list[tuple[str, Row]] = []
         if self.follow and not self.left:
-            shown = [
-                (raw, self._counted(raw, count, width)) for raw, count in self._newest(total, room)
-            ]
+            for raw, count in self._newest(total, room):
+                shown.append((raw, self._counted(raw, count, width)))
         else:
-            lines = self.view.lines(self.top, room)
-            shown = [
-                (raw, self._line(raw, width, self.top + n == self.hit))
-                for n, raw in enumerate(lines)
-            ]
+            for number, raw in enumerate(self.view.lines(self.top, room), self.top):
+                shown.append((raw, self._line(raw, width, number == self.hit)))
         explained = self._add_explanation_rows(shown, width, room)
-        explained = explained[-room:] if self.follow else explained[:room]
+        if self.follow:
+            explained = explained[-room:]
+        explained = explained[:room]
         self.in_sight = sum(is_line for _, is_line in explained)
         return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
@@ -203,7 +216,7 @@ class LogPane(Pane):
         explained: set[str] = set()
         if server.state in FAILED:
             explained.update(finding.code for finding in server.findings[:2])
-        most = 2 if room >= ROOMY else 1
+        most = 1 + (room >= ROOMY)
         rows: list[tuple[Row, bool]] = []
         for raw, row in shown:
             rows.append((row, True))
@@ -225,10 +238,9 @@ class LogPane(Pane):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
                 kind = line_kind(raw)
-                if kind == OWN:
-                    polls += 1
-                    if polls > 1:
-                        continue
+                polls += kind == OWN
+                if kind == OWN and polls > 1:
+                    continue
                 if kind and shown and shown[-1][1] == kind:
                     shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
                 elif len(shown) == room:
@@ -238,7 +250,8 @@ class LogPane(Pane):
             else:
                 continue
             break
-        return [(raw, polls if kind == OWN else count) for raw, kind, count in reversed(shown)]
+        counts = {OWN: polls}
+        return [(raw, counts.get(kind, count)) for raw, kind, count in reversed(shown)]
 
     def _counted(self, raw: str, count: int, width: int) -> Row:
         if is_own_poll(raw):
@@ -255,15 +268,17 @@ class LogPane(Pane):
         role = "dim"
         if not is_access(raw):
             role = ROLES.get(self.view.level(raw), "text")
-        text = raw[self.left :] if self.left else format_log_line(raw, width)
+        text = raw[self.left :]
+        if not self.left:
+            text = format_log_line(raw, width)
         return ((cut_text(text, width), role),)
 
     def _hit_text(self, raw: str, width: int) -> str:
         """Return what is shown of the line that a search found. The searched text must be visible,
         also at the end of a long line."""
-        at = raw.lower().find(self.search.lower())
         if self.left:
             return raw[self.left :]
+        at = raw.lower().find(self.search.lower())
         if at < 0 or not self.search:
             return format_log_line(raw, width)
         start = max(0, at - width // 3)
@@ -351,7 +366,9 @@ class LogPane(Pane):
     @property
     def _behind_hit(self) -> int:
         """The line behind the one that was found last."""
-        return 0 if self.hit is None else self.hit + 1
+        if self.hit is None:
+            return 0
+        return self.hit + 1
 
     def show_first_error(self) -> None:
         """Move to the line that gives the reason of the server's failure. If there is none, move to
@@ -403,7 +420,9 @@ def explanation_rows(finding: Finding, width: int, most: int) -> list[Row]:
     the line needs no action, return one dim row with the cause."""
     if finding.level is Level.INFO:
         return [((cut_text(f"  = {finding.text}", width), "dim"),)]
-    role = "bad" if finding.level is Level.ERROR else "warn"
+    role = "warn"
+    if finding.level is Level.ERROR:
+        role = "bad"
     return [
         *short_paragraph(f"  ! {finding.text}", width, most, role, "    "),
         *short_paragraph(f"    fix: {finding.fix}", width, most, "text", "    "),

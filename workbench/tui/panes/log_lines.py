@@ -67,7 +67,9 @@ def line_kind(text: str) -> str:
     with which Workbench watches the server, the condensed line for another request, "" otherwise."""
     if is_own_poll(text):
         return OWN
-    return condense_line(text) if is_access(text) else ""
+    if is_access(text):
+        return condense_line(text)
+    return ""
 
 
 def condense_line(text: str) -> str:
@@ -77,7 +79,7 @@ def condense_line(text: str) -> str:
     rank = _RANK.match(text)
     if rank is None:
         return _drop_source(text)
-    kind = "r" if rank[1] == "rank" else rank[1]
+    kind = rank[1].replace("rank", "r")
     return f"{kind}{rank[2]} {_drop_source(text[rank.end() :])}"
 
 
@@ -124,7 +126,9 @@ def _drop_source(text: str) -> str:
     if found is None:
         return text
     groups = found.groupdict()
-    lead = [part for part in (groups.get("time"), groups["level"]) if part and part != "INFO"]
+    lead = [
+        part for part in (groups.get("time"), groups["level"]) if part not in (None, "", "INFO")
+    ]
     rest = text[found.end() :]
     access = _ACCESS.search(rest)
     if access is not None:

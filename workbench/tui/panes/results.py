@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
@@ -22,10 +23,20 @@ from workbench.tui.cells import (
     fit_row,
     pad_text,
     paragraph_rows,
+    row_text,
     short_paragraph,
     width_of,
+    wrap_text,
 )
-from workbench.tui.formats import NA, change_run, gauge_text, number_text, preset_name
+from workbench.tui.formats import (
+    NA,
+    bar_text,
+    change_run,
+    enclose_text,
+    gauge_text,
+    number_text,
+    preset_name,
+)
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.result_groups import SeriesRow, group_results, series_runs
@@ -58,6 +69,11 @@ ORDERS: Mapping[str, tuple[Callable[[BenchRow], Any], bool]] = {
     "tok/J": (lambda row: row.tok_per_joule, True),
 }
 NEWEST_FIRST = ("#", True)
+FIRST_OF_ORDER = {True: "highest", False: "lowest"}
+BENCHMARK_KEY_TEXTS = {
+    ServerState.READY: "Press b to run a quick benchmark.",
+    ServerState.STARTING: "Press b to benchmark the server when it is READY.",
+}
 BEFORE, BASELINE = "vs prev", "vs A"
 _NUMBER_CELLS = 6  # of the mark and the number
 _LEAST_LABEL = 17  # "power limit 170 W", "enforce-eager=off"
@@ -77,18 +93,17 @@ class Column:
     importance: int
     text: Callable[[BenchRow, int], str]
     wide_head: str = ""
-    wide_cells: int = 0
+    wide_cells: int = 0  # 0: as in a narrow list
 
     @property
     def of_baseline(self) -> bool:
         return self.head == BASELINE
 
-    def wide(self) -> Column:
+    def widen(self) -> Column:
         """Return the column for a wide list."""
         if not self.wide_cells:
             return self
-        head = self.wide_head or self.head
-        return Column(head, self.wide_cells, self.importance, self.text)
+        return replace(self, head=self.wide_head, cells=self.wide_cells)
 
 
 def _empty_text(item: BenchRow, cells: int) -> str:
@@ -149,7 +164,9 @@ def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
         chosen.append(column)
         room -= column.cells
     shown = [each for each in COLUMNS if each in chosen]
-    return tuple(each.wide() for each in shown) if room >= _WIDER else tuple(shown)
+    if room >= _WIDER:
+        return tuple(map(Column.widen, shown))
+    return tuple(shown)
 
 
 def _bar_cells(room: int, longest_label: int) -> int:
@@ -157,7 +174,9 @@ def _bar_cells(room: int, longest_label: int) -> int:
     read."""
     label = min(longest_label, max(_LEAST_LABEL, room // 2))
     left = min(_LONGEST_BAR, room - 1 - label)
-    return left if left >= _LEAST_BAR else 0
+    if left < _LEAST_BAR:
+        return 0
+    return left
 
 
 class Results(Pane, PickList):
@@ -236,7 +255,7 @@ class Results(Pane, PickList):
     @property
     def bare(self) -> bool:
         state = self.session.state
-        return not (state.results or state.results_search or state.bench.error)
+        return not any((state.results, state.results_search, state.bench.error))
 
     @property
     def search(self) -> str:
@@ -245,12 +264,11 @@ class Results(Pane, PickList):
 
     @property
     def detail(self) -> str:
-        shown = f"/{self.search}" if self.search else self.badge
+        shown = enclose_text("/", self.search) or self.badge
         if self.order == NEWEST_FIRST:
             return shown
         column, is_highest = self.order
-        first = "highest" if is_highest else "lowest"
-        return f"{shown}  by {column}, {first} first".lstrip()
+        return f"{shown}  by {column}, {FIRST_OF_ORDER[is_highest]} first".lstrip()
 
     @property
     def badge(self) -> str:
@@ -258,7 +276,9 @@ class Results(Pane, PickList):
         shown = len(self.session.state.results)
         if not shown:
             return ""
-        return f"{shown}+" if self.session.results.has_older else str(shown)
+        if self.session.results.has_older:
+            return f"{shown}+"
+        return str(shown)
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -297,7 +317,9 @@ class Results(Pane, PickList):
         """Return the items of the list. In another order than by number, each run has its own place
         in it, so that no series is shown."""
         rows = self._sorted(state)
-        return group_results(rows, self._opened) if self.order == NEWEST_FIRST else rows
+        if self.order != NEWEST_FIRST:
+            return rows
+        return group_results(rows, self._opened)
 
     def open_series(self, item: SeriesRow) -> None:
         """List the runs of an experiment or a sweep below its row, or list them no longer."""
@@ -316,8 +338,11 @@ class Results(Pane, PickList):
 
     def sort_by(self, column: str) -> None:
         """Sort the results by a column. A second call with the same column reverses the order."""
-        again = column == self.order[0]
-        self.order = (column, not self.order[1] if again else ORDERS[column][1])
+        before, highest = self.order
+        if column == before:
+            self.order = (column, not highest)
+        else:
+            self.order = (column, ORDERS[column][1])
         self.set_items(self._listed(self.state))
         self.post_message(self.TitleChanged())
 
@@ -333,10 +358,10 @@ class Results(Pane, PickList):
         if "change" in starts and starts["change"] <= x < starts.get("tok/s", x + 1) - 3:
             self.sort_by("change")
             return
-        words = sorted(starts, key=lambda word: starts[word])
-        for word, following in zip(words, [*words[1:], None], strict=True):
-            until = len(text) if following is None else starts[following]
-            title = _TITLE.match(text, starts[word], until)
+        words = sorted(starts, key=starts.__getitem__)
+        ends = [*(starts[word] for word in words[1:]), len(text)]
+        for word, end in zip(words, ends, strict=True):
+            title = _TITLE.match(text, starts[word], end)
             if title is not None and x < title.end():
                 self.sort_by(word)
                 return
@@ -358,10 +383,14 @@ class Results(Pane, PickList):
         """Return the result under the cursor; None if the list is empty, or if the cursor is on an
         experiment or a sweep."""
         item = self.current
-        return None if isinstance(item, SeriesRow) else item
+        if isinstance(item, SeriesRow):
+            return None
+        return item
 
     def key_of(self, item: Any) -> Hashable:
-        return item.name if isinstance(item, SeriesRow) else int(item.id)
+        if isinstance(item, SeriesRow):
+            return item.name
+        return int(item.id)
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         results = self.state.results
@@ -371,14 +400,10 @@ class Results(Pane, PickList):
 
         if len(results) <= BARS_UP_TO:
             return super().rows(width, height)
-        table = list(super().rows(TABLE_BESIDE_PLOT, height))
+        table = [*super().rows(TABLE_BESIDE_PLOT, height), *[()] * height]
         plot = self._draw_plot_beside_table(width - TABLE_BESIDE_PLOT - 3, height)
-        rows = [*table, *[()] * (height - len(table))]
-        beside = [*plot, *[()] * (len(rows) - len(plot))]
-        return [
-            (*fit_row(row, TABLE_BESIDE_PLOT), ("   ", "text"), *of_plot)
-            for row, of_plot in zip(rows, beside, strict=False)
-        ]
+        both = zip(table[:height], [*plot, *[()] * height], strict=False)
+        return [(*fit_row(a, TABLE_BESIDE_PLOT), ("   ", "text"), *b) for a, b in both]
 
     def _draw_plot_beside_table(self, width: int, height: int) -> list[Row]:
         """Return the rows of the plot beside the table. Draw the plot again only if the results,
@@ -405,10 +430,10 @@ class Results(Pane, PickList):
     def _shape(self, width: int) -> Shape:
         """Return how the rows are divided. It is found once for all rows of the list."""
         baseline = self._baseline()
-        key = (width, baseline.id if baseline else None)
+        key = (width, baseline and baseline.id)
         if key != self._shaped:
             results = [item for item in self.items if not isinstance(item, SeriesRow)][:_LOOKED_AT]
-            longest = max((len(self._label(item)) for item in results), default=0)
+            longest = max(map(len, map(self._label, results)), default=0)
             columns = _fitting_columns(width, baseline is not None)
             taken = sum(each.cells for each in columns)
             bar_cells = _bar_cells(width - _NUMBER_CELLS - taken, longest)
@@ -426,6 +451,9 @@ class Results(Pane, PickList):
             return series_runs(item, width)
         marks = {self.state.mark_b: ("B", "b"), self.state.mark_a: ("A", "a")}
         mark, role = marks.get(item.id, ("", "text"))
+        bar_role = role
+        if not mark:
+            bar_role = "spark"
         head, label = f"{mark:<2}{item.id:>3} ", self._label(item)
         if item.refused:
             return self._rejected(item, head, label, width)
@@ -438,7 +466,7 @@ class Results(Pane, PickList):
             text, own_role = self._value(item, column)
             runs.append((pad_text(text, column.cells, right=True), own_role or role))
             if at == 0 and shape.bar_cells:
-                runs.append((self._bar(item, shape.bar_cells), role if mark else "spark"))
+                runs.append((self._bar(item, shape.bar_cells), bar_role))
         return tuple(runs)
 
     def _rejected(self, item: BenchRow, head: str, label: str, width: int) -> Row:
@@ -449,10 +477,7 @@ class Results(Pane, PickList):
 
     def _bar(self, item: BenchRow, cells: int) -> str:
         """Return a bar of tok/s from 0, so that its length is in proportion."""
-        if not item.output_tok_s or not self._top_tok_s:
-            return " " * cells
-        full = gauge_text(item.output_tok_s / self._top_tok_s, cells - 1).replace(G.bar_empty, " ")
-        return f" {full}"
+        return f" {bar_text(item.output_tok_s, self._top_tok_s, cells - 1)}".ljust(cells)
 
     def _value(self, item: BenchRow, column: Column) -> tuple[str, str]:
         """Return the text of a result in a column, and its role; "" is the role of the row."""
@@ -479,7 +504,9 @@ class Results(Pane, PickList):
 
     def _error(self, width: int) -> list[Row]:
         error = self.state.bench.error
-        return short_paragraph(f"x {error}", width, 2, "bad") if error else []
+        if not error:
+            return []
+        return short_paragraph(f"x {error}", width, 2, "bad")
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         rows = [*self._why_absent(width, height), *self._limit(width)]
@@ -497,13 +524,13 @@ class Results(Pane, PickList):
         label = f"i advice #{newest.id} "
         rows: list[Row] = []
         for number, finding in enumerate(findings):
-            gain = f"{finding.expected_gain}: " if finding.expected_gain else ""
+            gain = enclose_text("", finding.expected_gain, ": ")
             lines = paragraph_rows(f"{gain}{finding.text}", max(8, width - len(label)))
             room = most - len(rows) - (len(findings) - number - 1)  # a row for each that follows
             if len(lines) > room:
-                rest = " ".join(_result_text(line) for line in lines[room - 1 :])
+                rest = " ".join(map(row_text, lines[room - 1 :]))
                 lines = [*lines[: room - 1], _cut_row(rest, width - len(label), "i")]
-            first = _result_text(lines[0])
+            first = row_text(lines[0])
             if gain and first.startswith(gain):
                 lines[0] = ((gain, "good"), (first.removeprefix(gain), "text"))
             for line in lines:
@@ -523,38 +550,35 @@ class Results(Pane, PickList):
         if item.power_absent and item.power_w is None and not item.refused:
             texts.append(f"no W and tok/J (#{item.id}): {item.power_absent}")
         rows: list[Row] = []
+        most = 1 + (height >= _TWO_LINES_FROM)
         for text in texts:
-            lines = paragraph_rows(text, width, "warn", "  ")
-            most = 2 if height >= _TWO_LINES_FROM else 1
-            if len(lines) > most:
-                first = lines[: most - 1]
-                rest = " ".join(_result_text(line).strip() for line in lines[len(first) :])
-                indent = "  " if first else ""
-                lines = [*first, _cut_row(f"{indent}{rest}", width, "enter", "warn")]
-            rows += lines
+            lines = wrap_text(text, width, "  ")
+            whole, rest = lines[:most], lines[most:]
+            last = " ".join([whole.pop(), *map(str.strip, rest)])
+            rows += [((line, "warn"),) for line in whole]
+            rows.append(_cut_row(last, width, "enter", "warn"))
         return rows
 
     def _limit(self, width: int) -> list[Row]:
         ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None)
         if ceiling is None:
             return []
-        streams = ceiling.streams
-        whose = "per stream" if streams == 1 else f"for {streams} streams together"
+        whose = f"for {ceiling.streams} streams together"
+        if ceiling.streams == 1:
+            whose = "per stream"
         about = f"(#{ceiling.result_id}, {ceiling.basis})"
         limit = f"{number_text(ceiling.tok_s)} tok/s {whose} {about}"
         if ceiling.measured_tok_s is None:
             return [((f"limit {limit}: no speed measured", "dim"),)]
-        share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0
-        text = f" {share * 100:.0f} % of {limit}"
+        fraction, role = 0.0, "text"
+        if ceiling.tok_s:
+            fraction = ceiling.measured_tok_s / ceiling.tok_s
+        if fraction > 1.0:
+            role = "bad"
+        text = f" {fraction * 100:.0f} % of {limit}"
         cells = max(12, min(30, width - 6 - len(text)))
         values = cut_text(text, width - 6 - cells)
-        return [
-            (
-                ("limit ", "dim"),
-                (gauge_text(share, cells), "good"),
-                (values, "bad" if share > 1.0 else "text"),
-            )
-        ]
+        return [(("limit ", "dim"), (gauge_text(fraction, cells), "good"), (values, role))]
 
     def empty_rows(self, width: int) -> list[Row]:
         return paragraph_rows(self._why_empty(), width, "dim")
@@ -567,11 +591,10 @@ class Results(Pane, PickList):
             return "The stored results are not read yet."
         if state.bench.under_way:
             return "No results yet. The first one appears here when its benchmark ends."
-        if server is not None and server.state is ServerState.READY:
-            return "No results yet. Press b to run a quick benchmark."
-        if server is not None and server.state is ServerState.STARTING:
-            return "No results yet. Press b to benchmark the server when it is READY."
-        return "No results yet. Press s to start the server, then b to benchmark it."
+        key = "Press s to start the server, then b to benchmark it."
+        if server is not None:
+            key = BENCHMARK_KEY_TEXTS.get(server.state, key)
+        return f"No results yet. {key}"
 
 
 def _cut_label(item: BenchRow, label: str, cells: int) -> str:
@@ -583,10 +606,6 @@ def _cut_label(item: BenchRow, label: str, cells: int) -> str:
         return cut_middle(label, cells - 1)
     more = f" +{len(item.changes) - 1}"
     return cut_text(item.changes[0], cells - 1 - len(more)) + more
-
-
-def _result_text(row: Row) -> str:
-    return "".join(text for text, _ in row)
 
 
 def _cut_row(text: str, width: int, key: str, role: str = "text") -> Row:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from typing import TYPE_CHECKING
 
 from textual import events
 from textual.geometry import Offset
 
 from workbench.model.counts import count_of
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState
 from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import ON_PAGES, SHOWN, Key, footer_keys
@@ -77,14 +77,18 @@ class TabRow(Painted):
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        row: list[tuple[str, str]] = []
-        gap = " " if width < 90 else "  "
+        tabs: list[Run] = []
+        roles = {self.active: "select"}
         for number, name in enumerate(self.titles, 1):
             text = f"{number} {name} {self.badges.get(number, '')}".rstrip()
-            row.append((f" {text} ", "select" if number == self.active else "text"))
-            row.append((gap, "text"))
-        if row_width(row) > width:
-            row = [(t.strip() if t.isspace() else t, r) for t, r in row]
+            role = roles.get(number, "text")
+            tabs.append((f" {text} ", role))
+        gap = " " * (1 + (width >= 90))
+        if row_width(tabs) + len(tabs) * len(gap) > width:
+            gap = ""
+        row: list[Run] = []
+        for tab in tabs:
+            row += [tab, (gap, "text")]
         return [tuple(row)]
 
     async def on_click(self, event: events.Click) -> None:
@@ -129,14 +133,16 @@ class CommandBar(Painted):
                 (),
             ]
         if plan is None:
-            missing = bool(self.state.host.telemetry_problem)
-            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]
+            first_keys = FIRST
+            if self.state.host.telemetry_problem:
+                first_keys = FIRST_WITHOUT_GPU
+            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, first_keys)]
         command = plan.real_command
         if command is None:
             why = ("the plan gives no command: press v to see why", "bad")
             return [(("x ", "bad"), why), self._checks(plan, width)]
-        sign = self._running_sign() if width >= SIGNED_COLUMNS else None
-        if sign is None:
+        sign = self._running_sign()
+        if sign is None or width < SIGNED_COLUMNS:
             return [self._command(command, width), self._checks(plan, width)]
         flags = self.session.servers.changed_flags_of_running_server()
         if self.session.servers.changes_against_running():
@@ -198,8 +204,12 @@ class CommandBar(Painted):
         return spread_row(left, keys, width)
 
 
+def _findings_of(plan: PlanView, level: Level) -> list[Finding]:
+    return [finding for finding in plan.findings if finding.level is level]
+
+
 def _count_errors(plan: PlanView) -> int:
-    return sum(finding.level is Level.ERROR for finding in plan.findings)
+    return len(_findings_of(plan, Level.ERROR))
 
 
 def _problems(plan: PlanView) -> list[Run]:
@@ -208,31 +218,34 @@ def _problems(plan: PlanView) -> list[Run]:
     if plan.installed_problem:
         problem = plan.installed_problem.partition(";")[0]
         problems.append((f"! {problem} (2 e: its program)", "warn"))
-    errors = (finding for finding in plan.findings if finding.level is Level.ERROR)
-    problems += [(error.text, "bad") for error in islice(errors, 1)]
+    problems += [(error.text, "bad") for error in _findings_of(plan, Level.ERROR)[:1]]
     return problems
 
 
 def _warnings(plan: PlanView) -> Run:
     """Return the number of warnings about the plan, with its role."""
-    count = sum(finding.level is Level.WARN for finding in plan.findings)
-    return (f"! {count_of(count, 'warning')}", "warn") if count else ("0 warnings", "dim")
+    count = len(_findings_of(plan, Level.WARN))
+    if count == 0:
+        return "0 warnings", "dim"
+    return f"! {count_of(count, 'warning')}", "warn"
 
 
 def _memory(plan: PlanView, text: str) -> list[Run]:
     """Return the memory estimate in the form `text`, with its role; [] without one."""
     if not text:
         return []
-    warnings = (finding for finding in plan.findings if finding.level is Level.WARN)
-    is_short = any(finding.text.startswith(plan.memory or "") for finding in warnings)
-    return [(text, "warn" if is_short else "text")]
+    for finding in _findings_of(plan, Level.WARN):
+        if finding.text.startswith(plan.memory or ""):
+            return [(text, "warn")]
+    return [(text, "text")]
 
 
 def _ends(plan: PlanView) -> list[Row]:
     """Return the forms of the end of a row behind the flags of the running server, the widest one
     first: the warnings, and the keys that show the whole command."""
-    count, role = _warnings(plan)
-    warned: Row = (("   ", "text"), (count, role)) if role == "warn" else ()
+    warned: Row = ()
+    if _findings_of(plan, Level.WARN):
+        warned = (("   ", "text"), _warnings(plan))
     return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
@@ -245,9 +258,9 @@ def _estimates(text: str) -> tuple[str, ...]:
     )
 
 
-def _first_keys(width: int, without_gpu: bool) -> Row:
+def _first_keys(width: int, keys: Sequence[tuple[str, str]]) -> Row:
     row: list[tuple[str, str]] = []
-    for key, text in FIRST_WITHOUT_GPU if without_gpu else FIRST:
+    for key, text in keys:
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
     return fit_row(tuple(row), width)
 
@@ -266,12 +279,15 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
     is cut to the rows that the message leaves, at least one, and then the message."""
     sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
-    lines = paragraph_rows(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
+    text_role = "text"
+    if notice.level is Level.ERROR:
+        text_role = "strong"
+    lines = paragraph_rows(notice.text, room, text_role)
     after: list[Row] = []
     if notice.next_step:
         after = paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
     if most is not None:
-        after = _cut_rows(after, max(1, most - len(lines)), room) if after else after
+        after = _cut_rows(after, max(1, most - len(lines)), room)
         lines = _cut_rows(lines, most - len(after), room)
     if notice.level in (Level.HINT, Level.INFO):
         role = "good"
@@ -292,7 +308,7 @@ class NoticeBar(Painted):
     def show(self, notice: Notice | None, width: int) -> None:
         self.notice = notice
         self.display = notice is not None
-        if notice is not None:
+        if self.display:
             self.styles.height = max(1, len(self._lines(width)))
         self._painted = []
         self.repaint()
@@ -347,9 +363,10 @@ class Footer(Painted):
     def show(self, page: Page | None) -> None:
         """Show the keys of the open page `page` and those of the main screen. For None, no page is
         open, so show only the keys of the main screen."""
-        if page is not None or page is not self.page:
-            self.page = page
-            self.repaint()
+        if page is None and self.page is None:
+            return
+        self.page = page
+        self.repaint()
 
     def _keys(self) -> list[tuple[str, str, str]]:
         """Return every key to show as (key as printed, label, id), the most important key first.
@@ -360,13 +377,14 @@ class Footer(Painted):
             pane = self._pane[: max(0, LEADING_KEYS - len(first))]
             keys = {k.key: k for k in (*first, *pane, *footer_keys())}.values()
             return [(k.shown, k.label, k.id) for k in keys]
-        own = {"escape": "Close", **{key: word for key, (word, _) in page.keys().items()}}
-        taken = {"q", *page.OWN, *own}
-        keys = {k.key: k for k in (*first, *footer_keys())}.values()
-        return [
-            *((SHOWN.get(key, key), word, key) for key, word in own.items()),
-            *((k.shown, k.label, k.id) for k in keys if k.key not in taken and k.id in ON_PAGES),
-        ]
+        shown = [("esc", "Close", "escape")]
+        for key, (word, _) in page.keys().items():
+            shown.append((SHOWN.get(key, key), word, key))
+        taken = {"q", "escape", *page.OWN, *page.keys()}
+        for k in {k.key: k for k in (*first, *footer_keys())}.values():
+            if k.key not in taken and k.id in ON_PAGES:
+                shown.append((k.shown, k.label, k.id))
+        return shown
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         if self._covered:
@@ -385,6 +403,8 @@ class Footer(Painted):
         said = text_at(self._painted, event.get_content_offset(self)).strip()
         keys = (*self._keys(), ("^p", "palette", "screen ctrl+p"))
         found = next((name for key, word, name in keys if said in (key, word)), None)
-        of_page = found and self.page and await self.app.run_action(f"press('{found}')", self.page)
-        if found and not of_page:
-            await self.screen.run_action(f"do('{found}')")
+        if not found:
+            return
+        if self.page and await self.app.run_action(f"press('{found}')", self.page):
+            return
+        await self.screen.run_action(f"do('{found}')")

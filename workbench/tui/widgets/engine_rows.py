@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.timeline import ENGINE, History
+from workbench.model.timeline import ENGINE, History, Key
 from workbench.tui.cells import Row, Run, cut_text, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
@@ -42,6 +42,15 @@ class _Metric:
     fields: tuple[str, ...]
     text: Callable[[Sequence[float]], str]
     top: float | None = 100.0
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        return self.label, self.short
+
+    @property
+    def keys(self) -> list[Key]:
+        """The keys of the fields in the history."""
+        return [(ENGINE, field) for field in self.fields]
 
 
 def _tokens(values: Sequence[float]) -> str:
@@ -92,8 +101,10 @@ class EngineRows:
         tokens per second, and one with its other figures."""
         if state.engine is None:
             return 0
-        self._lines, self._each = 1, 2 if terminal_rows >= STACKED_TWO_ROWS else 1
-        return 1 if state.engine.problem is not None else self._each + 1
+        self._lines, self._each = 1, 1 + (terminal_rows >= STACKED_TWO_ROWS)
+        if state.engine.problem is not None:
+            return 1
+        return self._each + 1
 
     def stacked_rows(
         self, state: SessionState, window: Window, columns: Columns, width: int
@@ -110,7 +121,7 @@ class EngineRows:
             lambda part, head: self._graph(_FIRST[0], view, part, short=True, head=head),
             window,
             self._each,
-            [(ENGINE, field) for field in _FIRST[0].fields],
+            _FIRST[0].keys,
         )
         figures: list[Run] = [(f"{view.title}  ", "title")]
         for metric in (*_FIRST[1:], *self._second(view)):
@@ -131,15 +142,10 @@ class EngineRows:
         engine's metrics cannot be read."""
         if state.engine is None:
             return 0
-        value_behind = bool(columns.after[0])
-        one_row = value_behind or columns.before[0] >= ONE_ROW_LABEL
-        if terminal_rows >= TALL_ROWS:
-            self._lines, self._each = 2, 1 if value_behind else 3
-        elif terminal_rows >= TWO_LINES_ROWS and one_row:
-            self._lines, self._each = 2, 1
-        else:
-            self._lines, self._each = 1, 1 if one_row else 2
-        return 1 if state.engine.problem is not None else self._lines * self._each
+        self._lines, self._each = _arrange_graphs(columns, terminal_rows)
+        if state.engine.problem is not None:
+            return 1
+        return self._lines * self._each
 
     def rows(self, state: SessionState, window: Window, columns: Columns, width: int) -> list[Row]:
         """Return the rows with the engine's graphs and, as text, the present values. While there is
@@ -153,7 +159,9 @@ class EngineRows:
         for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
             short = self._each == 1
             graphs = [self._graph(m, view, window, short=short) for m in line[: columns.count]]
-            lead = () if number else _lead(view, columns)
+            lead: Sequence[Run] = ()
+            if number == 0:
+                lead = _lead(view, columns)
             if columns.after[0] and graphs:
                 text = graphs[0].label  # it begins in front of its column
                 if not number and columns.lead >= 20:
@@ -161,18 +169,16 @@ class EngineRows:
                 text = text.ljust(columns.lead)
                 graphs[0] = replace(graphs[0], label=text[columns.lead :])
                 lead = ((text[: columns.lead], "dim"),)
-
             rows += columns.line(graphs, self._each, lead, window.cursor_column)
         return rows
 
     def _second(self, view: EngineView) -> Sequence[_Metric]:
         """Return those metrics for the second line of graphs that the engine reports now or has
         reported earlier."""
-        return [
-            m
-            for m in _SECOND
-            if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)
-        ]
+        return [m for m in _SECOND if all(self._is_reported(view, f) for f in m.fields)]
+
+    def _is_reported(self, view: EngineView, field: str) -> bool:
+        return field in view.values or (ENGINE, field) in self._history
 
     def _graph(
         self,
@@ -183,12 +189,11 @@ class EngineRows:
         short: bool,
         head: Sequence[Row] = (),
     ) -> Graph:
-        several = [window.values(self._history, (ENGINE, field)) for field in metric.fields]
+        several = [window.values(self._history, key) for key in metric.keys]
         cells = _summed(several)
         text, role = self._value(metric, view, window)
-        label = metric.short if short else metric.label
         return Graph(
-            label,
+            metric.labels[short],
             text,
             cells,
             self._top(metric, cells),
@@ -200,18 +205,15 @@ class EngineRows:
     def _value(self, metric: _Metric, view: EngineView, window: Window) -> tuple[str, str]:
         """Return the present value of a metric as text, or the value at the time cursor, and the
         role of the text."""
-        values = [view.values.get(field) for field in metric.fields]
         if window.cursor is not None:
             at_s = (window.cursor + 0.5) * window.cell_s
-            values = [
-                self._history.cells((ENGINE, f), at_s, window.cell_s, 1)[0] for f in metric.fields
-            ]
-        known = known_values(values)
-        text = metric.text(known) if len(known) == len(values) else NA
-        if window.cursor is not None:
-            return text, "strong"
-        waits = metric.fields[-1] == "waiting" and len(known) == 2 and known[1] > 0
-        return text, "warn" if waits else "text"
+            values = [self._history.cells(key, at_s, window.cell_s, 1)[0] for key in metric.keys]
+            return _value_text(metric, values), "strong"
+        values = list(map(view.values.get, metric.fields))
+        text = _value_text(metric, values)
+        if metric.fields[-1] == "waiting" and text != NA and values[-1]:
+            return text, "warn"
+        return text, "text"
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
         """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
@@ -219,18 +221,39 @@ class EngineRows:
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:
-            keys = ((ENGINE, field) for field in metric.fields)
             now_s = time.time()
-            before = [self._history.cells(key, now_s, *LOOK_BACK) for key in keys]
+            before = [self._history.cells(key, now_s, *LOOK_BACK) for key in metric.keys]
             self._tops[metric.label] = highest_of(_summed(before))
         self._tops[metric.label] = max(self._tops[metric.label], highest_of(cells))
         return _round_up(self._tops[metric.label])
 
 
+def _arrange_graphs(columns: Columns, terminal_rows: int) -> tuple[int, int]:
+    """Return how many lines of graphs there are, and how many rows each has."""
+    value_behind = bool(columns.after[0])
+    fits_one_row = value_behind or columns.before[0] >= ONE_ROW_LABEL
+    if terminal_rows >= TALL_ROWS and not value_behind:
+        return 2, 3
+    if terminal_rows >= TWO_LINES_ROWS and fits_one_row:
+        return 2, 1
+    if fits_one_row:
+        return 1, 1
+    return 1, 2
+
+
+def _value_text(metric: _Metric, values: Sequence[float | None]) -> str:
+    known = known_values(values)
+    if len(known) < len(values):
+        return NA
+    return metric.text(known)
+
+
 def _lead(view: EngineView, columns: Columns) -> Sequence[Run]:
     """Return the name and the port of the engine, for the cells in front of its graphs."""
+    if columns.lead < 6:
+        return ()
     name, _, port = view.title.rpartition(" ")
-    return ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()
+    return (name, "title"), (port, "dim")
 
 
 def _summed(several: Sequence[list[float | None]]) -> list[float | None]:

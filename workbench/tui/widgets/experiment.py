@@ -3,6 +3,7 @@ interval on a common axis, and the runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,9 +23,16 @@ from workbench.tui.cells import (
     paragraph_rows,
     rows_beside_label,
     spread_row,
+    stack_paragraphs,
     text_cell,
 )
-from workbench.tui.formats import duration_text, left_text, measured_where, whole_number_text
+from workbench.tui.formats import (
+    duration_text,
+    enclose_text,
+    left_text,
+    measured_where,
+    whole_number_text,
+)
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
 from workbench.tui.widgets.interval import Axis, axis_for, change_bar
@@ -62,6 +70,9 @@ VERDICTS = {
     "no difference shown": ("= none shown", "dim"),
     "hint only": ("? hint only", "dim"),
 }
+METRIC_ROLES = {True: "strong", False: "text"}  # by whether it decides the experiment
+# least width of a table, and its cells for name, value and verdict
+PAIR_TABLE_CELLS = ((96, (16, 10, 14)), (0, (13, 7, 12)))
 CHANGE = 16  # cells of a change with its interval
 
 
@@ -73,17 +84,14 @@ def gpu_words(gpu: GpuSettings) -> list[str]:
 def arm_words(arm: Arm) -> list[str]:
     """Return an arm as the words of the experiment's form: "@PRESET", "flag=value", "-flag"
     (unset), "$NAME=value" and "gpu.SETTING=value"."""
-    target = []
-    if arm.target:
-        is_url = "://" in arm.target.name
-        target.append(arm.target.words if is_url else f"@{arm.target.words}")
-    return [
-        *target,
-        *arm.sets,
-        *(f"-{name}" for name in arm.unsets),
-        *(f"${one}" for one in arm.envs),
-        *gpu_words(arm.gpu),
-    ]
+    words = [*arm.sets]
+    if arm.target and "://" in arm.target.name:
+        words.insert(0, arm.target.words)
+    elif arm.target:
+        words.insert(0, f"@{arm.target.words}")
+    words += [f"-{name}" for name in arm.unsets]
+    words += [f"${variable}" for variable in arm.envs]
+    return [*words, *gpu_words(arm.gpu)]
 
 
 def experiment_rows(
@@ -104,17 +112,15 @@ def experiment_rows(
     rows += [(), *_verdict(e, width), ()]
     rows += _pairs_and_metrics(e, width, trail or {})
     rows += [(), *_runs(e, width), (), *paragraph_rows(design_text(e), width, "dim")]
-    for text in e.note.splitlines():
-        rows += paragraph_rows(text, width, "dim", "  ")
-    return rows
+    return [*rows, *stack_paragraphs(e.note.splitlines(), width, "dim", "  ")]
 
 
 def about_text(e: Experiment) -> str:
     """Return on which host, with which model and preset, and when the experiment began."""
-    targets = [arm.target for arm in (e.spec.a, e.spec.b) if arm.target]
-    plans = [e.spec.plan, *(target.plan for target in targets)]
-    models = dict.fromkeys(str(plan["model"]) for plan in plans if plan and plan.get("model"))
-    return measured_where(e.host, models, e.spec.preset_id, e.unix_s)
+    targets = filter(None, (e.spec.a.target, e.spec.b.target))
+    plans = (e.spec.plan, *(target.plan for target in targets))
+    models = [str(plan.get("model") or "") for plan in filter(None, plans)]
+    return measured_where(e.host, dict.fromkeys(models), e.spec.preset_id, e.unix_s)
 
 
 def design_text(e: Experiment) -> str:
@@ -132,19 +138,18 @@ def design_text(e: Experiment) -> str:
         "input_tokens": "prompt token",
         "max_tokens": "output token",
     }
-    load = ", ".join(
-        count_of(bench[name], word) for name, word in words.items() if bench.get(name) is not None
-    )
-    restart = "the server restarts for every run" if e.restarts else "the server stays up"
-    warm = on = of_load = ""
+    given = (name for name in words if bench.get(name) is not None)
+    load = ", ".join(count_of(bench[name], words[name]) for name in given)
+    restart = "the server stays up"
+    if e.restarts:
+        restart = "the server restarts for every run"
+    warm = on = ""
     if spec.match_temperature_c is not None:
         warm = f", started within {spec.match_temperature_c:g} C"
     if spec.twins:
         one, two = spec.twins
         on = f"; on twins, host 1 {one} and host 2 {two}, swapped in half of them"
-    if load:
-        of_load = f"; each run {load}"
-    return f"{count} in {e.order_text}{on}; {restart}{warm}{of_load}"
+    return f"{count} in {e.order_text}{on}; {restart}{warm}{enclose_text('; each run ', load)}"
 
 
 def doing_text(e: Experiment, doing: str) -> str:
@@ -160,25 +165,24 @@ def doing_text(e: Experiment, doing: str) -> str:
         said = doing
     if now.pair < 0:
         return f"discarded run, {now.side}: {said}"
-    most = "at most " if e.spec.until_pct is not None else ""
-    return f"pair {now.pair + 1} of {most}{e.spec.pairs}, {now.side}: {said}"
+    pairs = f"{e.spec.pairs}"
+    if e.spec.until_pct is not None:
+        pairs = f"at most {pairs}"
+    return f"pair {now.pair + 1} of {pairs}, {now.side}: {said}"
 
 
 def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(e.state, ("?", e.state, "warn"))
-    left: list[tuple[str, str]] = [(f"{sign} {word}", role)]
-    if text := doing_text(e, doing):
-        left.append((f"  {text}", "text"))
-    elif e.state in ("stopped", "failed"):
-        left.append(
-            (f"  {e.completed_pairs} of {e.spec.pairs} pairs are kept; press R to resume", "text")
-        )
-    right: list[tuple[str, str]] = []
+    text = doing_text(e, doing)
+    if not text and e.state in ("stopped", "failed"):
+        text = f"{e.completed_pairs} of {e.spec.pairs} pairs are kept; press R to resume"
+    left: Row = ((f"{sign} {word}", role), (enclose_text("  ", text), "text"))
+    right: list[Run] = []
+    if e.state == "running" and left_s is not None:
+        right.append((f"{left_text(left_s)} ", "strong"))
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
-    if e.state == "running" and left_s is not None:
-        right.insert(0, (f"{left_text(left_s)} ", "strong"))
-    return spread_row(tuple(left), tuple(right), width)
+    return spread_row(left, tuple(right), width)
 
 
 def _verdict(e: Experiment, width: int) -> list[Row]:
@@ -210,7 +214,7 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
     for run in e.runs:
         if run.state == "done" and run.value is not None:
             by.setdefault(run.pair, {})[run.arm] = run.value
-    return [(pair, v["A"], v["B"]) for pair, v in sorted(by.items()) if "A" in v and "B" in v]
+    return [(pair, v["A"], v["B"]) for pair, v in sorted(by.items()) if v.keys() == {"A", "B"}]
 
 
 def _metrics(e: Experiment) -> list[MetricChange]:
@@ -223,7 +227,9 @@ def _metrics(e: Experiment) -> list[MetricChange]:
 
 def _interval_text(half: float | None) -> str:
     """Return half the width of an interval as " ±1.2"; "" without an interval."""
-    return "" if half is None else f" {G.plus_minus}{half_width(half)}"
+    if half is None:
+        return ""
+    return f" {G.plus_minus}{half_width(half)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +272,9 @@ class _PairTable:
         `drawn` is the role of the interval's bar, by default `role`."""
         changed = pad_text(f"{change:+.1f} %", 9, True)
         changed += pad_text(_interval_text(half), CHANGE - 9)
-        judged = role if verdict[1] == "dim" else verdict[1]
+        judged = verdict[1]
+        if judged == "dim":
+            judged = role
         return (
             (self.named(name, *values), role),
             (changed, judged),
@@ -276,16 +284,21 @@ class _PairTable:
         )
 
     def metric_row(self, m: MetricChange, chosen: bool) -> Row:
-        word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
+        word = m.verdict
+        if m.interval_pct is None:
+            word = ""
+        word, role = VERDICTS.get(m.verdict, (word, "dim"))
         verdict = (pad_text(f"  {word}", self.verdict + 2), role)
+        if role == "dim":
+            role = "text"
         return self.row(
             short_title(m.metric, m.unit),
             (metric_number(m.metric, m.a), metric_number(m.metric, m.b)),
             m.change_pct or 0.0,
             m.interval_pct,
-            "strong" if chosen else "text",
+            METRIC_ROLES[chosen],
             verdict,
-            drawn="text" if role == "dim" else role,
+            drawn=role,
         )
 
 
@@ -296,7 +309,7 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
-    name, value, verdict = (16, 10, 14) if width >= 96 else (13, 7, 12)
+    name, value, verdict = next(cells for least, cells in PAIR_TABLE_CELLS if width >= least)
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     changes = {pair: (b / a - 1) * 100 for pair, a, b in pairs if a}
     spans += [(change, 0.0) for change in changes.values()]
@@ -353,7 +366,9 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
     if role == "dim":
         role = "strong"
     for count, (change, half) in {**spans, e.completed_pairs: now}.items():
-        its = role if count == e.completed_pairs else "faint"
+        its = "faint"
+        if count == e.completed_pairs:
+            its = role
         text = pad_text(count_of(count, "pair"), name)
         text += pad_text(f"{change:+.1f} %{_interval_text(half)}", CHANGE)
         rows.append(((text, its), ("  ", "text"), *change_bar(axis, change, half, its)))
@@ -382,8 +397,8 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 def runs_counted(e: Experiment) -> tuple[int, int]:
     """Return (number of completed runs, number of completed and planned runs). Runs that the
     experiment has dropped or discarded are not counted."""
-    runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
-    return sum(r.state == "done" for r in runs), len(runs)
+    count = Counter[str](run.state for run in all_runs(e))
+    return count["done"], count.total() - count["dropped"] - count["discarded"]
 
 
 def _runs(e: Experiment, width: int) -> list[Row]:
@@ -400,9 +415,10 @@ def _runs(e: Experiment, width: int) -> list[Row]:
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
         for name, cell in _run_lines(e, part):
-            cells = map(cell, part)
-            texts = ((text_cell(text, each), role) for text, role in cells)
-            rows.append(((pad_text(name, label), "dim"), *texts))
+            row = [(pad_text(name, label), "dim")]
+            for text, role in map(cell, part):
+                row.append((text_cell(text, each), role))
+            rows.append(tuple(row))
     return [*rows, *block_rows([*failed_runs_block(e), *engine_choice_blocks(e)], width)]
 
 
@@ -411,13 +427,17 @@ def _run_lines(
 ) -> list[tuple[str, Callable[[ExperimentRun], Run]]]:
     """Return the lines of the table of the runs: their names, and what makes the cell of a run."""
     hosts: dict[str | None, str] = {}
-    hosts.update((host, f"{number}") for number, host in enumerate(e.spec.twins or (), 1))
+    hosts.update(zip(e.spec.twins or (), "12", strict=False))
 
     def value(run: ExperimentRun) -> Run:
-        return ("" if run.value is None else metric_number(e.spec.metric, run.value), "text")
+        if run.value is None:
+            return "", "text"
+        return metric_number(e.spec.metric, run.value), "text"
 
     def took(run: ExperimentRun) -> Run:
-        return ("" if run.took_s is None else duration_text(run.took_s), "dim")
+        if run.took_s is None:
+            return "", "dim"
+        return duration_text(run.took_s), "dim"
 
     lines: list[tuple[str, Callable[[ExperimentRun], Run]]] = [
         ("run", lambda r: (f"{r.place + 1} {r.arm}", r.arm.lower())),

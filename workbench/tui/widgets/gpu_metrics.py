@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
-from workbench.tui.formats import GIB, NA, gib_text, path_text, short_gpu_name
-from workbench.tui.widgets.graph import known_values
+from workbench.tui.formats import GIB, NA, enclose_text, gib_text, path_text, short_gpu_name
+from workbench.tui.widgets.graph import known_values, mean_of
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 TEMPERATURE_FLOOR_C = 20.0  # room temperature: the graph starts here
 UNKNOWN_LINK_MB_S = 31_504.0  # generation 4 with 16 lanes
-UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a GB10 does not
+UNKNOWN_TOP_W = 600.0
+# of cards that report no limit, by whether they share the memory of the host; a GB10 does not
+USUAL_TOP_W = {False: UNKNOWN_TOP_W, True: 150.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Metric:
     def value(self, sample: GpuSample) -> float | None:
         value: float | None = getattr(sample, self.field)
         return value
+
+    def is_reported_by(self, samples: Sequence[GpuSample]) -> bool:
+        """Return whether one of these GPUs reports the metric."""
+        return any(self.value(sample) is not None for sample in samples)
 
     def text(self, sample: GpuSample, info: GpuInfo | None) -> str:
         """Return the present value as text; "n/a" if the GPU does not report it."""
@@ -74,17 +80,23 @@ def total_bytes(s: GpuSample | None, i: GpuInfo | None) -> int | None:
 
 def _power_text(power_w: float, s: GpuSample, i: GpuInfo | None) -> str:
     limit = limit_w(s, i)
-    return f"{power_w:.0f}/{limit:.0f}W" if limit else f"{power_w:.0f}W"
+    if not limit:
+        return f"{power_w:.0f}W"
+    return f"{power_w:.0f}/{limit:.0f}W"
 
 
 def _memory_text(used_bytes: float, s: GpuSample, i: GpuInfo | None) -> str:
     used = gib_text(used_bytes, digits=int(used_bytes < 100 * GIB))
     total = total_bytes(s, i)
-    return f"{used}/{total / GIB:.0f}G" if total else f"{used}G"
+    if not total:
+        return f"{used}G"
+    return f"{used}/{total / GIB:.0f}G"
 
 
 def _pcie_text(rate_mb_s: float, s: GpuSample, i: GpuInfo | None) -> str:
-    return f"{rate_mb_s / 1000:.1f}G/s" if rate_mb_s >= 100 else f"{rate_mb_s:.0f}M/s"
+    if rate_mb_s < 100:
+        return f"{rate_mb_s:.0f}M/s"
+    return f"{rate_mb_s / 1000:.1f}G/s"
 
 
 def _pcie_top(i: GpuInfo | None) -> float:
@@ -96,8 +108,7 @@ def _pcie_top(i: GpuInfo | None) -> float:
 def _power_top(i: GpuInfo | None) -> float:
     if i is None:
         return UNKNOWN_TOP_W
-    usual_w = UNIFIED_TOP_W if i.unified_memory else UNKNOWN_TOP_W
-    return i.power_max_w or i.power_default_w or usual_w
+    return i.power_max_w or i.power_default_w or USUAL_TOP_W[i.unified_memory]
 
 
 def _reported_top(field: str, usual: float) -> Callable[[GpuInfo | None], float]:
@@ -149,9 +160,13 @@ SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)
 
 def is_top_known(metric: Metric, info: GpuInfo | None) -> bool:
     """Return whether the top of the metric's scale is a limit that the driver reports."""
-    if metric is POWER:
-        return bool(info and (info.power_max_w or info.power_default_w))
-    return metric is not SM or bool(info and info.sm_max_mhz)
+    if metric not in (POWER, SM):
+        return True
+    if info is None:
+        return False
+    if metric is SM:
+        return bool(info.sm_max_mhz)
+    return bool(info.power_max_w or info.power_default_w)
 
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
@@ -176,7 +191,9 @@ def node_name(node: str, room: int) -> str:
     """Return the name of a cluster's node. If it has more than `room` cells, return only the part
     that follows its machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of
     "proxmox/pct:101"."""
-    return node if len(node) <= room else re.split("[@/]", node)[-1]
+    if len(node) <= room:
+        return node
+    return re.split("[@/]", node)[-1]
 
 
 def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
@@ -185,8 +202,11 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
     if info is None:
         return ""
     name, total = short_gpu_name(info.name), total_bytes(sample, info)
-    size = f" {total / GIB:.0f}G" if total and not name.endswith("GB") else ""
-    return f"{name}{size}{' unified' if info.unified_memory else ''}"
+    if total and not name.endswith("GB"):
+        name += f" {total / GIB:.0f}G"
+    if info.unified_memory:
+        name += " unified"
+    return name
 
 
 def step_values(values: Sequence[float | None], after: float | None) -> list[float | None]:
@@ -203,7 +223,7 @@ def step_values(values: Sequence[float | None], after: float | None) -> list[flo
     ):
         if last is None or value is None or later is None:
             continue
-        if min(last, later) < value < max(last, later):
+        if last < value < later or later < value < last:
             found[index] = later
     return found
 
@@ -240,12 +260,15 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
     known = known_values(values)
     if not known:
         return metric.label, NA, ""
-    low, mean, high = (metric.figure(v) for v in (min(known), sum(known) / len(known), max(known)))
+    low, high = metric.figure(min(known)), metric.figure(max(known))
+    mean = metric.figure(mean_of(known))
     if rows == 1:
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
     named = ((metric.label, high), ("mean", mean), ("min", low))
     top, middle, bottom = (f"{word}{value:>{12 - len(word)}}" for word, value in named)
-    return (top, bottom, "") if rows == 2 else (top, middle, bottom)
+    if rows == 2:
+        return top, bottom, ""
+    return top, middle, bottom
 
 
 def stacked_text(
@@ -276,6 +299,7 @@ def other_node_warning(state: SessionState) -> str:
     """Return a warning that the selected server runs on another node than the GPUs on the screen;
     "" if it does not."""
     server = state.server
-    if server is None or server.node is None or not server.alive:
+    if server is None or not server.alive:
         return ""
-    return f"the server runs on node {server.node}; these are the GPUs of {state.host.name}"
+    gpus = f"; these are the GPUs of {state.host.name}"
+    return enclose_text("the server runs on node ", server.node, gpus)

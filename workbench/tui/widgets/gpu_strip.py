@@ -6,6 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -129,6 +130,7 @@ class GpuStrip(Painted):
         # the user's choice of a row per GPU; None: as there is room
         self.unfolded: bool | None = None
         self.state: SessionState | None = None
+        self._telemetry: Telemetry | None = None
         self.stale: float | None = None
         self.arranged: StripLayout | None = None
         self._differing = ""  # GPUs that have no room for graphs of their own, although they differ
@@ -137,13 +139,14 @@ class GpuStrip(Painted):
         self._read_t_s = -1.0
         # metrics of the second line that some GPU of this host reports
         self._given: tuple[Metric, ...] = ()
-        # properties and numbers of the GPUs, and their groups
-        self._grouped: tuple[tuple[GpuInfo, ...], list[int], list[Group]] | None = None
+        # the groups of the GPUs, and the properties and numbers from which they were made
+        self._groups_made: list[Group] = []
+        self._grouped_from: tuple[tuple[GpuInfo, ...], list[int]] = ((), [])
 
     def show(self, state: SessionState) -> None:
         self.state = state
         self.stale = stale_age_s(state)
-        telemetry = state.telemetry
+        telemetry = self._telemetry = state.telemetry
         if telemetry is None:  # another host
             self._given, self._read_t_s = (), -1.0
             self.view.to_now()
@@ -151,22 +154,29 @@ class GpuStrip(Painted):
             self._read_s, self._read_t_s = self.history.clock(), telemetry.t_s
             if len(self._given) < len(SECOND):
                 self._given = tuple(
-                    m
-                    for m in SECOND
-                    if m in self._given or any(m.value(s) is not None for s in telemetry.gpus)
+                    m for m in SECOND if m in self._given or m.is_reported_by(telemetry.gpus)
                 )
         self.repaint()
 
     @property
-    def _telemetry(self) -> Telemetry | None:
-        return self.state.telemetry if self.state else None
+    def _telemetry_of_gpus(self) -> Telemetry | None:
+        """The newest reading; None without one, and if the driver sees no GPU."""
+        if self._telemetry is None or not self._telemetry.gpus:
+            return None
+        return self._telemetry
+
+    @property
+    def _is_stacked(self) -> bool:
+        return self.arranged is not None and self.arranged.stacked
 
     @property
     def now_s(self) -> float:
         """Return the Unix time of the newest cell of the graphs. This is the time of the newest
         reading, or the present time if that reading is older than FRESH_S seconds."""
         now = self.history.clock()
-        return self._read_s if now - self._read_s < FRESH_S else now
+        if now - self._read_s < FRESH_S:
+            return self._read_s
+        return now
 
     @property
     def back(self) -> bool:
@@ -177,17 +187,17 @@ class GpuStrip(Painted):
     def wanted_height(self, width: int, height: int) -> int:
         """Return the number of rows that the strip needs on a terminal of `width` by `height`
         cells."""
-        telemetry = self._telemetry
-        if telemetry is None or not telemetry.gpus:
+        telemetry = self._telemetry_of_gpus
+        if telemetry is None:
             self.arranged = None
             self.view.per_cell = 1
             self._engine_rows = self._engine_height(row_columns(width), height)
-            rows = [*self._of_another(width), *self._nothing(telemetry, width)]
+            rows = [*self._of_another(width), *self._nothing(width)]
             return len(rows) + self._engine_rows
         before = self.arranged
         self.arranged = self._arranged(telemetry, width, height)
-        self.view.per_cell = 2 if self.arranged.stacked and G.braille else 1
-        if before is not None and before != self.arranged:
+        self.view.per_cell = 1 + (self.arranged.stacked and G.braille)
+        if before not in (None, self.arranged):
             self.call_later(self.repaint)  # also if the height stays the same
         self._engine_rows = self._engine_height(self.arranged.columns, height)
         above = len(self._of_another(width))
@@ -197,21 +207,23 @@ class GpuStrip(Painted):
         """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
         them then still have graphs over the whole width. If not, the header names them."""
         groups, named = self._groups(), self._named(telemetry)
-        lacking = self.unfolded is None and _some_gpu_differs(telemetry)
+        unfolded = self.unfolded
+        if unfolded is None and _some_gpu_differs(telemetry):
+            unfolded = True
 
         def arranged(chosen: Sequence[Group]) -> StripLayout:
             return _arrange(
                 tuple(chosen),
                 width,
                 most_rows(height),
-                unfolded=True if lacking else self.unfolded,
+                unfolded=unfolded,
                 header=bool(self._lasting_conditions()),
                 named=named,
                 labels=self._labelled(width),
             )
 
         self._differing = ""
-        if self.unfolded is None and not lacking and not named:
+        if unfolded is None and not named:
             parts: list[Group] = []
             for group in groups:
                 parts += self.unlike.parts(group, telemetry.info(group[0]), self.now_s)
@@ -220,9 +232,8 @@ class GpuStrip(Painted):
                 if apart.stacked:
                     return apart
                 first = {group[0] for group in groups}
-                others = sorted(i for part in parts if part[0] not in first for i in part)
-                verb = "differs" if len(others) == 1 else "differ"
-                self._differing = f"{gpus_text(others)} {verb}"
+                others = [part for part in parts if part[0] not in first]
+                self._differing = _differ_text(sorted(chain(*others)))
         return arranged(groups)
 
     def _labelled(self, width: int) -> bool:
@@ -236,7 +247,7 @@ class GpuStrip(Painted):
     def _engine_height(self, columns: Columns, height: int) -> int:
         if self.state is None:
             return 0
-        if self.arranged is not None and self.arranged.stacked:
+        if self._is_stacked:
             return self.engine.stacked_height(self.state, height)
         return self.engine.height(self.state, columns, height)
 
@@ -265,20 +276,20 @@ class GpuStrip(Painted):
         telemetry = self._telemetry
         if telemetry is None:
             return []
-        infos, indexes = telemetry.infos, [sample.index for sample in telemetry.gpus]
-        if self._grouped is None or self._grouped[0] is not infos or self._grouped[1] != indexes:
-            self._grouped = infos, indexes, _groups_of_equal_gpus(telemetry)
-        return self._grouped[2]
+        made_from = telemetry.infos, [sample.index for sample in telemetry.gpus]
+        if made_from != self._grouped_from:
+            self._grouped_from = made_from
+            self._groups_made = _groups_of_equal_gpus(telemetry)
+        return self._groups_made
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        telemetry = self._telemetry
-        layout = self.arranged
-        if telemetry is None or not telemetry.gpus or layout is None:
+        telemetry, layout = self._telemetry_of_gpus, self.arranged
+        if telemetry is None or layout is None:
             columns = row_columns(width)
             window = self.view.window(self.now_s, columns.cells)
             return [
                 *self._of_another(width),
-                *self._nothing(telemetry, width),
+                *self._nothing(width),
                 *self._engine(window, columns, width),
             ]
         window = self.view.window(self.now_s, layout.columns.cells)
@@ -325,40 +336,39 @@ class GpuStrip(Painted):
     def _of_another(self, width: int) -> list[Row]:
         """Return the row that says that the selected server runs on another node than these GPUs;
         [] if it does not."""
-        text = other_node_warning(self.state) if self.state else ""
+        if self.state is None:
+            return []
+        text = other_node_warning(self.state)
         if not text:
             return []
         return [((cut_text(f"{G.alert} {text}", width), "warn"),)]
 
     # without readings
-    def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:
-        state = self.state
+    def _nothing(self, width: int) -> list[Row]:
+        """Return the rows that say why there are no GPUs to show."""
+        if self.state is None:
+            return [(("GPUs: waiting for the first reading", "dim"),), ()]
+        telemetry, host = self.state.telemetry, self.state.host
         if telemetry is not None and not telemetry.driver.ok:
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
             return [(head,), *short_paragraph(driver.message or "", width, 3)]
-        if state is not None and state.host.telemetry_problem:
-            first, *more = paragraph_rows(
-                f"x GPUs: {state.host.telemetry_problem}", width, "text", "  "
-            )
+        if host.telemetry_problem:
+            first, *more = paragraph_rows(f"x GPUs: {host.telemetry_problem}", width, "text", "  ")
             return [(("x GPUs:", "bad"), (first[0][0][7:], "text")), *more[:2]]
         if telemetry is not None:
             return [
                 (("GPUs: none seen by the driver", "warn"),),
                 (("press h to work on another host", "dim"),),
             ]
-        if state is not None and state.host.link == "failed":
-            why = cut_text(
-                f" {state.host.name} is not connected: "
-                f"{state.host.message or 'no reason was given'}",
-                width - 7,
-            )
+        if host.link == "failed":
+            reason = host.message or "no reason was given"
+            why = cut_text(f" {host.name} is not connected: {reason}", width - 7)
             return [
                 (("x GPUs:", "bad"), (why, "text")),
                 (("press R to connect again, or h to work on another host", "dim"),),
             ]
-        where = f" on {state.host.name}" if state else ""
-        return [((f"GPUs: waiting for the first reading{where}", "dim"),), ()]
+        return [((f"GPUs: waiting for the first reading on {host.name}", "dim"),), ()]
 
     # the header: names at the left, signs at the right
     def _header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
@@ -453,7 +463,6 @@ class GpuStrip(Painted):
         """Return one row with all warnings about the GPUs: old readings, lost GPUs, settings that
         someone else changed, clock locks with or without effect, and reasons for throttling. GPUs
         with the same warning share a text. The status bar names the altered settings."""
-        alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
             found[f"STALE {self.stale:.0f} s", "warnb"] = []
@@ -465,10 +474,13 @@ class GpuStrip(Painted):
                 found.setdefault((f"{G.alert} {reasons[0]}", "warn"), []).append(sample.index)
         signs: list[Row] = []
         for (text, role), indexes in found.items():
-            whole = f"{gpus_text(indexes)} {text}" if indexes and not alone else text
-            signs.append(((whole, role),))
+            if indexes and len(telemetry.gpus) > 1:
+                text = f"{gpus_text(indexes)} {text}"
+            signs.append(((text, role),))
         row = join_rows(signs, ("   ", "text"))
-        return row if row_width(row) <= room else fit_row(row, room)
+        if row_width(row) > room:
+            return fit_row(row, room)
+        return row
 
     def _lasting_conditions(self) -> list[tuple[int, Run]]:
         """Return (GPU index, text with role) for each condition that lasts: a lost GPU, a
@@ -491,15 +503,19 @@ class GpuStrip(Painted):
         index = sample.index
         drift = [d for d in state.drift if d.gpu_index == index]
         if drift:
+            first = drift[0]
             _, begun = split_begun(state.alterations, state.telemetry)
-            is_begun = any(one.change.key == (drift[0].gpu_uuid, drift[0].setting) for one in begun)
-            key = "r clears it" if is_begun else "r asks"
-            return [(f"{G.alert} {setting_name(drift[0].setting)} {drift[0].text}  {key}", "warn")]
+            key = "r asks"
+            if any(one.change.key == (first.gpu_uuid, first.setting) for one in begun):
+                key = "r clears it"
+            return [(f"{G.alert} {setting_name(first.setting)} {first.text}  {key}", "warn")]
         found = [text for at, text in state.gpu_findings if at == index]
         signs: list[Run] = []
-        if found:  # every setting without effect, else one that is in force
-            alerts = "   ".join(text for text in found if G.alert in text)
-            signs.append((alerts or found[0], "warn" if alerts else "dim"))
+        # every setting without effect, else one that is in force
+        if alerts := [text for text in found if G.alert in text]:
+            signs.append(("   ".join(alerts), "warn"))
+        elif found:
+            signs.append((found[0], "dim"))
         altered = [a for a in state.alterations if a.gpu_index == index]
         reverted = reverted_by_now(state)
         if altered and reverted:
@@ -558,7 +574,9 @@ class GpuStrip(Painted):
         if in_one_row:
             return ((name, role),)
         figures = f"{temperature} {memory}"
-        return ((name, role), (figures if len(figures) <= width else memory, self._role))
+        if len(figures) > width:
+            figures = memory
+        return ((name, role), (figures, self._role))
 
     def _cached_graph(
         self,
@@ -623,7 +641,7 @@ class GpuStrip(Painted):
         if height == 1:
             values = [mean_of(cell) for cell in known]
         lines: tuple[list[float | None], ...] = ()
-        if self.arranged is not None and self.arranged.stacked:
+        if self._is_stacked:
             label, (value, note) = metric.label, stacked_text(metric, samples, info)
             lines = self._lowest_limits(metric, samples, window)
         else:
@@ -703,9 +721,11 @@ class GpuStrip(Painted):
         if window.cell_s > 1:
             when += f" + {duration_text(window.cell_s)}"
         events = events_in(self.history.events, window, cell)
-        what = ("; ".join(dict.fromkeys(event.text for event in events)), "text")
-        if not events:
-            what = ("nothing happened" if self._was_read(window) else "no readings", "dim")
+        what = ("no readings", "dim")
+        if events:
+            what = ("; ".join(dict.fromkeys(event.text for event in events)), "text")
+        elif self._was_read(window):
+            what = ("nothing happened", "dim")
         left: Row = (
             (f" {when} ", "lit"),
             (f" -{duration_text(self.now_s - at_s)}  ", "dim"),
@@ -736,16 +756,18 @@ class GpuStrip(Painted):
     def to_event(self, by: int) -> bool:
         """Move the time cursor to the last event before its position (`by` -1) or to the next event
         after it (`by` 1). Return False if there is no such event."""
-        cell_s = self.view.cell_s
-        at = self.view.cursor_s if self.view.cursor_s is not None else self.now_s
+        at: float = self.now_s
+        if self.view.cursor_s is not None:
+            at = self.view.cursor_s
         times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]
-        found = [t for t in times if t >= at + cell_s][:1]
+        found = bisect_left(times, at + self.view.cell_s)
         if by < 0:
-            found = [t for t in times if t < at][-1:]
-        if found:
-            self.view.place_cursor(found[0], self.now_s)
-            self.post_message(self.ViewChanged())
-        return bool(found)
+            found = bisect_left(times, at) - 1
+        if not 0 <= found < len(times):
+            return False
+        self.view.place_cursor(times[found], self.now_s)
+        self.post_message(self.ViewChanged())
+        return True
 
     def to_now(self) -> None:
         self.view.to_now()
@@ -781,11 +803,17 @@ class GpuStrip(Painted):
                 return
 
 
+def _differ_text(indexes: Sequence[int]) -> str:
+    if len(indexes) == 1:
+        return f"{gpus_text(indexes)} differs"
+    return f"{gpus_text(indexes)} differ"
+
+
 def _cpu_load(telemetry: Telemetry) -> Row:
     """Return the load of the host's CPUs if more programs want to run than there are CPUs: such a
     host delays the engine and the load client. () if it is lower or not known."""
     load, count = telemetry.host.load_1m, telemetry.host.cpu_count
-    if load is None or not count or load <= count:
+    if load is None or count is None or not 0 < count < load:
         return ()
     return (("load ", "dim"), (f"{load:.0f} on {count_of(count, 'CPU')}", "warn"))
 
@@ -828,13 +856,14 @@ def _groups_of_equal_gpus(telemetry: Telemetry) -> list[Group]:
 def _some_gpu_differs(telemetry: Telemetry) -> bool:
     """Return whether some GPU is lost, or lacks a value that another GPU has. One graph for all of
     them would hide that."""
-    if any(not sample.has_readings for sample in telemetry.gpus):
-        return True
-    return any(
-        len({metric.value(sample) is None for sample in telemetry.gpus}) > 1 for metric in FIRST
-    )
+    for metric in FIRST:
+        if len({metric.value(sample) is None for sample in telemetry.gpus}) > 1:
+            return True
+    return not all(sample.has_readings for sample in telemetry.gpus)
 
 
 def _lost_text(sample: GpuSample) -> Run:
-    sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
-    return f"{sign} {str(sample.state).upper()}", role
+    text = str(sample.state).upper()
+    if sample.state == "not read":
+        return f"? {text}", "warnb"
+    return f"x {text}", "bad"

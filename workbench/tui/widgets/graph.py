@@ -107,7 +107,9 @@ class Columns:
 
 def _run_at(runs: Sequence[Run], place: int) -> Run:
     """Return the run at `place`; one without text behind the last."""
-    return runs[place] if place < len(runs) else ("", "text")
+    if place >= len(runs):
+        return "", "text"
+    return runs[place]
 
 
 def _texts_beside(graph: Graph) -> Sequence[Run]:
@@ -152,7 +154,9 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
             _highlight_cell(_banded_row(levels, low, height - 1 - y, graph.role), cursor)
             for y in range(height)
         ]
-    texts = ["".join(map(characters.__getitem__, levels)) for characters in _characters_of(height)]
+    texts = [
+        "".join(map(row.__getitem__, levels)) for row in _characters_by_level(height, G.levels)
+    ]
     if not graph.lines:
         return [_highlight_cell(((text, graph.role),), cursor) for text in texts]
     held = _cells_at_limit(graph.cells, graph.lines[0])
@@ -179,13 +183,15 @@ def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
     """Return a graph with two values in a cell in `height` rows, from top to bottom."""
     levels = _dot_heights(graph.cells, graph, height)
     pairs = list(zip(levels[::2], levels[1::2], strict=True))
-    low = _dot_heights(graph.low, graph, height) if graph.low is not None and height > 1 else None
+    low: Sequence[int] | None = None
     held = [False] * len(pairs)
     marks: list[list[int]] = []
     if graph.lines:
         each = _cells_at_limit(graph.cells, graph.lines[0])
         held = [a or b for a, b in zip(each[::2], each[1::2], strict=True)]
     if height > 1:
+        if graph.low is not None:
+            low = _dot_heights(graph.low, graph, height)
         for line in graph.lines:  # of the two values in a cell the later one counts
             heights = _dot_heights(line, graph, height)[1::2]
             marks.append(_rows_of_line(line[1::2], heights, DOTS, graph.top))
@@ -211,9 +217,11 @@ def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
 
 def _level_role(role: str, share: float) -> str:
     """Return the role of a graph for the part of its scale at `share`: the higher, the brighter."""
-    if role not in LEVELLED or 1 / 3 <= share <= 2 / 3:
-        return role
-    return role + (LOW if share < 1 / 3 else HIGH)
+    if role in LEVELLED and share < 1 / 3:
+        return role + LOW
+    if role in LEVELLED and share > 2 / 3:
+        return role + HIGH
+    return role
 
 
 def _level_row(drawn: Row, pairs: Sequence[tuple[int, int]], role: str) -> Row:
@@ -322,7 +330,9 @@ def highest_of(cells: Iterable[float | None]) -> float:
 
 def mean_of(values: Sequence[float]) -> float | None:
     """Return the mean of the values; None if there are none."""
-    return sum(values) / len(values) if values else None
+    if not values:
+        return None
+    return sum(values) / len(values)
 
 
 def _cells_at_limit(cells: Cells, limits: Cells) -> list[bool]:
@@ -333,22 +343,16 @@ def _cells_at_limit(cells: Cells, limits: Cells) -> list[bool]:
     ]
 
 
-def _characters_of(height: int) -> tuple[str, ...]:
-    """Return for each row of a graph, from top to bottom, the characters of a bar by its height in
-    eighths of a row."""
-    return _characters_by_level(height, G.levels)
-
-
 @lru_cache(maxsize=64)
 def _characters_by_level(height: int, levels: str) -> tuple[str, ...]:
+    """Return for each row of a graph, from top to bottom, the characters of a bar by its height in
+    eighths of a row."""
     most = EIGHTHS * height
-    return tuple(
-        "".join(
-            _level_character(level - EIGHTHS * (height - 1 - y), levels)
-            for level in range(most + 1)
-        )
-        for y in range(height)
-    )
+    rows = []
+    for below in reversed(range(0, most, EIGHTHS)):
+        characters = (_level_character(level - below, levels) for level in range(most + 1))
+        rows.append("".join(characters))
+    return tuple(rows)
 
 
 def _bar_character(level: int) -> str:
@@ -356,7 +360,9 @@ def _bar_character(level: int) -> str:
 
 
 def _level_character(level: int, levels: str) -> str:
-    return " " if level <= 0 else levels[min(level, EIGHTHS) - 1]
+    if level <= 0:
+        return " "
+    return levels[min(level, EIGHTHS) - 1]
 
 
 def _with_lines(
@@ -369,7 +375,9 @@ def _with_lines(
     A blank cell on a line shows the line. Any other cell on a line has the role "limited" if its
     value is at the limit. In a graph of one row, every cell at the limit has that role.
     """
-    crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
+    crossed = held
+    if marks:
+        crossed = [row in rows for rows in zip(*marks, strict=True)]
     if not any(crossed):
         return ((text, role),)
     cells: list[Run] = []
@@ -392,9 +400,13 @@ def _banded_row(high: Sequence[int], low: Sequence[int], row: int, role: str) ->
 
 
 def _banded_cell(high: int, low: int, role: str) -> Run:
+    if high >= EIGHTHS > low > 0:
+        return _bar_character(low), f"{role} on band"
     if low > 0:
-        return _bar_character(low), f"{role} on band" if high >= EIGHTHS > low else role
-    return _bar_character(high), "band" if high > 0 else role
+        return _bar_character(low), role
+    if high > 0:
+        return _bar_character(high), "band"
+    return _bar_character(high), role
 
 
 def _highlight_cell(row: Row, cursor: int | None) -> Row:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, text_cell
-from workbench.tui.formats import gauge_text
+from workbench.tui.formats import bar_text, enclose_text
 from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.widgets.graph import highest_of, known_values
@@ -55,17 +55,21 @@ def plot_rows(
     measured = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     done = [r for r in measured if not r.refused]
     if not done:
-        why = "every result was rejected." if measured else "no result has a throughput yet."
+        why = "no result has a throughput yet."
+        if measured:
+            why = "every result was rejected."
         return [((f"Nothing to plot: {why} b benchmarks.", "dim"),)]
     rejected = len(measured) - len(done)
     signs = {mark_a: "A", mark_b: "B"}
 
-    def points(of: Sequence[BenchRow], name: str) -> list[Point]:
-        return [
-            Point(n, getattr(r, name), f"#{r.id}", signs.get(r.id, POINT))
-            for n, r in enumerate(of)
-            if getattr(r, name) is not None
-        ]
+    def points(name: str) -> list[Point]:
+        found = []
+        for place, result in enumerate(done):
+            value = getattr(result, name)
+            if value is not None:
+                sign = signs.get(result.id, POINT)
+                found.append(Point(place, value, f"#{result.id}", sign))
+        return found
 
     upper = height * 3 // 5
     if len(done) <= BARS_UP_TO or height - upper < LEAST[1]:
@@ -73,8 +77,8 @@ def plot_rows(
     title = "output tok/s by result"
     if rejected:
         title += f" ({rejected} rejected left out)"
-    rows = curve_rows(points(done, "output_tok_s"), width, upper, title, joined=False)
-    if timed := points(done, "ttft_p50_ms"):
+    rows = curve_rows(points("output_tok_s"), width, upper, title, joined=False)
+    if timed := points("ttft_p50_ms"):
         lower = height - upper
         rows += curve_rows(timed, width, lower, "TTFT p50 ms", joined=False, role="warn")
     return rows
@@ -94,9 +98,12 @@ def _bar_rows(
     each = (width - TITLE_CELLS - 2 * (NUMBER_CELLS + 2)) // 2
     if each < 4 or not shown:
         return [((cut_text("no room to plot", width), "dim"),)]
-    title = f"tok/s ({rejected} rejected)" if rejected else "tok/s"
     columns = (
-        (title, "spark", [r.output_tok_s for r in shown]),
+        (
+            f"tok/s{enclose_text(' (', rejected, ' rejected)')}",
+            "spark",
+            [r.output_tok_s for r in shown],
+        ),
         ("TTFT p50 ms", "warn", [r.ttft_p50_ms for r in shown]),
     )
     head = pad_text("", TITLE_CELLS)
@@ -109,9 +116,8 @@ def _bar_rows(
             (pad_text(f"{sign:<2}#{result.id}", TITLE_CELLS), sign.lower() or "dim")
         ]
         for _, role, values in columns:
-            top = highest_of(values)
             value = values[at]
-            bar = gauge_text(value / top, each).replace(G.bar_empty, " ") if value and top else ""
+            bar = bar_text(value, highest_of(values), each)
             runs += [(pad_text(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
             runs += [(pad_text(bar, each + 1), role)]
         rows.append(tuple(runs))
@@ -163,20 +169,24 @@ def _draw_curve(
     # the size is the pane's, not the terminal's that plotext finds
     plotext.terminal.limit(False, False)
     figure.plot_size(width, height)
-    x, y = [p.x for p in points], [p.y for p in points]
+    x, y = zip(*((p.x, p.y) for p in points), strict=True)
     every = [*points, *beside]
     heights = [p.y for p in every]
     low, high, ticks = _nice_ticks(min(heights), max(heights), max(2, height // 4))
+
+    def draw_line(xs: Sequence[float], ys: Sequence[float], marker: str) -> None:
+        line = figure.signal(list(xs), list(ys), marker=marker)
+        line.lines()
+        figure.draw(line)
+
     if joined and len(points) > 1:
-        line = figure.signal(x, y, marker="hd")
-        line.lines()
-        figure.draw(line)
+        draw_line(x, y, "hd")
     if limit is not None:
-        line = figure.signal([limit, limit], [low, high], marker=G.rule)
-        line.lines()
-        figure.draw(line)
-    for sign in dict.fromkeys(p.sign for p in every):
-        chosen = [p for p in every if p.sign == sign]
+        draw_line((limit, limit), (low, high), G.rule)
+    by_sign: dict[str, list[Point]] = {}
+    for p in every:
+        by_sign.setdefault(p.sign, []).append(p)
+    for sign, chosen in by_sign.items():
         figure.draw(figure.signal([p.x for p in chosen], [p.y for p in chosen], marker=sign))
     figure.ruler("y").lim(low, high)
     if len(set(x)) == 1:
@@ -186,8 +196,10 @@ def _draw_curve(
     figure.ruler("y").ticks(ticks, [number(t, digits) for t in ticks])
     shown = _spaced_points(points, width)
     figure.ruler("x").ticks([p.x for p in shown], [p.label for p in shown])
-    lines = plotext.uncolorize(str(figure.build())).splitlines()[:height]
-    return [line.translate(PLAIN) for line in lines] if G is ASCII else lines
+    text: str = plotext.uncolorize(str(figure.build()))
+    if G is ASCII:
+        text = text.translate(PLAIN)
+    return text.splitlines()[:height]
 
 
 def _nice_ticks(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
@@ -203,8 +215,8 @@ def _nice_ticks(low: float, high: float, count: int) -> tuple[float, float, list
     raw = span / count
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(s * size for s in (1, 2, 2.5, 5, 10) if s * size >= raw * 0.999)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    last = last if last > first else first + 1
+    first = math.floor(low / step)
+    last = max(math.ceil(high / step), first + 1)
     return first * step, last * step, [n * step for n in range(first, last + 1)]
 
 
@@ -216,12 +228,14 @@ def _spaced_points(points: Sequence[Point], width: int) -> list[Point]:
     cells = room / ((high - low) or 1.0)
     shown: list[Point] = []
     for p in sorted(points, key=lambda p: p.x, reverse=True):
-        if (
-            not shown
-            or (shown[-1].x - p.x) * cells >= len(shown[-1].label) / 2 + len(p.label) / 2 + 2
-        ):
+        if not shown or (shown[-1].x - p.x) * cells >= _least_distance(shown[-1], p):
             shown.append(p)
     return shown[::-1]
+
+
+def _least_distance(a: Point, b: Point) -> float:
+    """Return the cells between two points from which their labels do not touch."""
+    return len(a.label) / 2 + len(b.label) / 2 + 2
 
 
 def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
@@ -235,14 +249,14 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
     evenly = list(map(float, range(len(values))))
     if len(known) < len(values):
         return evenly, False
-    if known and min(known) > 0 and max(known) / min(known) >= LOG_FROM:
+    if max(known, default=0) >= LOG_FROM * min(known, default=0) > 0:
         return evenly, True
     return known, True
 
 
 def _colour_line(line: str, role: str) -> Row:
     signs = {POINT: "strong", KNEE: "warnb", NOW: "warnb", "A": "a", "B": "b"}
-    inside = any(c in line for c in "│┤|+")  # not the row of labels
-    if not inside:
-        return merge_runs((char, "dim") for char in line)
-    return merge_runs((char, role if char in CURVE else signs.get(char, "dim")) for char in line)
+    if set(line).isdisjoint("│┤|+"):  # the row of labels
+        return ((line, "dim"),)
+    roles = {**signs, **dict.fromkeys(CURVE, role)}
+    return merge_runs((char, roles.get(char, "dim")) for char in line)

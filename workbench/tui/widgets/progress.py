@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.tui.cells import Painted, Row, row_width, spread_row
+from workbench.tui.cells import Painted, Row, Run, row_width, spread_row
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     clock_text,
@@ -24,6 +24,8 @@ from workbench.tui.formats import (
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
+    from workbench.model.bench import BenchProgress
+    from workbench.model.measurement_owner import MeasurementOwner
     from workbench.model.server_run import ServerStatus
     from workbench.session.state import ModelWorkView, QualityView, SessionState
 
@@ -48,12 +50,15 @@ class Work:
         """Return the row about this work in `width` cells. The progress bar takes the cells that
         the texts leave."""
         left: Row = ((f"{self.sign} ", "warn"), (self.what, "warnb"), (f"  {self.how_far}", "text"))
-        ends = ((f"  {self.left}", "strong"),) if self.left else ()
-        keys = ((f"  {self.key} ", "key"), (self.stops, "dim")) if self.key else ()
-        room = min(GAUGE_CELLS[1], width - row_width((*left, *ends, *keys)) - 2)
+        right: list[Run] = []
+        if self.left:
+            right.append((f"  {self.left}", "strong"))
+        if self.key:
+            right += [(f"  {self.key} ", "key"), (self.stops, "dim")]
+        room = min(GAUGE_CELLS[1], width - row_width((*left, *right)) - 2)
         if self.share is not None and room >= GAUGE_CELLS[0]:
             left = (*left, ("  ", "text"), (gauge_text(min(1.0, self.share), room), "warn"))
-        return spread_row(left, (*ends, *keys), width)
+        return spread_row(left, tuple(right), width)
 
 
 def starting_server(state: SessionState) -> ServerStatus | None:
@@ -85,8 +90,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
 def bench_work(state: SessionState) -> Work:
     """Return the row about the running benchmark. The time left is estimated from the completed
     requests or the elapsed seconds."""
-    bench = state.bench
-    p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
+    p, seconds = state.bench.progress, state.bench.limit_s
     if p is None:
         return Work("benchmark", "starting", key="K", stops="cancels")
     rate = f"{p.in_flight} in flight"
@@ -96,14 +100,22 @@ def bench_work(state: SessionState) -> Work:
     if p.failed:
         how_far += f"  {p.failed} failed"
     left_s = share = None
-    if p.phase == "measuring" and seconds:
-        left_s, share = max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
-    elif p.phase == "measuring" and p.done >= max(1, p.in_flight):
-        # The requests in flight are half done on average. Before the first of them have ended, that
-        # is a guess that may be wrong by a multiple.
-        worked = p.done + p.in_flight / 2
-        left_s, share = p.elapsed_s / worked * max(0, p.total - worked), p.done / max(1, p.total)
+    if p.phase == "measuring":
+        left_s, share = _left_and_share(p, seconds)
     return Work("benchmark", how_far, left_text(left_s), share, "K", "cancels")
+
+
+def _left_and_share(p: BenchProgress, seconds: float | None) -> tuple[float | None, float | None]:
+    """Return the seconds left of a benchmark that measures, and the completed share; None if they
+    are not known. `seconds` is its duration if that is fixed."""
+    if seconds:
+        return max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
+    if p.done < max(1, p.in_flight):
+        return None, None
+    # The requests in flight are half done on average. Before the first of them have ended, that is
+    # a guess that may be wrong by a multiple.
+    worked = p.done + p.in_flight / 2
+    return p.elapsed_s / worked * max(0, p.total - worked), p.done / max(1, p.total)
 
 
 def quality_work(view: QualityView) -> Work:
@@ -111,7 +123,7 @@ def quality_work(view: QualityView) -> Work:
     if view.stopping:
         return Work("comparison of answers", "stopping, servers are restored")
     if not view.total or not view.step:
-        how_far = view.said[-1] if view.said else "starting"
+        how_far = ("starting", *view.said)[-1]
         return Work("comparison of answers", how_far, key="K")
     how_far = f"{view.step} {view.done}/{view.total}"
     return Work("comparison of answers", how_far, share=view.done / view.total, key="K")
@@ -130,6 +142,14 @@ def model_work(work: ModelWorkView) -> Work:
         if work.done < work.total:
             left_s = (work.total - work.done) / work.bytes_s
     return Work(work.what, how_far, left_text(left_s), work.done / work.total, "K", "cancels")
+
+
+def foreign_work(by: MeasurementOwner) -> Work:
+    """Return the row about the measurement of another Workbench on this host."""
+    what = by.what
+    if by.since_unix_s is not None:
+        what = f"since {clock_text(by.since_unix_s)}: {what}"
+    return Work(f"{by.owner_text} measures", what, sign=G.alert)
 
 
 class ProgressRows(Painted):
@@ -157,24 +177,22 @@ class ProgressRows(Painted):
 
     def of(self, state: SessionState) -> list[Work]:
         """Return a row for each running work, measurements first."""
-        series, server = self._series(state), starting_server(state)
+        series = self._series(state)
         measured = series or self._load(state)
-        if measured is None and state.running_quality is not None:
-            measured = quality_work(state.running_quality)
         found: list[Work] = []
         if measured is not None:
             found.append(measured)
-        if server is not None and not (series or state.bench.queued):
+        elif state.running_quality is not None:
+            found.append(quality_work(state.running_quality))
+        server = starting_server(state)
+        if server is not None and series is None and not state.bench.queued:
             found.append(start_work(server, state))
         if state.host.model_work is not None:
             found.append(model_work(state.host.model_work))
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
-        if (by := state.host.measured_by) is not None:
-            what = by.what
-            if by.since_unix_s is not None:
-                what = f"since {clock_text(by.since_unix_s)}: {what}"
-            found.append(Work(f"{by.owner_text} measures", what, sign=G.alert))
+        if state.host.measured_by is not None:
+            found.append(foreign_work(state.host.measured_by))
         return found
 
     def left_s(self, state: SessionState) -> float | None:

@@ -19,6 +19,7 @@ from workbench.tui.formats import (
     clock_text,
     countdown_text,
     duration_text,
+    enclose_text,
     preset_name,
 )
 from workbench.tui.glyphs import G
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 LEAST_HOST_CELLS = 14
 BETWEEN = (f" {G.rule} ", "faint")  # two parts of the row
 ALTERED = f"{G.alert} GPU altered"  # without room for the setting
+# by whether the host was asked for its servers
+NO_SERVER_RUNS: dict[bool, Row] = {
+    False: (("~ looking for servers", "dim"),),
+    True: ((f"{G.off} no server", "dim"),),
+}
+# the text by whether it is brief
+TRIAL_KEYS = {False: "T keeps, r reverts", True: "T keeps"}
+NOT_APPLIED_TEXTS = {
+    False: "settings of the preset: not applied (A)",
+    True: "preset not applied (A)",
+}
 _REASON_CELLS = 32  # of the reason why a READY server is READY?
 _STALE_AFTER = 3.5  # intervals: three readings are missing
 
@@ -46,7 +58,9 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 
 def _word_of(server: ServerStatus) -> tuple[str, str, str]:
     """Return the sign, the word and the role of a server's state."""
-    return ("?", "READY?", "warnb") if server.text_problem else SERVER_WORDS[server.state]
+    if server.text_problem:
+        return "?", "READY?", "warnb"
+    return SERVER_WORDS[server.state]
 
 
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
@@ -57,13 +71,12 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
     may differ.
     """
     if server is None:
-        return ((f"{G.off} no server", "dim"),)
+        return NO_SERVER_RUNS[True]
     glyph, word, role = _word_of(server)
-    if least and server.state is ServerState.READY:
-        return ((f"{glyph} {word}", role), (f" :{server.port}" if server.port else "", "text"))
-    runs: list[tuple[str, str]] = [(f"{glyph} {word}", role), (f" {server.engine}", "text")]
-    if server.port:
-        runs.append((f" :{server.port}", "text"))
+    port = (enclose_text(" :", server.port), "text")
+    if least and server.is_ready:
+        return (f"{glyph} {word}", role), port
+    runs = [(f"{glyph} {word}", role), (f" {server.engine}", "text"), port]
     if server.state in (ServerState.FAILED, ServerState.CRASHED):
         runs.append((_end_text(server), "text"))
     elif server.state is not ServerState.STOPPED:
@@ -81,19 +94,23 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
 
 def _end_text(server: ServerStatus) -> str:
     """Return how a server has ended, and after how long: " exit 1 after 2m03s"."""
-    code = server.exit_signal or ""
-    if not code and server.exit_code is not None:
-        code = f"exit {server.exit_code}"
+    text = ""
+    if server.exit_signal:
+        text = f" {server.exit_signal}"
+    elif server.exit_code is not None:
+        text = f" exit {server.exit_code}"
     if not server.started_unix_s or not server.ended_unix_s:
-        return f" {code}".rstrip()
-    return f" {code} after {duration_text(server.ended_unix_s - server.started_unix_s)}"
+        return text
+    return f"{text or ' '} after {duration_text(server.ended_unix_s - server.started_unix_s)}"
 
 
 def _age_runs(server: ServerStatus, now_s: float) -> Row:
     since = server.started_unix_s
-    if server.state is ServerState.READY:
+    if server.is_ready:
         since = server.ready_unix_s
-    return ((f" {duration_text(now_s - since)}", "text"),) if since else ()
+    if not since:
+        return ()
+    return ((f" {duration_text(now_s - since)}", "text"),)
 
 
 def _launcher_runs(server: ServerStatus, now_s: float) -> Row:
@@ -120,7 +137,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     elif host.link == "lost":
         age = duration_text(now_s - (host.lost_since_unix_s or now_s))
         runs.append((f" ! LINK LOST {age} retry {host.retries}", "bad"))
-        if state.server is not None and state.server.ended_unix_s is None:
+        if state.server and state.server.ended_unix_s is None:
             runs.append((" (server keeps running)", "bad"))
     elif host.link == "failed":
         runs.append((" x NOT CONNECTED (R retries)", "bad"))
@@ -162,10 +179,10 @@ class StatusBar(Painted):
             link = ((_short_host_name(state, least=least), "strong"),)
         parts = [link]
         # the servers of a host out of reach are not known
-        if state.server is not None or state.host.link != "failed":
-            known = state.server is not None or state.servers_read
-            runs = server_runs(state.server, now_s, least=least)
-            parts.append(runs if known else (("~ looking for servers", "dim"),))
+        if state.server is not None:
+            parts.append(server_runs(state.server, now_s, least=least))
+        elif state.host.link != "failed":
+            parts.append(NO_SERVER_RUNS[state.servers_read])
         parts += self.guarded(state, brief=brief, least=least)
         if state.plan is not None:
             parts.append(_plan_runs(state.plan, brief=brief))
@@ -182,11 +199,13 @@ class StatusBar(Painted):
         if guard is not None:
             left = self.trial.left(guard, guard.trial_left_s)
             if left is not None:
-                keys = "T keeps" if brief else "T keeps, r reverts"
+                keys = TRIAL_KEYS[brief]
                 return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
             if guard.problem:
                 parts.append(_guard_problem_runs(guard, brief=brief))
-        return parts if least else [*parts, *unapplied]
+        if least:
+            return parts
+        return [*parts, *unapplied]
 
     @staticmethod
     def _altered(state: SessionState, *, brief: bool, least: bool) -> str:
@@ -197,18 +216,22 @@ class StatusBar(Painted):
         not_applied = {one.change.key for one in begun if one.outcome == NOT_APPLIED}
         if any((one.gpu_uuid, one.setting) not in not_applied for one in state.drift):
             what = f"{G.alert} GPU {_drift_text(state)}"
-            return what if least else f"{what} (r asks)"
+            if not least:
+                what += " (r asks)"
+            return what
         shown = altered or [one.change for one in begun]
-        first, *more = altered_setting_texts(shown, len(state.gpus) or 1)
-        said = f"{first} +{len(more)}" if more else first
-        if altered:
-            word, shortest, key = "altered", "", "r reverts"
-        else:
+        said, *more = altered_setting_texts(shown, len(state.gpus) or 1)
+        if more:
+            said += f" +{len(more)}"
+        word, shortest, key = "altered", "", "r reverts"
+        if not altered:
             word, shortest, key = f"change {_outcome_of_all(begun)}", "begun: ", "r clears it"
         if least:
             return f"{G.alert} {shortest}{said}"
         what = f"{G.alert} GPU {word}: {said}"
-        return what if brief else f"{what} ({key})"
+        if not brief:
+            what += f" ({key})"
+        return what
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
@@ -230,7 +253,9 @@ class StatusBar(Painted):
         last part, may be cut; a warning about GPU settings is shortened instead."""
 
         def fits(parts: Sequence[Row]) -> bool:
-            needed = parts[:-1] if state.plan else parts
+            needed = parts
+            if state.plan is not None:
+                needed = parts[:-1]
             return row_width(join_rows(needed, BETWEEN)) <= room
 
         whole = join_rows(self.parts(state), BETWEEN)
@@ -270,28 +295,33 @@ def _plan_runs(view: PlanView, *, brief: bool) -> Row:
 def _unapplied_rows(state: SessionState, *, brief: bool) -> list[Row]:
     if not state.unapplied:
         return []
-    said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
-    return [((f"{G.alert} {said}", "warn"),)]
+    return [((f"{G.alert} {NOT_APPLIED_TEXTS[brief]}", "warn"),)]
 
 
 def _guard_problem_runs(guard: GuardView, *, brief: bool) -> Row:
-    what, role = ("! guard: a problem", "warn") if guard.running else ("! no guard", "bad")
-    return ((what if brief else f"{what}, 6 says which", role),)
+    what, role = "! no guard", "bad"
+    if guard.running:
+        what, role = "! guard: a problem", "warn"
+    if not brief:
+        what += ", 6 says which"
+    return ((what, role),)
 
 
 def _outcome_of_all(begun: Sequence[Begun]) -> str:
     """Return the outcome of the begun changes; the least certain one if they differ."""
-    outcomes = {one.outcome for one in begun}
-    return NOT_APPLIED if outcomes == {NOT_APPLIED} else NOT_KNOWN
+    if {one.outcome for one in begun} == {NOT_APPLIED}:
+        return NOT_APPLIED
+    return NOT_KNOWN
 
 
 def _drift_text(state: SessionState) -> str:
     """Return what became of altered settings that have other values now."""
-    pending = {(a.gpu_uuid, a.setting) for a in state.alterations if a.state == PENDING}
     if state.host.journal_disk_full:
         return "journal cannot be written: its disk is full"
-    is_cut = all((d.gpu_uuid, d.setting) in pending for d in state.drift)
-    return "change was cut off" if is_cut else "changed by someone else"
+    pending = {a.key for a in state.alterations if a.state == PENDING}
+    if pending.issuperset((d.gpu_uuid, d.setting) for d in state.drift):
+        return "change was cut off"
+    return "changed by someone else"
 
 
 def stale_age_s(state: SessionState) -> float | None:
@@ -301,5 +331,6 @@ def stale_age_s(state: SessionState) -> float | None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s
     # a reading that comes more often than once a second may be late without being old
-    limit = _STALE_AFTER * max(1.0, state.telemetry_interval_s)
-    return age if age > limit else None
+    if age <= _STALE_AFTER * max(1.0, state.telemetry_interval_s):
+        return None
+    return age

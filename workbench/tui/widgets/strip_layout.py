@@ -4,6 +4,7 @@ the graphs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.widgets.graph import Columns
@@ -59,8 +60,9 @@ def most_rows(height: int) -> int:
     40, and 24 on 60."""
     if height < 24:
         return max(1, height // 5)
-    share = 0.44 if height <= 40 else 0.527
-    return 5 + round((height - 24) * share)
+    if height <= 40:
+        return 5 + round((height - 24) * 0.44)
+    return 5 + round((height - 24) * 0.527)
 
 
 def arrange_strip(
@@ -79,9 +81,11 @@ def arrange_strip(
     warnings, and `named` is the length of the longest name in front of the graphs, 0 if the GPUs
     are shown by number. `labels` asks for a row of labels, for which the strip is one row higher."""
     together = tuple(groups)
-    single: tuple[Group, ...] = tuple((i,) for i in sorted(i for group in groups for i in group))
-    apart = unfolded or (unfolded is None and named > 0)
-    stacked = _stacked_layout(single if apart else together, width, most, named, labels)
+    single: tuple[Group, ...] = tuple((index,) for index in sorted(chain(*groups)))
+    wanted = together
+    if unfolded or (unfolded is None and named > 0):
+        wanted = single
+    stacked = _stacked_layout(wanted, width, most, named, labels)
     if stacked is not None:
         return stacked
     if unfolded:
@@ -92,10 +96,11 @@ def arrange_strip(
         blocks, named = together, 0
     count, axis = len(blocks), most > 1
     each, beside = max(1, (most - axis) // count), (most - axis - 1) // count
-    if header and most > 2 and beside < 1:
-        has_header = True
-    elif has_header := most > 2 and beside >= 1 and (beside >= 2 or beside == each):
-        each = beside
+    has_header = False
+    if most > 2 and beside < 1:
+        has_header = header
+    elif most > 2 and (beside >= 2 or beside == each):
+        has_header, each = True, beside
     heights = _line_heights(each)
     fits = max(1, most - axis - (has_header and beside >= 1))
     columns = _strip_columns(width, blocks, heights[0], named)
@@ -132,7 +137,9 @@ def _stacked_layout(
 
 def _block_lead(blocks: Sequence[Group], named: int) -> int:
     """Return the cells in front of the graphs of several blocks; 0 for a single block."""
-    return max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
+    if len(blocks) <= 1:
+        return 0
+    return max(BLOCK_LEAD, named and named + 1)
 
 
 def _strip_columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:

@@ -91,50 +91,71 @@ def doing_text(s: Sweep, doing: str) -> str:
     measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return ""
     between two points, and if the sweep has ended. `doing` is the progress of the running benchmark
     as text."""
-    now = next((p for p in s.points if p.state == "measuring"), None)
+    now = _measured_point(s)
     if now is not None:
-        label = spell_out_block(now.label) if s.kind == TUNE else now.label
-        return f"; {label}: {doing or _beginning(s)}"
-    if s.state == "running" and all(p.state != "planned" for p in s.points):
+        label = now.label
         if s.kind == TUNE:
-            return f"; {FINAL}"
-        return f"; {REVERTING if s.facts.sets_gpu and not s.left_s else CONFIRMING}"
-    return ""
+            label = spell_out_block(label)
+        return f"; {label}: {doing or _beginning(s)}"
+    if s.state != "running" or any(p.state == "planned" for p in s.points):
+        return ""
+    if s.kind == TUNE:
+        return f"; {FINAL}"
+    if s.facts.sets_gpu and not s.left_s:
+        return f"; {REVERTING}"
+    return f"; {CONFIRMING}"
+
+
+def _measured_point(s: Sweep) -> SweepPoint | None:
+    """Return the point that is being measured; None between two points."""
+    return next((p for p in s.points if p.state == "measuring"), None)
 
 
 def time_left_text(s: Sweep, left_s: float | None) -> str:
     """Return the time left of a running sweep as text, or why it is not known yet; "" if only the
     work after the last point is left, whose time is not known."""
-    begins = not any(p.state in ("done", "failed") for p in s.points)
-    return left_text(left_s) or ("time left: after the first point" if begins else "")
+    if left_s is not None:
+        return left_text(left_s)
+    if {"done", "failed"}.isdisjoint(p.state for p in s.points):
+        return "time left: after the first point"
+    return ""
 
 
 def _beginning(s: Sweep) -> str:
     """Return what the sweep does before it measures a value."""
     if s.facts.starts_servers:
         return "the server starts"
-    return "settling under load" if s.facts.sets_gpu else "starting"
+    if s.facts.sets_gpu:
+        return "settling under load"
+    return "starting"
 
 
 def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
     done = sum(p.state == "done" for p in s.points)
-    left: list[tuple[str, str]] = [
+    left: Row = (
         (f"{sign} {word}", role),
         (f"  {done} of {len(s.points)} {s.steps}", "text"),
-    ]
-    now = next((p for p in s.points if p.state == "measuring"), None)
-    left.append((doing_text(s, doing), "text"))
-    right: list[tuple[str, str]] = []
+        (doing_text(s, doing), "text"),
+    )
+    right: Row = ()
     if s.simulated:
-        right.append((" SIMULATED ", "reverse"))
-    time_left = time_left_text(s, left_s)
-    if s.state == "running" and time_left and (now is not None or s.left_s or left_s is not None):
-        if left_s is not None:
-            right.insert(0, (f"{time_left} ", "strong"))
-        elif row_width((*left, *right)) + len(time_left) + 1 < width:
-            right.insert(0, (f"{time_left} ", "dim"))
-    return spread_row(tuple(left), tuple(right), width)
+        right = ((" SIMULATED ", "reverse"),)
+    if s.state == "running":
+        room = width - row_width((*left, *right))
+        right = (*_time_left_runs(s, left_s, room), *right)
+    return spread_row(left, right, width)
+
+
+def _time_left_runs(s: Sweep, left_s: float | None, room: int) -> Row:
+    """Return the time left of a running sweep, or, in `room` cells, why it is not known."""
+    text = time_left_text(s, left_s)
+    if text and left_s is not None:
+        return ((f"{text} ", "strong"),)
+    is_expected = s.left_s or _measured_point(s) is not None
+    if text and is_expected and len(text) + 1 < room:
+        return ((f"{text} ", "dim"),)
+    return ()
 
 
 def map_rows(
@@ -179,12 +200,16 @@ def _map_plot(
     for p in found.points:
         value = getattr(p, name)
         if value is not None:
-            sign = KNEE if p is found.holds else SIGNS.get(p.slo_verdict or "", POINT)
+            sign = SIGNS.get(p.slo_verdict or "", POINT)
+            if p is found.holds:
+                sign = KNEE
             points.append(Point(p.user_tok_s, value, number_text(p.user_tok_s), sign))
     limit = None
     if found.holds is not None and found.fails is not None:
         limit = (found.holds.user_tok_s + found.fails.user_tok_s) / 2
-    role = "spark" if name == "gpu_tok_s" else "warn"
+    role = "warn"
+    if name == "gpu_tok_s":
+        role = "spark"
     beside = []
     if live is not None:
         beside.append(Point(*live, "", NOW))
@@ -228,7 +253,9 @@ def _plot(
     for n in done:
         value = getattr(s.points[n], name)
         if value is not None:
-            sign = KNEE if n == s.knee else POINT
+            sign = POINT
+            if n == s.knee:
+                sign = KNEE
             points.append(Point(places[n], value, _tick(s, s.points[n]), sign))
     named = ""
     if s.knee is not None and s.knee in done:
@@ -240,4 +267,6 @@ def _plot(
 
 
 def _tick(s: Sweep, p: SweepPoint) -> str:
-    return p.label.rpartition("=")[2] if p.x is None else f"{p.x:g}"
+    if p.x is None:
+        return p.label.rpartition("=")[2]
+    return f"{p.x:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History, Key
@@ -138,7 +139,9 @@ class Window:
 
     @property
     def cursor_column(self) -> int | None:
-        return None if self.cursor is None else self.cursor - self.first
+        if self.cursor is None:
+            return None
+        return self.cursor - self.first
 
     def column(self, unix_s: float) -> int:
         """Return the column of the cell that contains `unix_s`. The column may lie outside the
@@ -191,8 +194,10 @@ class TimeView:
     def place_cursor(self, unix_s: float, now_s: float) -> None:
         """Put the time cursor on the cell that contains the Unix time `unix_s`. If that is the
         newest cell, remove the cursor."""
-        newest = unix_s // self.cell_s >= now_s // self.cell_s
-        self.cursor_s = None if newest else int(unix_s // self.cell_s) * self.cell_s
+        cell = int(unix_s // self.cell_s)
+        self.cursor_s = None
+        if cell < now_s // self.cell_s:
+            self.cursor_s = cell * self.cell_s
 
     def to_now(self) -> None:
         self.cursor_s = None
@@ -243,14 +248,19 @@ def _axis(
     if at is None:
         room -= len(" now")
     unexplained = _explain_marks_with_words(cells, drawn, room)
-    if at is not None:
-        cells[at] = (G.pointer if cells[at] == _BLANK else cells[at][0], "select")
+    if at is not None and cells[at] == _BLANK:
+        cells[at] = (G.pointer, "select")
+    elif at is not None:
+        cells[at] = (cells[at][0], "select")
     for column, text in _time_labels(window):
         end = column + len(text)
-        is_free = all(cell == _BLANK for cell in cells[max(0, column - 1) : end + 1])
-        if column >= 0 and end <= window.count and is_free:
+        if 0 <= column < end <= window.count and _are_blank(cells[max(0, column - 1) : end + 1]):
             cells[column:end] = [(c, "dim") for c in text]
     return merge_runs(cells), unexplained
+
+
+def _are_blank(cells: Sequence[Run]) -> bool:
+    return all(cell == _BLANK for cell in cells)
 
 
 def legend(kinds: Sequence[EventKind], width: int) -> Row:
@@ -314,12 +324,14 @@ def _explain_marks_with_words(
 def _complete_mark(cells: list[Run], column: int, kind: EventKind, end: int) -> bool:
     """Complete a mark to a word, and return whether there was room. The end of a measurement may
     follow its word; another mark behind a word would be read with it."""
-    spanned = EventKind.BENCH_BEGIN if kind in _DURING_LOAD else kind
-    free = (_BLANK, *(what for pair, what in _SPANS.items() if spanned in pair))
+    spanned = kind
+    if kind in _DURING_LOAD:
+        spanned = EventKind.BENCH_BEGIN
+    free = {_BLANK, *(what for pair, what in _SPANS.items() if spanned in pair)}
     for word in WORDS.get(kind, ()):
         after = column + len(word)
-        apart = after if kind in _MEASUREMENTS else after + 1
-        if after < end and all(cell in free for cell in cells[column + 1 : apart]):
+        apart = after + (kind not in _MEASUREMENTS)
+        if after < end and free.issuperset(cells[column + 1 : apart]):
             role = MARKS[kind][1].removesuffix("b")
             cells[column + 1 : after] = [(letter, role) for letter in word[1:]]
             return True
@@ -330,7 +342,7 @@ def _put_word_before(cells: list[Run], column: int, kind: EventKind) -> bool:
     """Put a word in front of a mark, and return whether there was room."""
     word = BEFORE.get(kind, "")
     first = column - len(word) - 1
-    if not word or first < 1 or any(cell != _BLANK for cell in cells[first - 1 : column]):
+    if not word or first < 1 or not _are_blank(cells[first - 1 : column]):
         return False
     cells[first : column - 1] = [(letter, "dim") for letter in word]
     return True
@@ -366,12 +378,14 @@ def _drawn_spans(
     inside = events_in(events, window)
     for (begin, end), what in _SPANS.items():
         kinds = (begin, end)
-        before = next((e for e in reversed(events[:earlier]) if e.kind in kinds), None)
-        opened = before if before is not None and before.kind is begin else None
-        for event in _events_of_kinds(inside, kinds):
-            if event.kind is end and opened is not None:
+        opened: Event | None = None
+        before = next(_events_of_kinds(reversed(events[:earlier]), kinds), None)
+        for event in chain(filter(None, (before,)), _events_of_kinds(inside, kinds)):
+            if event.kind is begin:
+                opened = event
+            elif opened is not None:
                 yield window.column(opened.unix_s), window.column(event.unix_s), what
-            opened = event if event.kind is begin else None
+                opened = None
         lasts = begin is EventKind.LINK_LOST or (measuring and begin in _MEASUREMENTS)
         if opened is not None and lasts:
             yield window.column(opened.unix_s), window.now - window.first, what
@@ -398,8 +412,9 @@ def label_row(labels: Sequence[Label], count: int) -> Row:
     between its neighbours. It may begin some cells before its column. A label without room is left
     out."""
     placed = _place_in_turn([label for label in labels if not label.gives_way], count)
-    for label in labels:
-        if label.gives_way and (found := _place_between(label, placed, count)) is not None:
+    for label in filter(lambda label: label.gives_way, labels):
+        found = _place_between(label, placed, count)
+        if found is not None:
             placed.append(found)
     runs: list[Run] = []
     used = 0

@@ -37,18 +37,21 @@ def notification_sequence(text: str, env: Mapping[str, str] = os.environ) -> str
     if env.get("TMUX"):
         inner = plain.replace(_ESCAPE, 2 * _ESCAPE)
         return f"{_ESCAPE}Ptmux;{inner}{_ESCAPE}\\"
-    return "" if env.get("STY") else plain
+    if env.get("STY"):
+        return ""
+    return plain
 
 
 async def desktop_problem(env: Mapping[str, str] = os.environ) -> str:
     """Return why no notification of the desktop can arrive; "" if none is known."""
-    if env.get("STY") and not env.get("TMUX"):
+    if env.get("TMUX"):
+        # an older tmux has no such option and passes everything on
+        said = await ask_tmux(("show-options", "-Apv", "allow-passthrough"))
+        if said == "off":
+            return TMUX_IS_CLOSED
+    elif env.get("STY"):
         return NOT_IN_SCREEN
-    if not env.get("TMUX"):
-        return ""
-    # an older tmux has no such option and passes everything on
-    said = await ask_tmux(("show-options", "-Apv", "allow-passthrough"))
-    return TMUX_IS_CLOSED if said == "off" else ""
+    return ""
 
 
 class AlertSignals:
@@ -99,15 +102,16 @@ class AlertSignals:
 
     def _show_title(self) -> None:
         """Write the newest alert into the title of the window, or give it its former title."""
-        newest = next(reversed(self._titles.values()), None)
-        text = newest.message if newest is not None else ""
-        if not text and not self._titled:
-            return
-        control = f"{_ESCAPE}]2;{clean_text(text, _TITLE_CHARS)} - Workbench{_BELL}"
-        if not self._titled:
-            control = f"{_KEEP_TITLE}{control}"
-        self._titled = bool(text)
-        send_control(self._screen.app, control if text else _FORMER_TITLE)
+        was_titled, self._titled = self._titled, bool(self._titles)
+        if self._titled:
+            newest = next(reversed(self._titles.values()))
+            text = clean_text(newest.message, _TITLE_CHARS)
+            control = f"{_ESCAPE}]2;{text} - Workbench{_BELL}"
+            if not was_titled:
+                control = f"{_KEEP_TITLE}{control}"
+            send_control(self._screen.app, control)
+        elif was_titled:
+            send_control(self._screen.app, _FORMER_TITLE)
 
 
 def _covers_alert(alert: Alert, key: tuple[str, tuple[int, ...]]) -> bool:

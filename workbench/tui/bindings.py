@@ -572,24 +572,36 @@ FIRST_KEYS_FIELDS = frozenset(
 def first_keys(state: SessionState) -> list[Key]:
     """Return the keys for the most likely next steps of the user, the most likely first. The steps
     depend on the connection, the server, running measurements and altered GPU settings."""
-    measures = state.bench.under_way or state.running_series
-    on_trial = state.guard is not None and state.guard.trial_left_s is not None
-    altered, host = bool(state.alterations), state.host
-    again = ("full_stop",) if state.bench.last_id is not None else ()
-    of_server = {"ready": ("b", *again, "X"), "starting": ("b", "x"), "unresponsive": ("x",)}
-    server = str(state.server.state) if state.server is not None else ""
-    keys_of_situations = (
-        (host.link == "failed", ("R", "h")),
-        (host.telemetry_problem and state.plan is None, ("D", "h")),
-        (on_trial and altered, ("T", "r")),
-        (measures or host.model_work is not None, ("K",)),
-        (state.goes_back_to is not None, ("Z",)),
-        (state.plan is None, ("p",)),
-        (state.plan is not None, of_server.get(server, ("s",))),
-        (altered, ("r",)),
-    )
-    wanted = [name for applies, keys in keys_of_situations if applies for name in keys]
+    host = state.host
+    wanted: list[str] = []
+    if host.link == "failed":
+        wanted += ("R", "h")
+    if host.telemetry_problem and state.plan is None:
+        wanted += ("D", "h")
+    if state.alterations and state.guard is not None and state.guard.trial_left_s is not None:
+        wanted += ("T", "r")
+    if any((state.bench.under_way, state.running_series, host.model_work)):
+        wanted.append("K")
+    if state.goes_back_to is not None:
+        wanted.append("Z")
+    if state.plan is None:
+        wanted.append("p")
+    else:
+        wanted += _server_keys(state)
+    if state.alterations:
+        wanted.append("r")
     return [next(key for key in SCREEN_KEYS if key.key == name) for name in dict.fromkeys(wanted)]
+
+
+def _server_keys(state: SessionState) -> Sequence[str]:
+    """Return the keys for the most likely next steps with a plan, by the state of its server."""
+    server = state.server
+    if server is None:
+        return ("s",)
+    if server.is_ready and state.bench.last_id is not None:
+        return ("b", "full_stop", "X")
+    keys = {"ready": ("b", "X"), "starting": ("b", "x"), "unresponsive": ("x",)}
+    return keys.get(server.state, ("s",))
 
 
 def footer_keys() -> list[Key]:

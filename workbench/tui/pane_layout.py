@@ -86,31 +86,28 @@ class PaneLayout:
         reading = self.pages.top is not None
         strip_rows = self.strip.wanted_height(width, height)
         bottom_rows = self._bottom_rows(height - strip_rows - FIXED_ROWS)
-        shape = (
-            width,
-            height,
-            self.single,
-            alone,
-            reading,
-            self.active if alone else "",
-            strip_rows,
-            bottom_rows,
-        )
+        shown: list[Pane] = []
+        if alone:
+            shown = [self.current]
+            bottom_height: str | int = "1fr"
+        else:
+            shown = [pane for pane in self.all if pane.AREA]
+            bottom_height = bottom_rows
+        if reading:
+            shown = []
+        shape = (width, height, self.single, alone, reading, shown, strip_rows, bottom_rows)
         if shape == self._shape:
             return
         self._shape = shape
+        shown_areas = {pane.AREA for pane in shown}
         with self.screen.app.batch_update():
             self.screen.set_class(self.single, "-single")
             self.strip.styles.height = strip_rows
-            for name, frame in self.frames.items():
-                frame.display = not reading and (
-                    name == self.active if alone else bool(frame.body.AREA)
-                )
+            for frame in self.frames.values():
+                frame.display = frame.body in shown
             for area in AREAS:
-                self.screen.query_one(f"#{area}").display = not reading and (
-                    not alone or area == self.current.AREA
-                )
-            self.screen.query_one("#bottom").styles.height = "1fr" if alone else bottom_rows
+                self.screen.query_one(f"#{area}").display = area in shown_areas
+            self.screen.query_one("#bottom").styles.height = bottom_height
             self.pages.display = reading
             self.screen.set_class(reading, "-reading")
             self.screen.set_class(alone, "-alone")
@@ -149,25 +146,27 @@ class PaneLayout:
 
     def follow_focus(self, widget: Widget) -> None:
         """Make the pane with the focused widget the active one."""
-        frame = next(
-            (one for one in widget.ancestors_with_self if isinstance(one, PaneFrame)), None
-        )
-        if frame is not None and self.active != frame.body.NAME and frame.display:
-            self.active = frame.body.NAME
-            self.arrange()
+        for frame in self.frames.values():
+            is_new = self.active != frame.body.NAME
+            if is_new and frame.display and frame in widget.ancestors_with_self:
+                self.active = frame.body.NAME
+                self.arrange()
         self.refresh_titles()
 
     def refresh_titles(self) -> None:
         """Set the title of each pane, and the key hints of the active pane. On a small terminal,
         also set the texts in the tabs, such as the number of results."""
-        for name, frame in self.frames.items():
-            frame.title(
-                frame.body.detail,
-                frame.body.hint if name == self.active and not self.single else "",
-            )
-        self.pages.footer.show_pane(self.current.footer_keys if self.single else ())
+        hints = {self.active: self.current.hint}
         if self.single:
-            badges = {
-                frame.number: frame.body.badge for frame in self.frames.values() if frame.body.badge
-            }
-            self.tabs.show(0 if self.pages.top else self.frames[self.active].number, badges)
+            hints = {}
+        for name, frame in self.frames.items():
+            frame.title(frame.body.detail, hints.get(name, ""))
+        if not self.single:
+            self.pages.footer.show_pane(())
+            return
+        self.pages.footer.show_pane(self.current.footer_keys)
+        active = self.frames[self.active].number
+        if self.pages.top is not None:
+            active = 0
+        badges = {frame.number: frame.body.badge for frame in self.frames.values()}
+        self.tabs.show(active, badges)

@@ -98,7 +98,7 @@ class MainScreen(Screen[None]):
         self.notice_bar.display = False
         if self.session.state.plan:
             self.panes.active = "launch"
-        if self.session.state.host.replay is not None:
+        if self._is_replay:
             self.panes.active = "gpu"  # the other panes are about what can be run
             self._show_first_keys()
         self.panes.arrange()
@@ -128,16 +128,13 @@ class MainScreen(Screen[None]):
         """Wait until the screen and the open page, if any, are mounted and receive keys."""
         await self._mounted.wait()
         await self.panes.pages.wait_until_mounted()
-        if (
-            self.is_current
-            and (page := self.panes.pages.top) is not None
-            and self.focused is not page
-        ):
+        page = self.panes.pages.top
+        if self.is_current and page not in (None, self.focused):
             self.set_focus(page)
 
     async def action_do(self, key: str) -> None:
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
-        if key in ACTING and self.session.state.host.replay is not None:
+        if key in ACTING and self._is_replay:
             text = (
                 f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs "
                 "and nothing changes"
@@ -184,9 +181,16 @@ class MainScreen(Screen[None]):
     def _show_first_keys(self) -> None:
         """Show at the beginning of the footer the keys of a replay, or the keys for going back in
         time. Otherwise show the keys for the most likely next steps."""
-        replay = self.session.state.host.replay is not None
-        past = (*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ()))
-        self.footer.show_first(past or first_keys(self.session.state))
+        if self._is_replay:
+            self.footer.show_first((*REPLAY_KEYS, *TIME_KEYS))
+        elif self.strip.back:
+            self.footer.show_first(TIME_KEYS)
+        else:
+            self.footer.show_first(first_keys(self.session.state))
+
+    @property
+    def _is_replay(self) -> bool:
+        return self.session.state.host.replay is not None
 
     # drawing
     @property

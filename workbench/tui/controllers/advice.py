@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
 from workbench.tui.controllers.base import Controller
+from workbench.tui.formats import enclose_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Keys, Page
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
+    from workbench.model.plan import LaunchPlan
     from workbench.session.results.advice import AdvisedResult
 
 
@@ -40,8 +42,10 @@ class AdviceController(Controller):
         (label, function)}. Return {} if no finding of the advice `advised` can be tested."""
         from workbench.session.results.advice import can_test_finding
 
-        found = [f for f in advised.findings if can_test_finding(f)]
-        return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
+        found = list(filter(can_test_finding, advised.findings))
+        if not found:
+            return {}
+        return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))}
 
     def test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
         """Let the user pick one of the findings `found`, and test its change in an A/B experiment.
@@ -82,13 +86,11 @@ class AdviceController(Controller):
             await chosen("0")
             return
 
-        def item(number: int, finding: Finding) -> tuple[str, str, str]:
-            changes = " ".join(
-                (*(change.option_text for change in finding.changes), *finding.settings)
-            )
-            return str(number), f"{changes}  {text_with_gain(finding)}", "text"
-
-        items = [item(number, finding) for number, finding in enumerate(found)]
+        items = []
+        for number, finding in enumerate(found):
+            options = [change.option_text for change in finding.changes]
+            changes = " ".join([*options, *finding.settings])
+            items.append((str(number), f"{changes}  {text_with_gain(finding)}", "text"))
         await self.app.push_screen(PickModal(title, items, free=False), chosen)
 
     async def _test(self, advised: AdvisedResult, finding: Finding) -> None:
@@ -105,13 +107,16 @@ class AdviceController(Controller):
             text = "GPU settings are altered, and this experiment begins without altered settings"
             self.say(text, Level.WARN, next_step="press r to revert the GPU settings, then t again")
             return
-        arms = self.try_now(lambda: arms_of_finding(finding, result, view.plan if view else None))
+        plan: LaunchPlan | None = None
+        if view is not None:
+            plan = view.plan
+        arms = self.try_now(lambda: arms_of_finding(finding, result, plan))
         if arms is None:
             return
         if arms[0] == arms[1]:
             self.say("this result was measured with this change already", Level.WARN)
             return
-        expected = f" Expected: {finding.expected_gain}." if finding.expected_gain else ""
+        expected = enclose_text(" Expected: ", finding.expected_gain, ".")
         about = [
             f"A is the configuration of result #{result.id}, B has the change as well.{expected}",
             f"Each run repeats the load of result #{result.id}. The first run is discarded.",

@@ -68,6 +68,8 @@ class AlertController(Controller):
             alerts.switch_all(on)
             return True
 
-        if self.try_now(switch):
+        text = "the bell, the mark and the title are as before"
+        if on:
             text = "all rules ring the bell, set a mark and show in the title of the window"
-            self.say(text if on else "the bell, the mark and the title are as before")
+        if self.try_now(switch):
+            self.say(text)

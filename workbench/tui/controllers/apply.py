@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
-from workbench.tui.cells import Row, pad_text, paragraph_rows
+from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import bench_rows
 from workbench.tui.modals.form import Values
@@ -71,12 +71,9 @@ class ApplyController(Controller):
         def text(width: int) -> list[Row]:
             rows = [*disturbed_rows(state.host.measured_by, width), *bench_rows(self.state, width)]
             rows += part_rows(whole.parts, width, "cannot be applied: ")
-            notes = dict.fromkeys(
-                outcome.command.note for outcome in whole.outcomes if outcome.command.note
-            )
-            rows += [
-                row for note in notes for row in paragraph_rows(f"! {note}", width, "warn", "  ")
-            ]
+            for note in dict.fromkeys(outcome.command.note for outcome in whole.outcomes):
+                if note:
+                    rows += paragraph_rows(f"! {note}", width, "warn", "  ")
             return [*rows, (), *paragraph_rows(AFTERWARDS, width, "dim")]
 
         def decided(given: Values | None) -> None:
@@ -110,11 +107,9 @@ class ApplyController(Controller):
         self.services.clear_message()
 
         def text(width: int) -> list[Row]:
-            left = (
-                f"The server {applied.run_id} runs."
-                if applied.run_id
-                else "No server runs, and no setting is changed."
-            )
+            left = "No server runs, and no setting is changed."
+            if applied.run_id:
+                left = f"The server {applied.run_id} runs."
             return [
                 *part_rows(applied.parts, width, "not applied: "),
                 (),
@@ -140,11 +135,11 @@ def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row
     the reason."""
     rows: list[Row] = []
     for part in parts:
-        name = (pad_text(part.name, NAME_CELLS), "title")
-        first, *more = paragraph_rows(
-            part.change_text, width - NAME_CELLS, "warn" if part.problem else "strong"
-        )
-        rows += [(name, *first), *(((" " * NAME_CELLS, "text"), *line) for line in more)]
+        role = "strong"
+        if part.problem:
+            role = "warn"
+        lines = paragraph_rows(part.change_text, width - NAME_CELLS, role)
+        rows += rows_beside_label(pad_text(part.name, NAME_CELLS), "title", lines)
         if part.problem:
             rows += paragraph_rows(f"  x {problem}{part.problem}", width, "warn", "    ")
         if part.command:

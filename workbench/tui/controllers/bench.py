@@ -11,6 +11,7 @@ from workbench.tui.modals.bench_form import BenchForm, spec_overrides
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.launch import StartPlan
 
+_WHEN_READY = "; the benchmark starts when the server is READY"
 _AGAIN = "Restart with the plan, benchmark as before, compare with the previous result."
 
 
@@ -22,11 +23,17 @@ class BenchController(Controller):
             self.say("a benchmark is running", next_step="press K to cancel the benchmark")
             return
         server, plan = self.state.server, self.state.plan
-        # the new server is not listed yet
-        starting = plan is not None and "starting" in self.state.busy
-        if not starting and (
-            server is None or server.state not in (ServerState.READY, ServerState.STARTING)
-        ):
+        if plan is not None and "starting" in self.state.busy:  # the new server is not listed yet
+            text, preset_id = (
+                f"{plan.plan.engine} {plan.plan.model}{_WHEN_READY}",
+                plan.plan.preset_id,
+            )
+        elif server is not None and server.state in (ServerState.READY, ServerState.STARTING):
+            text = f"{server.engine} {server.model} at {server.url or 'its port'}"
+            preset_id = server.preset_id
+            if not server.is_ready:
+                text += _WHEN_READY
+        else:
             self._say_no_server()
             return
 
@@ -39,18 +46,12 @@ class BenchController(Controller):
                     lambda: self.session.bench.run(**made), self.show_rejected_result, outlives=True
                 )
 
-        if starting and plan is not None:
-            text, preset_id = f"{plan.plan.engine} {plan.plan.model}", plan.plan.preset_id
-        elif server is not None:
-            text, preset_id = (
-                (f"{server.engine} {server.model} at {server.url or 'its port'}"),
-                server.preset_id,
-            )
-        if starting or (server is not None and server.state is ServerState.STARTING):
-            text += "; the benchmark starts when the server is READY"
         profiles = self.try_now(lambda: self.session.bench.profile_titles()) or {}
-        without = "preset's own" if preset_id else "standard"
-        standing = "as before" if self.session.bench.asked else without
+        standing = "standard"
+        if self.session.bench.asked:
+            standing = "as before"
+        elif preset_id:
+            standing = "preset's own"
         await self.app.push_screen(
             BenchForm(self.session.bench.default_spec(), profiles, text, standing), decided
         )
@@ -89,9 +90,8 @@ class BenchController(Controller):
             )
             return
         if self.state.plan is None or self.state.bench.last_id is None:
-            server = self.state.server
             next_step = "press s to start the server, then b to benchmark it"
-            if server is not None and server.state is ServerState.READY:
+            if self.state.ready_server is not None:
                 next_step = "press b to benchmark the server that runs"
             self.say("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
@@ -116,8 +116,9 @@ class BenchController(Controller):
         """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing
         if there is no comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
-        waiting = panes.active == "results" and self.services.pages.top is None
-        if panes.single and waiting and self.state.comparison is not None:
+        if not panes.single or panes.active != "results" or self.services.pages.top is not None:
+            return
+        if self.state.comparison is not None:
             self.go("compare")
 
     def cancel(self) -> None:
@@ -125,13 +126,13 @@ class BenchController(Controller):
         first in this order: experiment, sweep, benchmark, comparison of answers, copying, download or
         hashing of a model.
         Complete runs of an experiment or a sweep are kept."""
-        state = self.state
-        if state.experiment is not None and state.experiment.state == "running":
+        state, running = self.state, self.state.running_series
+        if state.experiment in running:
             self.attempt(
                 lambda: self.session.experiments.stop(),
                 lambda _: self.say("experiment stopped; press X, then R to resume it"),
             )
-        elif state.sweep is not None and state.sweep.state == "running":
+        elif running:
             self.attempt(
                 lambda: self.session.sweeps.cancel(),
                 lambda _: self.say("sweep stopped; press S to see its points"),

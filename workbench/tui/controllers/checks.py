@@ -51,7 +51,9 @@ class CheckController(Controller):
     def _rows(self, width: int) -> list[Row]:
         if self.found:
             return doctor_rows(self.found, width)
-        limit_s = CLUSTER_LIMIT_S if self.name.startswith(CLUSTER_PREFIX) else HOST_LIMIT_S
+        limit_s = HOST_LIMIT_S
+        if self.name.startswith(CLUSTER_PREFIX):
+            limit_s = CLUSTER_LIMIT_S
         text = (
             f"checking {self.name}: {duration_text(time.monotonic() - self._began_s)}, at most "
             f"{duration_text(limit_s)}"
@@ -76,12 +78,15 @@ class CheckController(Controller):
         def show(found: HostCheck | ClusterLook) -> None:
             from workbench.session.servers.cluster_servers import counts_text
 
-            said, servers = counts_text(found.findings), getattr(found, "servers", None)
-            state = said if servers is None else living_text(servers)
+            said = state = counts_text(found.findings)
+            servers = getattr(found, "servers", None)
+            if servers is not None:
+                state = living_text(servers)
+                said = f"{state}; {said}"
             self.controllers.hosts.known_states[name] = state
             if page is self._page:
                 self.found[:] = [found]
-                page.title = f"Check of {name}: {said if servers is None else f'{state}; {said}'}"
+                page.title = f"Check of {name}: {said}"
                 page.draw()
 
         self.attempt(self._look(name), show, failed=page.leave, only="check")
@@ -113,7 +118,7 @@ class CheckController(Controller):
     async def work_on(self) -> None:
         """Switch Workbench to the host or cluster that the check page shows. If Workbench works on
         it already, only close the page."""
-        if self.name and self.name != self.state.host.name:
+        if self.name not in ("", self.state.host.name):
             await self.controllers.hosts.switch(self.name)
         else:
             self.services.pages.clear()
@@ -148,7 +153,7 @@ class CheckController(Controller):
         finally:
             unsubscribe()
         host = self.state.host
-        if host.name != name or host.link != "connected":  # the screen says why
+        if (host.name, host.link) != (name, "connected"):  # the screen says why
             return
         await asyncio.gather(self.session.servers.adopt(), self.session.plans.look_for_engine())
         await self.controllers.servers.start()
@@ -156,10 +161,12 @@ class CheckController(Controller):
     def stop(self) -> None:
         """Ask for consent, and stop the server of the cluster that the check page shows, on all its
         nodes. If several servers are running, ask first which one to stop."""
-        found = self.found[0] if self.found else None
-        servers: Sequence[ServerStatus] = getattr(found, "servers", ())
+        if not self.found:
+            self.say("the check is not finished")
+            return
+        servers: Sequence[ServerStatus] = getattr(self.found[0], "servers", ())
         if not servers:
-            self.say(f"no server runs on {self.name}" if found else "the check is not finished")
+            self.say(f"no server runs on {self.name}")
         elif len(servers) == 1:
             self._ask_stop(servers[0])
         else:

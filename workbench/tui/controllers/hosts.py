@@ -43,8 +43,11 @@ FIELDS = (
 
 
 def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
-    simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
-    now_here = "(now)" if host.name == now else ""
+    simulated = now_here = ""
+    if host.name.startswith("sim:"):
+        simulated = "simulated: needs no GPU"
+    if host.name == now:
+        now_here = "(now)"
     parts = (
         cut_text(host.label, LABEL_CELLS),
         state,
@@ -80,8 +83,8 @@ class HostList(PickModal):
         such as "hosts ctrl+n"."""
         self.pressed = next((one for one in HOST_KEYS if one.id == key), None)
         if self.pressed is not None:
-            current = self.choices.current
-            self.dismiss(current[0] if current is not None else "")
+            name, *_ = self.choices.current or ("",)
+            self.dismiss(name)
 
 
 class HostController(Controller):
@@ -101,10 +104,11 @@ class HostController(Controller):
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
 
         def items() -> list[Choice]:
-            return [
-                (host.name, _about(host, now, cells, self._state_of(host.name)), "text")
-                for host in known
-            ]
+            listed = []
+            for host in known:
+                about = _about(host, now, cells, self._state_of(host.name))
+                listed.append((host.name, about, "text"))
+            return listed
 
         listed = HostList(items(), chosen or now)
 
@@ -135,9 +139,11 @@ class HostController(Controller):
     def _state_of(self, name: str) -> str:
         """Return the last known state of a host or cluster as text, for its row in the list; "" for
         a host that was not checked."""
-        if name.startswith(CLUSTER_PREFIX) and name == self.state.host.name:
+        if not name.startswith(CLUSTER_PREFIX):
+            return self.known_states.get(name, "")
+        if name == self.state.host.name:
             return living_text(self.state.servers)
-        return self.known_states.get(name, "asking …" if name.startswith(CLUSTER_PREFIX) else "")
+        return self.known_states.get(name, "asking …")
 
     def check(self) -> None:
         """Open the page that checks the host or cluster under the cursor of the host list. If the

@@ -4,6 +4,7 @@ others."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.errors import InputError
@@ -40,14 +41,14 @@ class ModelController(Controller):
     def look(self) -> None:
         """Search this host, or all hosts, for models, and show the models on the page of models. If
         that page is not open, open it."""
-        page = self._page
-        if page is None or page.frame is None:
+        page = self._open_page
+        if page is None:
             self.open()
             return
         hosts = self.session.models.hosts_to_search(everywhere=self.all_hosts)
-        page.title = (
-            "Models on all hosts" if self.all_hosts else (f"Models on {self.state.host.name}")
-        )
+        page.title = f"Models on {self.state.host.name}"
+        if self.all_hosts:
+            page.title = "Models on all hosts"
         page.wait()
 
         def show(found: Sequence[HostModels]) -> None:
@@ -58,6 +59,13 @@ class ModelController(Controller):
             self.session.models.find_copies("", hosts), show, failed=page.leave, only="models"
         )
 
+    @property
+    def _open_page(self) -> ModelsPage | None:
+        """The page of models; None if it is not open."""
+        if self._page is None or self._page.frame is None:
+            return None
+        return self._page
+
     def toggle_all(self) -> None:
         self.all_hosts = not self.all_hosts
         self.look()
@@ -65,14 +73,14 @@ class ModelController(Controller):
     def _current(self) -> ModelCopy | None:
         """Return the model copy under the cursor of the page of models. If there is none, show a
         message and return None."""
-        page = self._page
-        copy = page.copy if page is not None and page.frame is not None else None
-        if copy is None:
+        page = self._open_page
+        if page is None or page.copy is None:
             self.say(
                 "no model is under the cursor",
                 next_step="press C to list models, and move the cursor to one",
             )
-        return copy
+            return None
+        return page.copy
 
     # ---- keys of one copy
 
@@ -99,15 +107,15 @@ class ModelController(Controller):
             return
 
         def done(check: ModelCheck) -> None:
-            found = [one for each in check.hosts for one in each.copies if one.path == copy.path]
-            damaged = any(file.is_damaged for one in found for file in one.files)
-            text = "is complete" if check.ok else "is not complete"
-            if damaged:
+            copies = chain.from_iterable(host.copies for host in check.hosts)
+            found = [one for one in copies if one.path == copy.path]
+            files = chain.from_iterable(one.files for one in found)
+            text, level = "is not complete", Level.WARN
+            if any(file.is_damaged for file in files):
                 text = "is damaged"
-            self.say(
-                f"{copy.model} on {copy.host} {text}",
-                Level.INFO if check.ok and not damaged else Level.WARN,
-            )
+            elif check.ok:
+                text, level = "is complete", Level.INFO
+            self.say(f"{copy.model} on {copy.host} {text}", level)
             for one in found:
                 self._show_files(one)
 
@@ -143,29 +151,24 @@ class ModelController(Controller):
         def agreed(values: Values | None) -> None:
             if values is None:
                 return
+            target, directory = values["target"], values["directory"]
+            replaces = values["replace"] == "are replaced"
+            command = ["workbench", "models", "copy", copy.reference]
+            command += ["--from", copy.host, "--to", target, *_option("--to-dir", directory)]
+            if replaces:
+                command.append("--replace")
             self._begin(
-                f"copying {copy.model} to {values['target']}",
+                f"copying {copy.model} to {target}",
                 lambda told: self.session.models.copy(
                     copy.reference,
                     copy.host,
-                    values["target"],
-                    directory=values["directory"],
-                    replace_different=values["replace"] == "are replaced",
+                    target,
+                    directory=directory,
+                    replace_different=replaces,
                     on_progress=told,
                 ),
                 self._copied,
-                *(
-                    "workbench",
-                    "models",
-                    "copy",
-                    copy.reference,
-                    "--from",
-                    copy.host,
-                    "--to",
-                    values["target"],
-                ),
-                *(("--to-dir", values["directory"]) if values["directory"] else ()),
-                *(("--replace",) if values["replace"] == "are replaced" else ()),
+                *command,
             )
 
         form = Form(
@@ -179,11 +182,10 @@ class ModelController(Controller):
         await self.app.push_screen(form, agreed)
 
     def _copied(self, report: CopyReport) -> None:
-        self.say(
-            report.report_text,
-            Level.WARN if report.notes else Level.INFO,
-            "; ".join(report.notes) or None,
-        )
+        if report.notes:
+            self.say(report.report_text, Level.WARN, "; ".join(report.notes))
+        else:
+            self.say(report.report_text)
         self._look_again()
 
     # ---- downloads
@@ -191,15 +193,13 @@ class ModelController(Controller):
     async def download(self) -> None:
         """Ask for the id of a model on the Hugging Face hub, and download the model with the hub's
         own program on this host."""
-        name = self.state.host.name
-        plan = self.state.plan.plan.model if self.state.plan else ""
+        name, model_id = self.state.host.name, ""
+        if self.state.plan is not None:
+            model_id = self.state.plan.plan.model
+        if model_id.find("/") < 1 or model_id.count("/") > 1:  # a path
+            model_id = ""
         fields = (
-            Field(
-                "model",
-                "model",
-                plan if plan.count("/") == 1 and not plan.startswith("/") else "",
-                "ORG/NAME",
-            ),
+            Field("model", "model", model_id, "ORG/NAME"),
             Field("revision", "revision", hint="branch, tag or commit; empty: main"),
             Field("directory", "directory", hint="empty: the Hugging Face cache"),
         )
@@ -219,6 +219,9 @@ class ModelController(Controller):
             if values is None:
                 return
             model = values["model"].strip()
+            command = ["workbench", "--host", name, "models", "download", model]
+            command += _option("--revision", values["revision"])
+            command += _option("--to-dir", values["directory"])
             self._begin(
                 f"downloading {model}",
                 lambda told: self.session.models.download(
@@ -228,9 +231,7 @@ class ModelController(Controller):
                     on_progress=lambda text: told(0, 0, text),
                 ),
                 lambda found: self._downloaded(model, found),
-                *("workbench", "--host", name, "models", "download", model),
-                *(("--revision", values["revision"]) if values["revision"] else ()),
-                *(("--to-dir", values["directory"]) if values["directory"] else ()),
+                *command,
             )
 
         form = Form(
@@ -260,5 +261,12 @@ class ModelController(Controller):
         self.try_now(lambda: self.session.models.work.begin(what, work, then, command))
 
     def _look_again(self) -> None:
-        if self._page is not None and self._page.frame is not None:
+        if self._open_page is not None:
             self.look()
+
+
+def _option(name: str, value: str) -> tuple[str, ...]:
+    """Return the words of an option for a command; () without a value."""
+    if not value:
+        return ()
+    return name, value

@@ -56,17 +56,20 @@ class Entry:
         found = fuzzy.word_score(query, f"{self.name} {self.tasks} {self.help}")
         if found is None:
             return None
-        found = found if named is None else named + NAME_MATCH_BONUS
-        return found - AFTER_ACTIONS if self.after_actions else found
+        if named is not None:
+            found = named + NAME_MATCH_BONUS
+        if self.after_actions:
+            found -= AFTER_ACTIONS
+        return found
 
 
 class PaletteController(Controller):
     async def open(self) -> None:
         entries = list(self._entries())
-        items = [
-            (str(n), f"{pad_text(e.name, max(NAME_CELLS, width_of(e.name)))}  {e.help}", "text")
-            for n, e in enumerate(entries)
-        ]
+        items = []
+        for number, entry in enumerate(entries):
+            name = pad_text(entry.name, max(NAME_CELLS, width_of(entry.name)))
+            items.append((str(number), f"{name}  {entry.help}", "text"))
 
         def chosen(number: str | None) -> None:
             if number is not None:
@@ -85,9 +88,9 @@ class PaletteController(Controller):
             if key.key not in LEFT_OUT and (replay or key not in REPLAY_KEYS):
                 actions.setdefault(key.run, key)
         for key in actions.values():
-            name = (
-                f"{TITLES[key.where]}: {key.label}" if key.where else (f"{key.label} ({key.shown})")
-            )
+            name = f"{key.label} ({key.shown})"
+            if key.where:
+                name = f"{TITLES[key.where]}: {key.label}"
             yield Entry(name, key.help, partial(self._run, key), TASKS.get(key.id, ""))
         yield Entry(
             "Capture a trace",
@@ -119,8 +122,9 @@ class PaletteController(Controller):
             yield Entry(f"Host {host.name}", host.label, switch, after_actions=True)
 
     def _say_how_to_capture(self) -> None:
-        host = self.state.host.name
-        workbench = "workbench" if host == LOCAL_HOST_NAME else f"workbench --host {host}"
+        host, workbench = self.state.host.name, "workbench"
+        if host != LOCAL_HOST_NAME:
+            workbench += f" --host {host}"
         self.say(
             "a command captures a trace of your traffic, without its text",
             next_step=f"run {workbench} trace capture {self.state.run_id or 'RUN'}; then b replays "

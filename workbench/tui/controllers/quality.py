@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.quality import NOT_MEASURED
-from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller, load
 from workbench.tui.formats import clock_text
 from workbench.tui.glyphs import G
@@ -50,12 +50,9 @@ class QualityController(Controller):
     async def _shown(self) -> Shown:
         """Return what the page shows: the marked results, else those of the Compare pane, else the
         last two."""
-        comparison, state = self.state.comparison, self.state
-        a = state.mark_a or (comparison.a if comparison is not None else None)
-        b = state.mark_b or (comparison.b if comparison is not None else None)
         known = await self.session.results.list_quality_results()
         try:
-            pair = self.session.results.pair(a, b)
+            pair = self.session.results.pair(*self.controllers.results.marked_or_compared())
         except InputError:
             return Shown(next(iter(known), None), earlier=len(known))
         return Shown(await self.session.results.quality_of(*pair), pair, len(known))
@@ -69,8 +66,9 @@ class QualityController(Controller):
                 page.show_comparison(Shown(found, page.shown.pair, len(known)))
 
         items = [(str(one.id), _line(one), "text") for one in known]
-        result = page.shown.result
-        shown = str(result.id) if result is not None else ""
+        result, shown = page.shown.result, ""
+        if result is not None:
+            shown = str(result.id)
         picker = PickModal("Comparisons of answers", items, chosen=shown, filter=True, free=False)
         self.app.push_screen(picker, chosen)
 
@@ -94,18 +92,17 @@ class QualityController(Controller):
 
         a, b, bases, options = planned
         stopped = stopped_runs(self.session, a, b)
-        of_a, of_b = page.shown.pair or (0, 0)
         rows_by_id = {row.id: row for row in self.state.results}
-        of_results = [
-            f"{side} is the server of result #{number}: {rows_by_id[number].label}"
-            for side, number in (("A", of_a), ("B", of_b))
-            if number in rows_by_id
-        ]
-        engine = rows_by_id[of_a].engine if of_a in rows_by_id else ""
-        lines = [*of_results, *plan_lines(a, b, bases, options, engine)]
+        lines, engines = [], {"A": ""}
+        for side, number in zip("AB", page.shown.pair or (), strict=False):
+            row = rows_by_id.get(number)
+            if row is not None:
+                lines.append(f"{side} is the server of result #{number}: {row.label}")
+                engines[side] = row.engine
+        lines += plan_lines(a, b, bases, options, engines["A"])
 
         def text(width: int) -> list[Row]:
-            rows = [row for line in lines for row in paragraph_rows(line, width, "text", "   ")]
+            rows = stack_paragraphs(lines, width, "text", "   ")
             if stopped:
                 said = (
                     f"run {', '.join(stopped)} is stopped meanwhile, and a server runs at the end"
@@ -131,6 +128,11 @@ class QualityController(Controller):
 
 
 def _line(one: QualityResult) -> str:
-    marks = [*(["imported"] if one.imported else []), *(["SIMULATED"] if one.simulated else [])]
-    verdict = "not measured" if one.verdict == NOT_MEASURED else one.verdict
-    return f"{one.id:>4} {clock_text(one.unix_s)}  {verdict:<12}  {' '.join([*marks, ''])}{one.a} > {one.b}"
+    verdict, sides = one.verdict, f"{one.a} > {one.b}"
+    if one.simulated:
+        sides = f"SIMULATED {sides}"
+    if one.imported:
+        sides = f"imported {sides}"
+    if verdict == NOT_MEASURED:
+        verdict = "not measured"
+    return f"{one.id:>4} {clock_text(one.unix_s)}  {verdict:<12}  {sides}"

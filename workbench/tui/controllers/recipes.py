@@ -12,6 +12,7 @@ from workbench.model.findings import Level
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.clipboard import copy_to_clipboard
 from workbench.tui.controllers.base import Controller
+from workbench.tui.formats import enclose_text
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
@@ -20,6 +21,9 @@ from workbench.tui.pages.texts import preset_rows
 from workbench.tui.widgets.entry import LINE_END
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workbench.model.gpu import GpuInfo
     from workbench.session.plans.recipes import ImportedRecipe
 
 
@@ -33,22 +37,21 @@ class RecipeController(Controller):
             return
 
         def chosen(name: str | None) -> None:
-            made = (
-                self.try_now(lambda: self.session.plans.export_plan(name))
-                if name is not None
-                else None
-            )
+            if name is None:
+                return
+            made = self.try_now(lambda: self.session.plans.export_plan(name))
             if made is None:
                 return
             left_out = "; ".join(
                 f.text for f in made.findings if f.level in (Level.ERROR, Level.WARN)
             )
-            level = Level.WARN if left_out else Level.INFO
-            form = titles[made.form]
+            level, form = Level.INFO, titles[made.form]
+            if left_out:
+                level = Level.WARN
             self.attempt(
                 copy_to_clipboard(self.app, made.text),
                 lambda outcome: self.say(
-                    f"the plan as {form} {outcome}{'; ' if left_out else ''}{left_out}", level
+                    f"the plan as {form} {outcome}{enclose_text('; ', left_out)}", level
                 ),
             )
 
@@ -81,13 +84,13 @@ class RecipeController(Controller):
             path = Path(source).expanduser()
             recipes = self.session.presets.recipes
             is_path = len(source.split()) == 1 or ("\n" not in source and path.exists())
-            watched = self.session.state.telemetry
-            gpus = watched.infos if watched is not None else None
-            found[:] = [
-                recipes.read_file(path, preset_id, gpus=gpus)
-                if is_path
-                else recipes.read_text(source, "", preset_id, gpus=gpus)
-            ]
+            gpus: Sequence[GpuInfo] | None = None
+            if self.state.telemetry is not None:
+                gpus = self.state.telemetry.infos
+            if is_path:
+                found[:] = [recipes.read_file(path, preset_id, gpus=gpus)]
+            else:
+                found[:] = [recipes.read_text(source, "", preset_id, gpus=gpus)]
 
         def read(values: Values | None) -> None:
             if values is not None:
@@ -110,15 +113,15 @@ class RecipeController(Controller):
                 "nothing was left out", width, "dim"
             )
             title = count_of(len(imported.findings), "finding")
-            shown = preset_rows(imported.preset, width) if imported.preset is not None else []
-            return [((title, "title"),), *made, (), *shown]
+            rows: list[Row] = [((title, "title"),), *made, ()]
+            if imported.preset is not None:
+                rows += preset_rows(imported.preset, width)
+            return rows
 
         def decided(save: bool | None) -> None:
-            path = (
-                self.try_now(lambda: self.session.presets.recipes.save_as_preset(imported))
-                if save
-                else None
-            )
+            if not save:
+                return
+            path = self.try_now(lambda: self.session.presets.recipes.save_as_preset(imported))
             if path is not None:
                 self.say(f"saved: {path}")
 

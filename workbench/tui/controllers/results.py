@@ -87,13 +87,19 @@ class ResultController(Controller):
         if (row := self.row) is not None:
             self.attempt(read(row.id), open_page)
 
+    def marked_or_compared(self) -> tuple[int | None, int | None]:
+        """Return the results that are marked A and B. One that is not marked is that of the Compare
+        pane, None if that shows no comparison."""
+        a, b, comparison = self.state.mark_a, self.state.mark_b, self.state.comparison
+        if comparison is None:
+            return a, b
+        return a or comparison.a, b or comparison.b
+
     def _pair(self, subject: str) -> tuple[int, int] | None:
         """Return the results that are marked A and B. If only one or none is marked, the missing one
         is that of the Compare pane. If there is none there, say that there is no `subject` to show,
         and return None."""
-        comparison = self.state.comparison
-        a = self.state.mark_a or (comparison.a if comparison else None)
-        b = self.state.mark_b or (comparison.b if comparison else None)
+        a, b = self.marked_or_compared()
         if a is not None and b is not None:
             return a, b
         self.say(

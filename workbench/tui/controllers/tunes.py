@@ -26,7 +26,9 @@ class TuneController(SeriesController[Sweep]):
     @property
     def measured(self) -> Sweep | None:
         sweep = self.state.sweep
-        return sweep if sweep is not None and sweep.kind == TUNE else None
+        if sweep is None or sweep.kind != TUNE:
+            return None
+        return sweep
 
     def new_page(self) -> TunePage:
         return TunePage(self.state, self.services.progress.left_s, self.act)
@@ -43,8 +45,7 @@ class TuneController(SeriesController[Sweep]):
 
     def _changes_of(self, spec: SweepSpec) -> LookUp | None:
         """Return what finds out how a tune changes GPU settings; None if it changes none."""
-        candidates = spec.tune.candidates if spec.tune is not None else ()
-        if not any(gpu_settings_in(one.sets) for one in candidates):
+        if spec.tune is None or not any(gpu_settings_in(c.sets) for c in spec.tune.candidates):
             return None
 
         async def look_up() -> PlannedChange:
@@ -91,11 +92,10 @@ class TuneController(SeriesController[Sweep]):
     def _ask(self, planned: PlannedSweep) -> None:
         """Show what the tune tries, what it leaves out and what it takes. Start it if the user
         agrees."""
-        spec, server = planned.spec.tune, self.state.server
+        spec, stops = planned.spec.tune, self.state.living_server
         assert spec is not None
         cost = self.session.sweeps.tune_cost(planned)
         blocks = plan_blocks(spec, cost, simulated=self.state.simulated)
-        stops = server if server is not None and server.state.is_alive else None
 
         def text(width: int) -> list[Row]:
             rows = block_rows(blocks, width)

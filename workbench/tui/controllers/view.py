@@ -107,10 +107,11 @@ class ViewController(Controller):
         """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask which
         servers to stop and whether to revert the settings."""
         state = self.state
-        server = state.server
-        alive = server.title if server is not None and server.state.is_alive else None
-        running = state.bench.running or state.running_series or state.host.model_work is not None
-        if not alive and not state.alterations and not running:
+        server, title = state.living_server, None
+        if server is not None:
+            title = server.title
+        works = (state.bench.running, state.running_series, state.host.model_work)
+        if not any((server, state.alterations, *works)):
             self.app.exit(0)
             return
 
@@ -122,7 +123,7 @@ class ViewController(Controller):
             else:
                 self.attempt(self.leave(stop=choice["stop"], keep=choice["keep"]))
 
-        await self.app.push_screen(Quit(state, alive), decided)
+        await self.app.push_screen(Quit(state, title), decided)
 
     def _leave_with_password(self, stop: bool) -> None:
         def decided(answer: dict[str, str] | None) -> None:

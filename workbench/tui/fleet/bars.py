@@ -41,20 +41,27 @@ class TotalsBar(Painted):
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         sums = fleet_totals(self.hosts)
-        out = sums.hosts - sums.live
-        power = f"{G.at_least if sums.power_unknown else ''}{sums.power_w:,.0f} W"
-        rate = f"{G.at_least if sums.tok_unknown else ''}{number_text(sums.tok_s, 0)} tok/s"
+        power, rate = f"{sums.power_w:,.0f} W", f"{number_text(sums.tok_s, 0)} tok/s"
+        if sums.power_unknown:
+            power = G.at_least + power
+        if sums.tok_unknown:
+            rate = G.at_least + rate
+        live_role = "good"
+        if sums.live < sums.hosts:
+            live_role = "warnb"
         parts: list[Row] = [
             (
                 (" fleet  ", "strong"),
-                (f"{sums.live}/{count_of(sums.hosts, 'host')} live", "warnb" if out else "good"),
+                (f"{sums.live}/{count_of(sums.hosts, 'host')} live", live_role),
             ),
             ((f"{sums.busy}/{count_of(sums.gpus, 'GPU')} busy", "text"),),
             ((power, "strong"),),
             ((rate, "strong"),),
             ((f"{count_of(sums.servers, 'server')} ready", "text"),),
         ]
-        tail: Row = ((" SIMULATED ", "reverse"),) if self.simulated else ()
+        tail: Row = ()
+        if self.simulated:
+            tail = ((" SIMULATED ", "reverse"),)
         gap: Run = ("  ", "text")
         if row_width((*join_rows(parts, gap), *tail)) > width:
             parts = parts[:-1]
@@ -88,10 +95,9 @@ class AboutHost(Painted):
         notes = notes_row(host)[1:]
         if host.telemetry is None and host.problem:
             return [first, *paragraph_rows(host.problem, width, "bad")]
-        return [
-            first,
-            notes or (("nothing is altered or throttled" if host.is_live else "", "dim"),),
-        ]
+        if not notes and host.is_live:
+            notes = (("nothing is altered or throttled", "dim"),)
+        return [first, notes]
 
 
 class FleetFooter(Painted):

@@ -4,11 +4,12 @@ hosts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from workbench.model.gpu_readings import IN_FLEET
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Run, cut_text, pad_text, text_cell, width_of
+from workbench.tui.cells import Run, cut_text, join_rows, pad_text, row_text, text_cell, width_of
 from workbench.tui.formats import NA, duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import EIGHTHS, level_of
@@ -70,13 +71,23 @@ def sort_hosts(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Fl
     them, "state" begins with the worst state, and any other column with the highest number.
     `reverse` reverses the order, but hosts without a number are always last."""
     if order == "host":
-        return list(reversed(hosts)) if reverse else list(hosts)
+        ordered = list(hosts)
+        if reverse:
+            ordered.reverse()
+        return ordered
     if order == "state":
         return sorted(hosts, key=lambda host: STATES[host.state][3], reverse=reverse)
     value = next(column.value for column in NUMBERS if column.title == order)
-    known = [host for host in hosts if value(host) is not None]
-    unknown = [host for host in hosts if value(host) is None]
-    return [*sorted(known, key=lambda host: value(host) or 0.0, reverse=not reverse), *unknown]
+    known: list[tuple[float, FleetHost]] = []
+    unknown: list[FleetHost] = []
+    for host in hosts:
+        number = value(host)
+        if number is None:
+            unknown.append(host)
+        else:
+            known.append((number, host))
+    known.sort(key=itemgetter(0), reverse=not reverse)
+    return [*(host for _, host in known), *unknown]
 
 
 def host_matches(host: FleetHost, words: str) -> bool:
@@ -92,14 +103,17 @@ def _searched_texts(host: FleetHost) -> list[str]:
         words += (info.name for info in host.telemetry.infos)
     for server in host.servers:
         words += (server.engine, server.model, server.state, f":{server.port}")
-    marks = {
-        "altered": host.altered,
-        "throttled": host.throttle_reasons,
-        "alert": host.is_live and host.alerts,
-        "busy": host.count_busy_gpus,
-        "idle": host.is_live and not host.count_busy_gpus,
-    }
-    return [*words, *(mark for mark, applies in marks.items() if applies)]
+    if host.altered:
+        words.append("altered")
+    if host.throttle_reasons:
+        words.append("throttled")
+    if host.is_live and host.alerts:
+        words.append("alert")
+    if host.count_busy_gpus:
+        words.append("busy")
+    elif host.is_live:
+        words.append("idle")
+    return words
 
 
 # -- the cells of a host ---------------------------------------------------------------------------
@@ -120,12 +134,14 @@ def mark_runs(host: FleetHost) -> list[Run]:
     """Return two signs as pairs (text, role): one if settings of the host are altered, and one if
     an alert is active, or else if GPUs are throttled. A blank stands for a sign that does not
     apply."""
-    sign: Run = (" ", "text")
-    if host.is_live and host.throttle_reasons:
-        sign = ("!", "warnb")
+    altered, sign = " ", (" ", "text")
+    if host.altered:
+        altered = G.alert
     if host.is_live and host.alerts:
         sign = ("A", "bad")
-    return [(G.alert if host.altered else " ", "warn"), sign, (" ", "text")]
+    elif host.is_live and host.throttle_reasons:
+        sign = ("!", "warnb")
+    return [(altered, "warn"), sign, (" ", "text")]
 
 
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
@@ -147,7 +163,7 @@ def _gpu_run(gpu: GpuSample, role: str) -> Run:
     if not gpu.has_readings:
         return ("x", "bad")
     level = level_of(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
-    return (G.levels[level - 1] if level else "?", role)
+    return f"?{G.levels}"[level], role
 
 
 def columns_for(width: int) -> list[Column]:
@@ -161,17 +177,19 @@ def number_runs(host: FleetHost, width: int) -> list[Run]:
     role = role_if_live(host, "text")
     runs: list[Run] = []
     for column in columns_for(width):
-        value = column.value(host)
-        text = _missing_text(column, host) if value is None else column.text(value)
-        runs.append((pad_text(text, column.cells, right=True), role))
+        runs.append((pad_text(_number_text(column, host), column.cells, right=True), role))
     return runs
 
 
-def _missing_text(column: Column, host: FleetHost) -> str:
-    """Return the text of a number that the host does not have: "-" if there is no server that could
-    have a token rate."""
-    has_no_server = host.servers_read and not host.count_ready_servers
-    return "-" if column.title == "tok/s" and has_no_server else NA
+def _number_text(column: Column, host: FleetHost) -> str:
+    """Return the host's number in a column. Without one, the text is "-" if there is no server that
+    could have a token rate, else "n/a"."""
+    value = column.value(host)
+    if value is not None:
+        return column.text(value)
+    if column.title == "tok/s" and host.servers_read and not host.count_ready_servers:
+        return "-"
+    return NA
 
 
 def server_runs(host: FleetHost, room: int) -> list[Run]:
@@ -179,10 +197,10 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
     columns. If the texts are longer, return how many servers are ready."""
     if not host.servers:
         return _no_server_runs(host, room)
-    texts = [_server_text(server) for server in host.servers]
-    if len("  ".join(text for text, _ in texts)) <= room:
-        first, *others = texts
-        return [first, *(run for each in others for run in (("  ", "text"), each))]
+    texts = [(_server_text(server),) for server in host.servers]
+    row = join_rows(texts, ("  ", "text"))
+    if len(row_text(row)) <= room:
+        return list(row)
     if len(host.servers) == 1:
         server = host.servers[0]
         sign, role = _server_sign(server)
@@ -190,9 +208,11 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
         if width_of(brief) > room:
             brief = cut_text(f"{sign} {server.state}", room)
         return [(brief, role)]
-    ready, count = host.count_ready_servers, len(host.servers)
-    shown = f"{ready}" if ready == count else f"{ready}/{count}"
-    return [(cut_text(f"{G.on} {shown} ready", room), "good" if ready else "warn")]
+    ready, role = host.count_ready_servers, "good"
+    if not ready:
+        role = "warn"
+    numbers = dict.fromkeys((ready, len(host.servers)))  # one if all are ready
+    return [(cut_text(f"{G.on} {'/'.join(map(str, numbers))} ready", room), role)]
 
 
 def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
@@ -200,7 +220,9 @@ def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
         return []
     if not host.servers_read:
         return [(NA, "dim")]
-    return [("no server" if room >= len("no server") else "none", "dim")]
+    if room < len("no server"):
+        return [("none", "dim")]
+    return [("no server", "dim")]
 
 
 def _server_sign(server: FleetServer) -> tuple[str, str]:
@@ -208,7 +230,9 @@ def _server_sign(server: FleetServer) -> tuple[str, str]:
         return "?", "warn"
     if server.can_answer:
         return G.on, "good"
-    return ("~", "warn") if server.state in ("starting", "stopping") else ("x", "bad")
+    if server.state in ("starting", "stopping"):
+        return "~", "warn"
+    return "x", "bad"
 
 
 def _server_text(server: FleetServer) -> Run:

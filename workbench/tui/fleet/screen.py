@@ -15,7 +15,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetState
 from workbench.tui.bindings import FLEET_KEYS, bindings_for
-from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
+from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label, stack_paragraphs
 from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar
 from workbench.tui.fleet.columns import ORDERS, host_matches, sort_hosts
 from workbench.tui.fleet.table import FleetTable
@@ -64,7 +64,7 @@ def _key_rows(width: int) -> list[Row]:
     return [
         *rows,
         (),
-        *(row for sign in SIGNS.split("  ") for row in paragraph_rows(sign, width, "dim")),
+        *stack_paragraphs(SIGNS.split("  "), width, "dim"),
     ]
 
 
@@ -107,11 +107,9 @@ class FleetScreen(Screen[str]):
 
     def _drawn_when_free(self, state: FleetState) -> None:
         """Draw the state, unless the terminal is slow and earlier frames still wait to be sent."""
-        if (
-            self.is_mounted
-            and self.app.is_running
-            and frames_waiting(self.app) <= MOST_FRAMES_WAITING
-        ):
+        if not (self.is_mounted and self.app.is_running):
+            return
+        if frames_waiting(self.app) <= MOST_FRAMES_WAITING:
             self.show(state)
 
     def show(self, state: FleetState) -> None:
@@ -120,7 +118,7 @@ class FleetScreen(Screen[str]):
             [h for h in state.hosts if host_matches(h, view.words)], view.order, view.reverse
         )
         index = self._index
-        chosen = self._hosts[index] if self._hosts else None
+        chosen = next(iter(self._hosts[index:]), None)
         if chosen is not None and view.host is None:
             view.host = chosen.name
         self.totals.show(self._hosts, state.simulated)
@@ -146,9 +144,10 @@ class FleetScreen(Screen[str]):
         that has its usual meaning, such as an arrow key."""
         if not self.typing:
             return False
-        if event.key in ("enter", "escape"):
+        if event.key == "enter":
             self.typing = False
-            self.view.words = self.view.words if event.key == "enter" else ""
+        elif event.key == "escape":
+            self.typing, self.view.words = False, ""
         elif event.key == "backspace":
             self.view.words = self.view.words[:-1]
         elif event.is_printable and event.character is not None:
@@ -161,7 +160,9 @@ class FleetScreen(Screen[str]):
     async def action_do(self, key: str) -> None:
         """Run the method of a key. `key` is the id of the key, such as "fleet enter". Ignore ids of
         keys that the application handles itself."""
-        running: Awaitable[None] | None = KEYS[key].run(self) if key in KEYS else None
+        if key not in KEYS:
+            return
+        running: Awaitable[None] | None = KEYS[key].run(self)
         if running is not None:
             await running
 

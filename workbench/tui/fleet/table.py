@@ -34,7 +34,7 @@ from workbench.tui.fleet.columns import (
     server_runs,
     state_runs,
 )
-from workbench.tui.formats import GIB, altered_setting_texts, whole_number_text
+from workbench.tui.formats import GIB, NA, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, card_title
 from workbench.tui.widgets.graph import Graph, draw_graph, highest_of
@@ -106,34 +106,35 @@ class FleetTable(Painted):
             ("host", name_cells + len(INDENT), False),
             ("state", STATE_CELLS, False),
             ("", MARK_CELLS, False),
-        ]
-        titles += [
             ("GPUs", gpu_cells, False),
-            *((column.title, column.cells, True) for column in columns_for(width)),
         ]
+        titles += [(column.title, column.cells, True) for column in columns_for(width)]
         runs: list[Run] = []
         for title, cells, right in titles:
             text, role = title, "head"
             if title == self.order:
-                down = self.reverse == (title == "host")
-                text, role = title + ("v" if down else "^"), "strong"
+                text, role = f"{title}^", "strong"
+                if self.reverse == (title == "host"):
+                    text = f"{title}v"
             if title == "host":
                 text = INDENT + text
             runs.append((pad_text(text, cells, right=right), role))
-        has_room = row_width(runs) + len("  servers") <= width
-        return (*runs, ("  servers" if has_room else "  srv", "head"))
+        servers = "  servers"
+        if row_width(runs) + len(servers) > width:
+            servers = "  srv"
+        return (*runs, (servers, "head"))
 
 
 def _host_rows(
     host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int
 ) -> list[Row]:
-    role = "select" if chosen else "strong"
-    lead: list[Run] = [
-        (f"{G.arrow} " if chosen else INDENT, "key"),
-        (_host_name(host, name_cells - 1), role),
-    ]
-    lead.append((" " * (name_cells - width_of(lead[1][0])), "text"))
-    first: list[Run] = [*lead, *state_runs(host), *mark_runs(host)]
+    sign, role = INDENT, "strong"
+    if chosen:
+        sign, role = f"{G.arrow} ", "select"
+    name = _host_name(host, name_cells - 1)
+    gap = " " * (name_cells - width_of(name))
+    first: list[Run] = [(sign, "key"), (name, role), (gap, "text")]
+    first += [*state_runs(host), *mark_runs(host)]
     if host.telemetry is None:
         first.append((host.problem or "", "text"))
     else:
@@ -147,7 +148,9 @@ def _host_rows(
 def _host_name(host: FleetHost, cells: int) -> str:
     """Return the name of the host in at most `cells` cells. If the name is longer, its end is kept,
     because long names differ at the end."""
-    return cut_middle(host.name, cells) if host.name.isascii() else cut_text(host.name, cells)
+    if host.name.isascii():
+        return cut_middle(host.name, cells)
+    return cut_text(host.name, cells)
 
 
 def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
@@ -158,18 +161,18 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     title = INDENT * 2 + gpus_title(host)
     runs: list[Run] = [(pad_text(cut_text(title, left - 1), left), "dim")]
     graphs = (
-        ("util", host.util_trail, 100.0),
-        ("power", host.power_trail, _power_top(host)),
-        ("tok/s", host.tok_trail, highest_of(host.tok_trail)),
+        ("util", "util", host.util_trail, 100.0),
+        ("power", "power", host.power_trail, _power_top(host)),
+        ("tok/s", "sm", host.tok_trail, highest_of(host.tok_trail)),
     )
     each = (width - left) // len(graphs)
-    for label, trail, top in graphs:
+    for label, role, trail, top in graphs:
         cells = each - width_of(label) - 2
         if cells <= 0:  # a narrow terminal
             continue
         missing = (None,) * (cells - len(trail))
         values = (*missing, *trail[-cells:])
-        role = role_if_live(host, "sm" if label == "tok/s" else label)
+        role = role_if_live(host, role)
         body = draw_graph(Graph(label, "", values, max(top, LEAST_TOK_S), role=role), 1)[0]
         runs += [(f"{label} ", "dim"), *body, (" ", "text")]
     return tuple(runs)
@@ -189,8 +192,8 @@ def gpus_title(host: FleetHost) -> str:
     if telemetry is None:
         return host.label
     counts = Counter(card_title(telemetry.info(gpu.index), gpu) or "GPU" for gpu in host.gpus)
-    gpus = (f"{count}x {title}" if count > 1 else title for title, count in counts.items())
-    return "  ".join(filter(None, (host.label, ", ".join(gpus))))
+    gpus = ", ".join(f"{count}x {title}".removeprefix("1x ") for title, count in counts.items())
+    return "  ".join(filter(None, (host.label, gpus)))
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
@@ -206,46 +209,46 @@ def _figures_row(host: FleetHost, width: int) -> Row:
     runs: list[Run] = [(INDENT * 2, "text")]
     altered = {one.gpu_index for one in host.altered}
     for gpu in host.gpus:
-        name = f"GPU{gpu.index} " if each >= NAMED_GPU else f"{gpu.index}: "
+        name, name_role = f"{gpu.index}: ", "dim"
+        if each >= NAMED_GPU:
+            name = f"GPU{gpu.index} "
+        if gpu.index in altered:
+            name_role = "warn"
         figures, own_role = f"x {gpu.state}", "bad"
         if gpu.has_readings:
             figures, own_role = " ".join(_figure_texts(gpu)[:count]), role
-        runs.append((name, "warn" if gpu.index in altered else "dim"))
+        runs.append((name, name_role))
         runs.append((text_cell(figures, each - len(name)), own_role))
     return tuple(runs)
 
 
 def _figure_texts(gpu: GpuSample) -> list[str]:
-    used = gpu.memory_used_bytes
-    values = (
-        (gpu.gpu_util_pct, "%", 4),
-        (gpu.power_w, "W", 5),
-        (gpu.temperature_c, "C", 4),
-        (None if used is None else used / GIB, "G", 4),
-    )
+    used = NA
+    if gpu.memory_used_bytes is not None:
+        used = f"{gpu.memory_used_bytes / GIB:.0f}G"
     return [
-        pad_text(whole_number_text(value, unit), cells, right=True) for value, unit, cells in values
+        pad_text(whole_number_text(gpu.gpu_util_pct, "%"), 4, right=True),
+        pad_text(whole_number_text(gpu.power_w, "W"), 5, right=True),
+        pad_text(whole_number_text(gpu.temperature_c, "C"), 4, right=True),
+        pad_text(used, 4, right=True),
     ]
 
 
 def notes_row(host: FleetHost) -> Row:
     """Return the notes about the host: its problem, active alerts, throttled GPUs, altered settings,
     and problems of servers."""
-    parts: list[Row] = []
+    notes: list[Run] = []
     if host.problem and host.telemetry is not None:
-        parts.append(((f"! {host.problem}", "warnb"),))
+        notes.append((f"! {host.problem}", "warnb"))
     if host.is_live:
-        parts += [((f"A {text}", "bad"),) for text in host.alerts]
-        parts += [
-            ((f"! {gpus_text(gpus)} {reason}", "warnb"),)
-            for reason, gpus in host.throttle_reasons.items()
-        ]
-    altered = altered_setting_texts(host.altered, len(host.gpus) or 1)
-    parts += [((f"{G.alert} {text}", "warn"),) for text in altered]
+        notes += [(f"A {text}", "bad") for text in host.alerts]
+        for reason, gpus in host.throttle_reasons.items():
+            notes.append((f"! {gpus_text(gpus)} {reason}", "warnb"))
+    for text in altered_setting_texts(host.altered, len(host.gpus) or 1):
+        notes.append((f"{G.alert} {text}", "warn"))
     for server in host.servers:
-        if server.text or server.problem:
-            problem = server.text or server.problem
-            parts.append(((f"{server.engine} :{server.port}: {problem}", "text"),))
-    if not parts:
+        if problem := server.text or server.problem:
+            notes.append((f"{server.engine} :{server.port}: {problem}", "text"))
+    if not notes:
         return ()
-    return ((INDENT * 2, "text"), *join_rows(parts, (INDENT, "text")))
+    return ((INDENT * 2, "text"), *join_rows(((note,) for note in notes), (INDENT, "text")))

@@ -19,9 +19,7 @@ from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
-    from workbench.model.experiment import Experiment
     from workbench.model.setting_records import SettingOutcome
-    from workbench.model.sweep import Sweep
 
 T = TypeVar("T")
 
@@ -55,6 +53,9 @@ class Question(ReadFirst[T]):
         self.dismiss(self.outcome(choice))
 
 
+CHOICES = {True: "yes", False: "no"}
+
+
 class Confirm(Question[bool]):
     """A question that closes with True for yes and False for no. Yes is off until the end of the
     text was visible. `default` is the choice on which
@@ -82,7 +83,7 @@ class Confirm(Question[bool]):
             [("yes", yes, "text"), ("no", no, "text")],
             lambda choice: choice == "yes",
             keys="enter choose   y yes   n no   esc cancel",
-            chosen="yes" if default else "no",
+            chosen=CHOICES[default],
             wide=wide,
         )
 
@@ -96,10 +97,11 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
     """
 
     def text(width: int) -> list[Row]:
-        lines = [
-            f"{o.command.where} {setting_name(o.command.setting)}: {o.message}" for o in outcomes
-        ]
-        return [row for line in lines for row in paragraph_rows(line, width)]
+        rows: list[Row] = []
+        for o in outcomes:
+            setting = f"{o.command.where} {setting_name(o.command.setting)}"
+            rows += paragraph_rows(f"{setting}: {o.message}", width)
+        return rows
 
     items = [
         ("keep", "keep their value, and forget Workbench's", "text"),
@@ -130,13 +132,12 @@ def running_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning for the running experiment, sweep or benchmark, which would end when the
     server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
-    named: dict[str, Experiment | Sweep | None] = {"experiment": state.experiment}
-    if state.sweep is not None:
-        named[state.sweep.what] = state.sweep
-    for name, one in named.items():
-        if one is not None and one.state == "running":
-            text = f"! {name} {one.id} is running: this ends the {name}, and its complete runs are kept"
-            rows += paragraph_rows(text, width, "warn")
+    for series in state.running_series:
+        name = getattr(series, "what", "experiment")  # of a sweep or a tune
+        text = (
+            f"! {name} {series.id} is running: this ends the {name}, and its complete runs are kept"
+        )
+        rows += paragraph_rows(text, width, "warn")
     return rows or bench_rows(state, width)
 
 
@@ -178,10 +179,11 @@ class _Toggles(PickList):
         return str(item[0])
 
     def item_row(self, item: Any, width: int) -> Row:
-        name, label, options = item
-        chosen = options[self.second[name]]
-        marked = [f"[{o}]" if o == chosen else f" {o} " for o in options]
-        return ((f" {pad_text(label, 24)}{marked[0]}  {marked[1]}", "text"),)
+        name, label, (first, second) = item
+        shown = f"[{first}]   {second} "
+        if self.second[name]:
+            shown = f" {first}   [{second}]"
+        return ((f" {pad_text(label, 24)}{shown}", "text"),)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.items)
@@ -225,7 +227,9 @@ class Quit(Modal[dict[str, bool]]):
             ((gpus, now, _),) = alteration_texts([change])
             rows += paragraph_rows(f"{G.alert} {gpus}: {now} {outcome}", width, "warn")
         rows += leaving_rows(self.state, width)
-        return [*rows, ()] if rows else []
+        if rows:
+            rows.append(())
+        return rows
 
     def action_accept(self) -> None:
         self.dismiss({name: self.toggles.second.get(name, False) for name in ("keep", "stop")})

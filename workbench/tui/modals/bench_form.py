@@ -94,22 +94,27 @@ class BenchForm(Form):
     def changed(self, name: str) -> None:
         if name == "profile":
             _, of_profile = self.profiles.get(self.values["profile"], ("", {}))
-            given = {**self.first, **{name: text_of(value) for name, value in of_profile.items()}}
             for field in _BY_PROFILE:
-                self.put(field, given[field])
+                text = self.first[field]
+                if field in of_profile:
+                    text = text_of(of_profile[field])
+                self.put(field, text)
         super().changed(name)
 
 
 def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
-    named_each_time = option.argument or option in ONLY_OF_A_TRACE  # as its file is
-    value = "" if named_each_time else getattr(spec, option.field)
+    value = ""
+    if not option.argument and option not in ONLY_OF_A_TRACE:  # those are named each time
+        value = getattr(spec, option.field)
     return field_of(option, value, detail=option.dest not in _ALWAYS_SHOWN)
 
 
 def _form_fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
-    named = Field("profile", "profile", standing, "left and right change it", (standing, *profiles))
-    of_options = (_option_field(option, spec) for option in IN_FORM)
-    return (*([named] if profiles else []), *of_options)
+    fields = [_option_field(option, spec) for option in IN_FORM]
+    if profiles:
+        choices = (standing, *profiles)
+        fields.insert(0, Field("profile", "profile", standing, "left and right change it", choices))
+    return tuple(fields)
 
 
 def _check_values(values: Values) -> None:
@@ -140,7 +145,9 @@ def _folded_values(values: Values, width: int) -> list[Row]:
     loop = "closed loop"
     if made["rate"] is not None:
         loop = f"{made['rate']:g} requests a second, {made['arrival']}"
-    warm = "until steady" if made["until_steady"] else "requests"
+    warm = "requests"
+    if made["until_steady"]:
+        warm = "until steady"
     text = f"{what}, {made['max_tokens']} output tokens; {loop}"
     if made["seconds"] is not None:
         text += f", at most {made['seconds']:g} s"

@@ -26,8 +26,9 @@ COMPARED, NOT_COMPARED = "compared", "not compared"
 
 def choice_of(metric: str) -> str:
     """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
-    is_latency = "." in metric
-    return metric_title(metric) if is_latency else short_title(metric)
+    if "." in metric:  # a latency
+        return metric_title(metric)
+    return short_title(metric)
 
 
 DECIDING = {choice_of(name): name for name in names_of_deciding_metrics()}  # choice -> metric
@@ -64,7 +65,9 @@ def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
             elif change.kind == "env":
                 arm["envs"].append(f"{change.name}={value}")
             else:
-                text = value_text(value) if isinstance(value, bool) else format_value(value)
+                text = format_value(value)
+                if isinstance(value, bool):
+                    text = value_text(value)
                 arm["sets"].append(f"{change.name}={text}")
     return _arm_from_words(a), _arm_from_words(b)
 
@@ -74,9 +77,14 @@ def _arm_from_words(words: Mapping[str, Sequence[str]]) -> Arm:
 
 
 def line_of(arm: Arm) -> str:
-    return " ".join(
-        shlex.quote(word) if any(c in word for c in " \t\"'\\") else word for word in arm_words(arm)
-    )
+    return " ".join(map(_quote_word, arm_words(arm)))
+
+
+def _quote_word(word: str) -> str:
+    """Return the word as `parse_arm` reads it, which treats fewer characters specially than a shell."""
+    if set(word).isdisjoint(" \t\"'\\"):
+        return word
+    return shlex.quote(word)
 
 
 def parse_arm(text: str) -> Arm:
@@ -189,11 +197,13 @@ def experiment_form(
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse_experiment_form(values)
-        seconds, count = estimate(wanted), 2 * wanted.options["pairs"]
-        most = "at most " if "until_pct" in wanted.options else ""
-        unknown = "the time is known after a first benchmark of this load"
-        time = unknown if seconds is None else f"about {duration_text(seconds)}"
-        said = f"{most}{count} runs of {load}, and a first run that is discarded"
+        seconds, count = estimate(wanted), f"{2 * wanted.options['pairs']}"
+        if "until_pct" in wanted.options:
+            count = f"at most {count}"
+        time = "the time is known after a first benchmark of this load"
+        if seconds is not None:
+            time = f"about {duration_text(seconds)}"
+        said = f"{count} runs of {load}, and a first run that is discarded"
         rows = paragraph_rows(f"{said}: {time}", width, "strong", "  ")
         if cost := answers_cost(wanted):
             rows += paragraph_rows(cost, width, "dim", "  ")

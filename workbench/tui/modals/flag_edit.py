@@ -13,7 +13,7 @@ from workbench.engines.flag_values import format_value
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec
 from workbench.model.secrets import is_secret_name
-from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
 from workbench.tui.formats import default_text, value_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
@@ -44,18 +44,26 @@ class FlagEdit(Modal[bool]):
         notes: Sequence[str] = (),
         estimate: Callable[[str], str] | None = None,
     ) -> None:
-        name = f"${row.name}" if row.is_env else row.name
+        name = row.name
+        if row.is_env:
+            name = f"${name}"
         super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
         self.notes, self.estimate = notes, estimate
         self.effect = Text(self._effect)
         self.secret, self.problem = False, ""
-        self.complaint = Text(
-            lambda w: [(), *paragraph_rows(self.problem, w, "bad")] if self.problem else []
-        )
+        self.complaint = Text(self._problem_rows)
         self.entry: Entry | None = None
         options = self.options(row)
-        self.field: Widget = self._choices(options) if options else self._entry()
+        if options:
+            self.field: Widget = self._choices(options)
+        else:
+            self.field = self._entry()
+
+    def _problem_rows(self, width: int) -> list[Row]:
+        if not self.problem:
+            return []
+        return [(), *paragraph_rows(self.problem, width, "bad")]
 
     @staticmethod
     def options(row: FlagRow) -> tuple[str, ...]:
@@ -64,14 +72,18 @@ class FlagEdit(Modal[bool]):
         spec = row.spec
         if spec is None or spec.repeatable:
             return ()
-        return ("on", "off") if spec.kind is FlagKind.BOOL else spec.choices
+        if spec.kind is FlagKind.BOOL:
+            return "on", "off"
+        return spec.choices
 
     def _choices(self, options: Sequence[str]) -> Choices:
         row = self.row
         default = default_text(row.default)
         items: list[Choice] = []
         for option in options:
-            label = f"{option}  (default)" if option == default else option
+            label = option
+            if option == default:
+                label += "  (default)"
             items.append((option, label, "text"))
         now = row.default
         if row.value is not None:
@@ -108,7 +120,9 @@ class FlagEdit(Modal[bool]):
         if not isinstance(self.field, Choices) or self.field.current is None:
             return ""
         chosen = str(self.field.current[0])
-        return "" if chosen == UNSET else chosen
+        if chosen == UNSET:
+            return ""
+        return chosen
 
     def _effect(self, width: int) -> list[Row]:
         """Return the row that says how the typed or chosen value would change the memory estimate;
@@ -140,9 +154,7 @@ class FlagEdit(Modal[bool]):
         if row.finding:
             sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
             rows += paragraph_rows(f"{sign} {row.finding}", width, role)
-        for note in self.notes:
-            rows += paragraph_rows(note, width, "text", "  ")
-        return [*rows, ()]
+        return [*rows, *stack_paragraphs(self.notes, width, "text", "  "), ()]
 
     def _take(self, text: str) -> None:
         may_be_empty = self.row.is_env or self.row.name.partition(".")[0] in NOT_FLAGS

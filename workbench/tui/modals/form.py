@@ -50,8 +50,9 @@ def fill_fields(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field
     filled = []
     for field in fields:
         value = last.get(field.name, field.value)
-        is_possible = not field.options or value in field.options
-        filled.append(replace(field, value=value) if is_possible else field)
+        if not field.options or value in field.options:
+            field = replace(field, value=value)
+        filled.append(field)
     return tuple(filled)
 
 
@@ -79,7 +80,9 @@ class Cycle(Painted, can_focus=True):
         """`on_other` is called with a printable key that begins no option."""
         super().__init__()
         self.options = list(options)
-        self.value = value if value in self.options else self.options[0]
+        self.value = self.options[0]
+        if value in self.options:
+            self.value = value
         self.on_change, self.on_submit, self.on_other = on_change, on_submit, on_other
 
     def action_change(self, by: int) -> None:
@@ -107,7 +110,10 @@ class Cycle(Painted, can_focus=True):
         return True
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        return [((pad_text(f"< {self.value} >", width), "select" if self.has_focus else "rest"),)]
+        role = "rest"
+        if self.has_focus:
+            role = "select"
+        return [((pad_text(f"< {self.value} >", width), role),)]
 
     def watch_has_focus(self, value: bool) -> None:
         super().watch_has_focus(value)
@@ -174,12 +180,17 @@ class Form(Modal[Values]):
         self.problem = ""
         self.known: Mapping[str, str] = {}  # the present hints
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
-        self.complaint = Text(
-            lambda w: paragraph_rows(f"x {self.problem}", w, "bad") if self.problem else []
-        )
+        self.complaint = Text(self._problem_rows)
         self.make_tail = tail
-        self.tail = Text(self._tail) if tail else None
+        self.tail: Text | None = None
+        if tail is not None:
+            self.tail = Text(self._tail)
         self.lines: dict[str, Horizontal] = {}
+
+    def _problem_rows(self, width: int) -> list[Row]:
+        if not self.problem:
+            return []
+        return paragraph_rows(f"x {self.problem}", width, "bad")
 
     def _tail(self, width: int) -> list[Row]:
         """Return the rows below the fields, which describe the values. While a typed value is
@@ -270,7 +281,10 @@ class Form(Modal[Values]):
         shown = not self.lines[details[0].name].display
         for field in details:
             self.lines[field.name].display = shown
-        self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
+        first = self.fields[0]
+        if shown:
+            first = details[0]
+        self.set_focus(self.inputs[first.name])
 
     def complain(self, problem: str) -> None:
         """Show the error `problem`, and focus the field whose name is at its beginning. If
@@ -327,14 +341,15 @@ def _field_of_problem(problem: str, fields: Sequence[Field]) -> Field | None:
     message, such as "power limit: expected watts", begins with the name or the label of the field.
     """
     subject = problem.partition(":")[0].lower()
-    named = [(f.name.lower(), f.label.lower(), f) for f in fields]
-    exact = [f for name, label, f in named if subject in (name, label)]
-    partly = [
-        f
-        for name, label, f in named
-        if subject.startswith(f"{name} ") or label.startswith(f"{subject} ")
-    ]
-    return next(iter([*exact, *partly]), None)
+    for field in fields:
+        if subject in (field.name.lower(), field.label.lower()):
+            return field
+    for field in fields:
+        if subject.startswith(f"{field.name.lower()} "):
+            return field
+        if field.label.lower().startswith(f"{subject} "):
+            return field
+    return None
 
 
 # values of fields, for `check`

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END
 from workbench.tui.cells import Row, cut_text, labelled_paragraph, paragraph_rows, text_cell
-from workbench.tui.formats import NA, duration_text, moment
+from workbench.tui.formats import NA, duration_text, enclose_text, moment
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _SIGNS = {
     "happened": (G.dot, "text"),
     "quiet": (" ", "text"),
 }
+_OR = {True: "or more", False: "or less"}  # by whether a high value begins the alert
 _HINT = "a turns the bell, the mark and the title on; [alerts] of config.toml sets each rule"
 
 
@@ -46,9 +47,11 @@ def alert_rows(
     if not alerts:
         rows += paragraph_rows("none since this screen opened", width, "dim", "  ")
     times = [moment(alert.unix_s) for alert in alerts]
-    cells = max((len(at) for at in times), default=0) + 2
+    cells = max(map(len, times), default=0) + 2
     for alert, at in zip(reversed(alerts), reversed(times), strict=True):
-        role = "dim" if alert.phase == END else "text"
+        role = "text"
+        if alert.phase == END:
+            role = "dim"
         rows += labelled_paragraph(text_cell(at, cells), alert.text, width, role)
     return [*rows, (), *_meaning_rows(rules, width)]
 
@@ -79,25 +82,23 @@ def state_text(view: RuleView) -> str:
     value = view.rule.value_text(view.value)
     what = " ".join(filter(None, (view.where, value)))
     ago = duration_text(view.since_s or 0.0)
-    if view.state == "pending":
-        for_s = view.limits.for_s if view.limits is not None else 0.0
-        return _state_with_text(f"pending for {ago} of {duration_text(for_s)}", what)
-    if view.state == "active":
-        return _state_with_text(f"active for {ago}", what)
-    if view.state == "ended":
-        return _state_with_text(f"ended {ago} ago", what)
+    of_whole = ""
+    if view.limits is not None:
+        of_whole = f" of {duration_text(view.limits.for_s)}"
+    states = {
+        "pending": f"pending for {ago}{of_whole}",
+        "active": f"active for {ago}",
+        "ended": f"ended {ago} ago",
+        "quiet": "quiet",
+    }
+    if view.state in states:
+        return states[view.state] + enclose_text(": ", what)
     if view.state == "happened":
         return f"last {ago} ago"
-    if view.state == "quiet":
-        return _state_with_text("quiet", what)
     if view.rule.limits is not None:
         return f"{NA}: needs {view.rule.needs}"
     # not "has not happened": the rule may have been off then
     return "not among the last alerts"
-
-
-def _state_with_text(state: str, what: str) -> str:
-    return f"{state}: {what}" if what else state
 
 
 def _meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
@@ -115,10 +116,10 @@ def _meaning_text(view: RuleView) -> str:
     limits, rule = view.limits, view.rule
     if limits is None:
         return rule.title
-    begins = rule.title
+    begins, ends = rule.title, ""
     if rule.unit:
-        more = "or more" if limits.high_value_begins_alert else "or less"
-        begins += f": begins at {limits.begin:g} {rule.unit} {more}"
+        begins += f": begins at {limits.begin:g} {rule.unit} {_OR[limits.high_value_begins_alert]}"
+        ends = f", ends at {limits.end:g} {rule.unit}"
     if limits.for_s:
         begins += f" for {duration_text(limits.for_s)}"
-    return f"{begins}, ends at {limits.end:g} {rule.unit}" if rule.unit else begins
+    return begins + ends

@@ -63,10 +63,7 @@ def _difference_parts(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, Seq
     x, y = a.conditions, b.conditions
     yield "Command", _command_differences(x, y)
     yield "Environment", _mapping_differences(mask_env(x.env), mask_env(y.env))
-    yield (
-        "Versions",
-        _unlike_values((name, getattr(x, key), getattr(y, key)) for name, key in _VERSIONS.items()),
-    )
+    yield "Versions", _mapping_differences(_versions(x), _versions(y))
     yield "GPU settings", _setting_differences(x, y)
     yield (
         "In force under load",
@@ -74,65 +71,68 @@ def _difference_parts(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, Seq
             dict(settings_in_force(x.in_force)), dict(settings_in_force(y.in_force))
         ),
     )
-    texts = [dict(condition_texts(each)) for each in (x, y)]
-    yield "Host", _unlike_values((name, texts[0].get(name), texts[1].get(name)) for name in _HOST)
+    yield "Host", _mapping_differences(dict(condition_texts(x)), dict(condition_texts(y)), _HOST)
     loads = (d for d in compare(a, b).differences if d["kind"] == "workload")
     yield "Load", _unlike_values((d["name"], d["a"], d["b"]) for d in loads)
     yield "Answers", _unlike_values([("hash of the text", _model_digest(a), _model_digest(b))])
+
+
+def _versions(conditions: Conditions) -> Mapping[str, Any]:
+    return {name: getattr(conditions, field) for name, field in _VERSIONS.items()}
 
 
 def _command_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
     """Return the differences of two commands: their programs and models, and each flag. Without known
     flags, the words that only one command has."""
     first, second = mask_argv(x.argv), mask_argv(y.argv)
-    programs = [argv[0] if argv else None for argv in (first, second)]
     whole: list[tuple[str, Any, Any]] = [
-        ("program", programs[0], programs[1]),
+        ("program", "".join(first[:1]), "".join(second[:1])),
         ("model", x.model, y.model),
         ("preset", x.preset_id, y.preset_id),
     ]
     found = _unlike_values(whole)
     if x.flags or y.flags:
         return [*found, *_mapping_differences(x.flags, y.flags)]
-    only = [
-        [word for word in argv if word not in other]
-        for argv, other in ((first, second), (second, first))
-    ]
-    return [*found, *_unlike_values([("words", " ".join(only[0]), " ".join(only[1]))])]
+    only_first = " ".join(word for word in first if word not in second)
+    only_second = " ".join(word for word in second if word not in first)
+    return [*found, *_unlike_values([("words", only_first, only_second)])]
 
 
 def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
-    names = dict.fromkeys([*x.gpu_settings, *y.gpu_settings])
-    values = ((n, x.gpu_settings.get(n), y.gpu_settings.get(n)) for n in names)
-    return [
-        (setting_name(name), setting_value(name, p), setting_value(name, q))
-        for name, p, q in values
-        if p != q
-    ]
+    found = []
+    for name in dict.fromkeys((*x.gpu_settings, *y.gpu_settings)):
+        p, q = x.gpu_settings.get(name), y.gpu_settings.get(name)
+        if p != q:
+            found.append((setting_name(name), setting_value(name, p), setting_value(name, q)))
+    return found
 
 
 def _model_digest(result: BenchResult) -> str | None:
     text = result.summary.text
-    return text.load.digest or None if text is not None else None
+    if text is None:
+        return None
+    return text.load.digest
 
 
-def _mapping_differences(x: Mapping[str, Any], y: Mapping[str, Any]) -> Sequence[Difference]:
-    names = dict.fromkeys([*x, *y])
-    return _unlike_values((name, x.get(name), y.get(name)) for name in names)
+def _mapping_differences(
+    x: Mapping[str, Any], y: Mapping[str, Any], names: Sequence[str] = ()
+) -> Sequence[Difference]:
+    """Return the differences of two mappings under `names`, by default under all their keys."""
+    keys = dict.fromkeys(names or (*x, *y))
+    return _unlike_values((key, x.get(key), y.get(key)) for key in keys)
 
 
 def _unlike_values(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
     """Return those of (name, value in A, value in B) whose values differ, as texts. A text that is
     empty is no value."""
-    return [
-        (name, _value_text(p), _value_text(q))
-        for name, p, q in values
-        if _value_text(p) != _value_text(q)
-    ]
+    texts = [(name, _value_text(p), _value_text(q)) for name, p, q in values]
+    return [(name, p, q) for name, p, q in texts if p != q]
 
 
 def _value_text(value: Any) -> str:
-    return NA if value in (None, "") else value_text(value)
+    if value in (None, ""):
+        return NA
+    return value_text(value)
 
 
 def _difference_rows(difference: Difference, width: int) -> list[Row]:
@@ -148,15 +148,15 @@ def _side_by_side_rows(
     name_cells = max(_NAME_CELLS[0], min(_NAME_CELLS[1], width // 4))
     side = (width - name_cells - 4) // 2
     if side < _LEAST_SIDE:
-        named = [((cut_text(name, width), roles[0]),)] if name else []
-        return [
-            *named,
+        texts = [
             *paragraph_rows(a, width - 2, roles[1], "  "),
             *paragraph_rows(b, width - 2, roles[2], "  "),
         ]
+        if name:
+            texts.insert(0, ((cut_text(name, width), roles[0]),))
+        return texts
     label = pad_text(cut_text(name, name_cells), name_cells + 2)
     rows: list[Row] = []
-    lines = (wrap_text(text, side) for text in (a, b))
-    for left, right in zip_longest(*lines, fillvalue=""):
+    for left, right in zip_longest(wrap_text(a, side), wrap_text(b, side), fillvalue=""):
         rows.append(((pad_text(left, side + 2), roles[1]), (right, roles[2])))
     return rows_beside_label(label, roles[0], rows)

@@ -80,11 +80,8 @@ class Live(Page):
 
     def show(self, state: SessionState) -> None:
         self.state = state
-        if (
-            self.request
-            and self.measured is not self._before
-            and (self.request != STOPPING or not self.running)
-        ):
+        goes_on = self.request == STOPPING and self.running
+        if self.request and self.measured is not self._before and not goes_on:
             self._answered()
         self.draw()
 
@@ -143,7 +140,9 @@ class Live(Page):
         """Return the seconds left of the running measurement, as the progress row of the main
         screen shows them. Return None if the time is unknown, if the measurement has ended, or if
         another Workbench carries it out."""
-        return self.left(self.state) if self.running and self.shown is self.measured else None
+        if not self.running or self.shown is not self.measured:
+            return None
+        return self.left(self.state)
 
 
 class ExperimentPage(Live):
@@ -184,20 +183,20 @@ class ExperimentPage(Live):
 
     def possible(self, outcome: str) -> bool:
         if outcome == "more":
-            return self._own is not None and self._own.state == "done"
+            return self._has_ended_as("done")
         if outcome == "stop" and self.fixed is not None:
             return False  # another Workbench runs it
         return super().possible(outcome)
 
     @property
     def resumable(self) -> bool:
-        return self._own is not None and self._own.state in ("stopped", "failed")
+        return self._has_ended_as("stopped", "failed")
 
-    @property
-    def _own(self) -> Experiment | None:
-        """Return the experiment on the page; None if it is part of a sweep, which resumes it."""
+    def _has_ended_as(self, *states: str) -> bool:
+        """Return whether the experiment on the page is in one of these states. False for one that
+        is part of a sweep, which resumes it."""
         e = self.shown
-        return e if e is not None and e.sweep_id is None else None
+        return e is not None and e.sweep_id is None and e.state in states
 
     def rows_of(self, width: int, height: int) -> list[Row]:
         e = self.shown
@@ -255,7 +254,9 @@ class TunePage(Live):
     @property
     def measured(self) -> Sweep | None:
         s = self.state.sweep
-        return s if s is not None and s.kind == TUNE else None
+        if s is None or s.kind != TUNE:
+            return None
+        return s
 
     def rows_of(self, width: int, height: int) -> list[Row]:
         s = self.measured

@@ -64,8 +64,10 @@ class ModelsPage(PickList, Page):
         for host in found:
             if host.problem:
                 items.append(f"{host.host}{UNREAD}{host.problem.removeprefix(f'{host.host}: ')}")
+            elif several and host.copies:
+                items.append(host.host)
             elif several:
-                items.append(host.host if host.copies else f"{host.host}  no models")
+                items.append(f"{host.host}  no models")
             items += host.copies
         self.began_s = None
         self.set_items(items)
@@ -73,13 +75,17 @@ class ModelsPage(PickList, Page):
     @property
     def copy(self) -> ModelCopy | None:
         """Return the model copy under the cursor; None if there is none."""
-        return None if isinstance(self.current, str) else self.current
+        if isinstance(self.current, str):
+            return None
+        return self.current
 
     def is_heading(self, item: Any) -> bool:
         return isinstance(item, str)
 
     def key_of(self, item: Any) -> Hashable:
-        return item if isinstance(item, str) else (item.host, item.path)
+        if isinstance(item, str):
+            return item
+        return item.host, item.path
 
     def head_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
@@ -109,9 +115,13 @@ class ModelsPage(PickList, Page):
 
     def item_row(self, item: Any, width: int) -> Row:
         if isinstance(item, str):
-            return ((cut_text(f" {item}", width), "warn" if UNREAD in item else "title"),)
-        name = self._name_cells(width)
-        state = ("  complete", "good") if item.is_complete else ("  ! PARTIAL", "warn")
+            role = "title"
+            if UNREAD in item:
+                role = "warn"
+            return ((cut_text(f" {item}", width), role),)
+        name, state = self._name_cells(width), ("  ! PARTIAL", "warn")
+        if item.is_complete:
+            state = ("  complete", "good")
         sizes = pad_text(size_text(item.size_bytes), SIZE_CELLS, True)
         sizes += pad_text(count_of(len(item.files), "file"), FILES_CELLS, True)
         return (

@@ -4,17 +4,18 @@ the activity page."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of, four_digits
-from workbench.model.server_run import ServerState
 from workbench.session.since_left import last_change_unix_s
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
-from workbench.tui.formats import altered_setting_texts, day_and_time, moment
+from workbench.tui.formats import altered_setting_texts, day_and_time, enclose_text, moment
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
+    from workbench.model.setting_records import Alteration
     from workbench.session.bench.row import BenchRow
     from workbench.session.since_left import SinceLeft
 
@@ -26,7 +27,9 @@ def since_left_text(since: SinceLeft, gpus: int) -> str:
     """Return the message in one line: the change itself if there is one, else how many of each kind
     there are. `gpus` is the number of GPUs of the host."""
     changes = [text for _, text in _timed_changes(since, gpus)]
-    what = changes[0] if len(changes) == 1 else ", ".join(_count_texts(since))
+    if len(changes) > 1:
+        changes = _count_texts(since)
+    what = ", ".join(changes)
     return f"since you left at {_moment_text(since.left_unix_s)}: {what} (l lists it)"
 
 
@@ -36,11 +39,12 @@ def since_left_rows(since: SinceLeft | None, gpus: int, width: int) -> list[Row]
     if since is None or not since.has_changes:
         return []
     rows: list[Row] = [((f"Since you left at {_moment_text(since.left_unix_s)}", "title"),)]
-    changes = [
-        (moment(unix_s) if unix_s else "", text) for unix_s, text in _timed_changes(since, gpus)
-    ]
-    cells = max(len(at) for at, _ in changes) + 2
-    for at, text in changes:
+    times, texts = [], []
+    for unix_s, text in _timed_changes(since, gpus):
+        times.append(_change_time_text(unix_s))
+        texts.append(text)
+    cells = max(map(len, times)) + 2
+    for at, text in zip(times, texts, strict=True):
         lines = paragraph_rows(text, max(20, width - cells), "text", "    ")
         rows += rows_beside_label(pad_text(at, cells), "dim", lines)
     return [*rows, ()]
@@ -48,7 +52,15 @@ def since_left_rows(since: SinceLeft | None, gpus: int, width: int) -> list[Row]
 
 def _moment_text(unix_s: float) -> str:
     at = day_and_time(unix_s)
-    return at.partition(" ")[2] if time.time() - unix_s < _DAY_S else at
+    if time.time() - unix_s >= _DAY_S:
+        return at
+    return at.partition(" ")[2]
+
+
+def _change_time_text(unix_s: float) -> str:
+    if not unix_s:
+        return ""
+    return moment(unix_s)
 
 
 def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
@@ -57,8 +69,10 @@ def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
         yield row.unix_s, _result_text(row)
     for server in since.servers:
         yield last_change_unix_s(server), _server_text(server)
-    for by in dict.fromkeys(one.by for one in since.settings):
-        of_user = [one for one in since.settings if one.by == by]
+    by_user: dict[str | None, list[Alteration]] = {}
+    for alteration in since.settings:
+        by_user.setdefault(alteration.by, []).append(alteration)
+    for of_user in by_user.values():
         at_unix_s = max(one.set_unix_s or one.since_unix_s for one in of_user)
         for text in altered_setting_texts(of_user, gpus or 1):
             yield at_unix_s, text
@@ -70,7 +84,7 @@ def _result_text(row: BenchRow) -> str:
     series = row.series
     if series is not None:
         name = f"{_SERIES.get(series.kind, series.kind)} {series.number}"
-        return f"{name}: {series.said}" if series.said else name
+        return name + enclose_text(": ", series.said)
     if row.refused:
         return f"result {row.id} is rejected: {row.refused[0]}"
     text = f"result {row.id}: {row.label}"
@@ -81,18 +95,20 @@ def _result_text(row: BenchRow) -> str:
 
 def _server_text(server: ServerStatus) -> str:
     if server.state.has_ended:
-        text = f"{server.title} {server.state}"
-        return f"{text}: {server.reason}" if server.reason else text
-    if server.state is ServerState.READY:
+        return f"{server.title} {server.state}{enclose_text(': ', server.reason)}"
+    if server.is_ready:
         return f"{server.title} became {server.state_word.upper()}"
     return f"{server.title} was started"
 
 
 def _count_texts(since: SinceLeft) -> list[str]:
-    alone = [row for row in since.results if row.series is None]
-    counts = [(len(alone), "result", "")]
-    kinds = [_SERIES.get(row.series.kind, row.series.kind) for row in since.results if row.series]
-    counts += [(kinds.count(kind), kind, "") for kind in dict.fromkeys(kinds)]
+    kinds = Counter({"result": 0})  # it is named first
+    for row in since.results:
+        kind = "result"
+        if row.series is not None:
+            kind = _SERIES.get(row.series.kind, row.series.kind)
+        kinds[kind] += 1
+    counts = [(number, kind, "") for kind, number in kinds.items()]
     ended = sum(server.state.has_ended for server in since.servers)
     counts += [
         (ended, "server ended", "servers ended"),

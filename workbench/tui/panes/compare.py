@@ -9,6 +9,7 @@ from workbench.session.bench.row_changes import noise_pct
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, hint, keys_of, plot_results
 from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.formats import enclose_text
 from workbench.tui.interval_trails import IntervalTrails
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.comparison import comparison_rows, verdict_rows
@@ -79,16 +80,18 @@ class Compare(Pane, Scrolled):
 
     @property
     def hint(self) -> str:
-        page = "enter" if self.session.state.experiment else "t"
-        return hint(self.KEYS, "c", page, "d", "o")
+        if self.session.state.experiment:
+            return hint(self.KEYS, "c", "enter", "d", "o")
+        return hint(self.KEYS, "c", "t", "d", "o")
 
     @property
     def detail(self) -> str:
         state = self.state
         if state.experiment is not None and self.of_experiment:
             return f"experiment {state.experiment.id}"
-        which = self._why_this_b(state, state.comparison) if state.comparison else ""
-        return f"B is {which}" if which else ""
+        if state.comparison is None:
+            return ""
+        return enclose_text("B is ", self._why_this_b(state, state.comparison))
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
@@ -106,7 +109,9 @@ class Compare(Pane, Scrolled):
         """Return why B is the result that it is; "" if it is not the marked one."""
         if (comparison.a, comparison.b) != (state.mark_a, state.mark_b):
             return ""
-        return "marked: B unmarks" if state.b_chosen else "selected"
+        if state.b_chosen:
+            return "marked: B unmarks"
+        return "selected"
 
     def _experiment(self, e: Experiment, width: int) -> list[Row]:
         """Return the verdict of the experiment, one row per completed pair with the confidence
@@ -118,9 +123,10 @@ class Compare(Pane, Scrolled):
             )
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
-        said = paragraph_rows(e.verdict, width, "strong") if e.verdict else []
-        top = narrowing_rows(e, width, self.trails.of(e.id))
-        return [*said, *top, *comparison_rows(e.comparison, width)]
+        rows = narrowing_rows(e, width, self.trails.of(e.id))
+        if e.verdict:
+            rows = [*paragraph_rows(e.verdict, width, "strong"), *rows]
+        return [*rows, *comparison_rows(e.comparison, width)]
 
 
 def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
@@ -141,13 +147,16 @@ def _drawn_state(state: SessionState) -> tuple[object, ...]:
 def _why_empty(state: SessionState) -> str:
     have = len(state.results)
     if have < 2:
-        under_way = state.bench.under_way
-        then = "A benchmark is under way." if under_way else "Press b to run a benchmark."
+        then = "Press b to run a benchmark."
+        if state.bench.under_way:
+            then = "A benchmark is under way."
         return f"Nothing to compare: {have} of 2 results. {then}"
     if (state.mark_a is None) == (state.mark_b is None):
         return (
             "Press c to compare the last two results. To choose others, mark them with a and B in "
             "the Bench pane."
         )
-    marked, other = ("A", "B") if state.mark_b is None else ("B", "a")
+    marked, other = "B", "a"
+    if state.mark_b is None:
+        marked, other = "A", "B"
     return f"{marked} is marked. Press {other} in the Bench pane for the other one, then c."

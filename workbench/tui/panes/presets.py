@@ -81,17 +81,18 @@ class Presets(Pane, PickList):
     def _follow_plan(self, state: SessionState) -> None:
         """Put the cursor on the preset of the plan when that has become another one. A search keeps
         its own cursor."""
-        loaded = state.plan.plan.preset_id if state.plan else None
-        listed = any(item.id == loaded for item in self.items)
-        if loaded != self._loaded and listed and not self.query_text:
+        loaded = _loaded_preset_id(state)
+        if loaded == self._loaded or self.query_text:
+            return
+        if any(item.id == loaded for item in self.items):
             self._loaded = loaded
             self.select(loaded)
 
     @property
     def detail(self) -> str:
-        return (
-            f"/{self.query_text}" if self.query_text else str(len(self.session.state.presets) or "")
-        )
+        if self.query_text:
+            return f"/{self.query_text}"
+        return str(len(self.session.state.presets) or "")
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -126,11 +127,13 @@ class Presets(Pane, PickList):
     def item_row(self, item: PresetEntry, width: int) -> Row:
         """Return a row such as "> qwen3-vl-2b-dp4   vllm *". Marks are ">" for the loaded preset, "!" for one that does
         not fit, "*" for edits and "o" for the user's own presets."""
-        plan = self.state.plan
-        loaded = plan is not None and plan.plan.preset_id == item.id
-        lead, role = "  ", "text"
-        if loaded:
+        plan, lead, role, tail = self.state.plan, "  ", "text", " "
+        if item.own:
+            tail = "o"
+        if item.id == _loaded_preset_id(self.state):
             lead, role = f"{G.arrow} ", "goodb"
+            if plan is not None and plan.edit_count:
+                tail = "*"
         elif item.fits is False:
             lead, role = "! ", "dim"
         if item.problem:
@@ -139,9 +142,6 @@ class Presets(Pane, PickList):
                 (pad_text(item.id, max(10, width - 9)), "dim"),
                 (" broken", "bad"),
             )
-        tail = "o" if item.own else " "
-        if loaded and plan is not None and plan.edit_count:
-            tail = "*"
         engine, size = item.engine, LONG
         if width < 44:
             engine, size = _short_name(item.engine), SHORT
@@ -168,7 +168,9 @@ class Presets(Pane, PickList):
         if item.problem:
             return [(), *paragraph_rows(f"x {item.problem}", width, "bad")[:4]]
         lines: list[Row] = [(), *short_paragraph(item.title, width, 2, "strong")]
-        known = (item.engine, short_gpu_name(item.hardware), item.status, "own" if item.own else "")
+        known = [item.engine, short_gpu_name(item.hardware), item.status]
+        if item.own:
+            known.append("own")
         about = f" {G.dot} ".join(filter(None, known))
         lines += short_paragraph(about, width, 2, "dim")
         if item.fits is False:
@@ -181,7 +183,9 @@ class Presets(Pane, PickList):
             )[:1]
         if item.summary and height >= 26:
             lines += [(), *paragraph_rows(item.summary, width, "text")[:5]]
-        return lines if all(row_width(r) <= width for r in lines) else [r[:1] for r in lines]
+        if max(map(row_width, lines)) > width:
+            return [row[:1] for row in lines]
+        return lines
 
     def empty_rows(self, width: int) -> list[Row]:
         return paragraph_rows(self._why_empty(), width, "dim")
@@ -201,13 +205,20 @@ def _preset_sort_key(item: PresetEntry) -> tuple[int, bool]:
     """Return the sort key of a preset: (number of its group, whether it is a variant of another
     preset). The groups are 0 for presets made for the host's GPUs, 1 for any GPU, 2 for GPUs that
     the host lacks or may lack, and 3 for broken files."""
+    group = 2
     if item.problem:
         group = 3
     elif item.hardware == "any GPU":
         group = 1
-    else:
-        group = 0 if item.fits else 2
+    elif item.fits:
+        group = 0
     return group, item.baseline is not None
+
+
+def _loaded_preset_id(state: SessionState) -> str | None:
+    if state.plan is None:
+        return None
+    return state.plan.plan.preset_id
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row_changes import row_before
 from workbench.tui.cells import Row, Run, cut_text, join_rows
-from workbench.tui.formats import change_run, number_text, preset_name
+from workbench.tui.formats import change_run, enclose_text, number_text, preset_name
 from workbench.tui.widgets.time_axis import Label, Window, events_in
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
             begin = event
         elif event.kind is EventKind.BENCH_END:
             # without its begin in the window, the label stands where the benchmark ended
-            at = begin if begin is not None else event
-            column = max(0, window.column(at.unix_s))
+            column = max(0, window.column((begin or event).unix_s))
             row = rows.get(event.result_id or 0)
             if row is not None:
                 labels.append(Label(column, _result(row, rows, state)))
@@ -92,13 +91,14 @@ def _compared_answers(
         if event.kind is EventKind.QUALITY_BEGIN:
             begin = event
         elif event.kind is EventKind.QUALITY_END:
-            at = begin if begin is not None else event
+            column = max(0, window.column((begin or event).unix_s))
             found = event.text.partition(" ends: ")[2]
             said = found.removeprefix("its ")  # "its answers are the same within 0.001 KLD"
-            said = said if said != found else f"answers: {found}"
+            if said == found:
+                said = f"answers: {found}"
             forms = (said, cut_text(said, _BRIEF_CELLS), "answers")
             texts = tuple(((text, "strong"),) for text in dict.fromkeys(forms))
-            yield Label(max(0, window.column(at.unix_s)), texts, gives_way=True)
+            yield Label(column, texts, gives_way=True)
             begin = None
     if begin is not None and state.running_quality is not None:
         text = (("comparing answers", "dim"),)
@@ -114,7 +114,7 @@ def _settings(window: Window, events: Sequence[Event]) -> Iterator[Label]:
             texts.setdefault(window.column(event.unix_s), []).append(text)
     for column, several in texts.items():
         first, *more = dict.fromkeys(several)
-        rest = f" +{len(more)} more" if more else ""
+        rest = enclose_text(" +", len(more), " more")
         brief = first.partition(" by ")[0]
         words = brief.removesuffix(" again").split(" ")
         forms = (f"{first}{rest}", brief, " ".join(words[-3:]), " ".join(words[-2:]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.counts import count_of
 from workbench.tui.cells import Row, cut_text, paragraph_rows, row_width, width_of
 from workbench.tui.formats import (
+    enclose_text,
     setting_change_text,
     setting_value,
     texts_with_gpus,
@@ -46,7 +47,9 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     if first.interval_pct is None and noise_pct is not None:
         chance = f"two such runs may differ by {math.ceil(noise_pct)} % by chance"
         return f"{said}, but {chance} (X tests it)", "strong"
-    better, role = ("faster", "goodb") if first.change_pct > 0 else ("slower", "warnb")
+    better, role = "slower", "warnb"
+    if first.change_pct > 0:
+        better, role = "faster", "goodb"
     if first.interval_pct is None:
         return f"{said} (one pair: not proven, X tests it)", role
     size = f"{first.change_pct:+.1f} % {G.plus_minus} {half_width(first.interval_pct)}"
@@ -55,18 +58,21 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     said = f"B is {better} by {size.lstrip('+-')}"
     if first.verdict == "hint only":
         return f"a hint, no proof: {said}", "strong"
-    return said, "goodb" if first.verdict == "better" else "warnb"
+    if first.verdict == "better":
+        return said, "goodb"
+    return said, "warnb"
 
 
 def _causes_words(comparison: Comparison) -> str:
     """Return the beginning of a sentence about what several changes did together; "" for one."""
-    if any(one.get("kind") not in _CHANGES for one in comparison.differences):
+    if not _CHANGES.issuperset(one.get("kind") for one in comparison.differences):
         return ""
     count = len(_difference_texts(comparison.differences))
     if count < 2:
         return ""
-    changes = "both" if count == 2 else count
-    return f"{changes} changes together: "
+    if count == 2:
+        return "both changes together: "
+    return f"{count} changes together: "
 
 
 def _speed_words(change_pct: float) -> str:
@@ -77,7 +83,9 @@ def _speed_words(change_pct: float) -> str:
         return f"A is {1.0 / ratio:.1f} times as fast as B"
     if abs(change_pct) < 0.05:
         return "B is as fast as A"
-    return f"B is {'faster' if change_pct > 0 else 'slower'} by {abs(change_pct):.1f} %"
+    if change_pct > 0:
+        return f"B is faster by {change_pct:.1f} %"
+    return f"B is slower by {-change_pct:.1f} %"
 
 
 def verdict_rows(comparison: Comparison, width: int, noise_pct: float | None = None) -> list[Row]:
@@ -158,11 +166,13 @@ def _difference(d: Mapping[str, Any]) -> str:
         before, now = map(value_text, values)
         return f"{name} {before} {G.becomes} {now}"
     name = without_gpu(name)
-    before, now = ("-" if v is None else setting_value(name, v) for v in values)
-    return setting_change_text(name, before, now)
+    texts = ["-", "-"]
+    for side, value in enumerate(values):
+        if value is not None:
+            texts[side] = setting_value(name, value)
+    return setting_change_text(name, *texts)
 
 
 def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:
-    more = len(texts) - len(shown)
-    last = [f"+{more} more below"] if more else []
-    return ", ".join([*shown, *last])
+    more = enclose_text("+", len(texts) - len(shown), " more below")
+    return ", ".join(filter(None, (*shown, more)))

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import clock_text, duration_text
+from workbench.tui.formats import clock_text, duration_text, enclose_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         limits = sorted(set(guard.temperature_limits_c.values()))
         if limits:
             conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
-        name = f"guard (pid {guard.pid})" if guard.pid else "guard"
+        name = f"guard{enclose_text(' (pid ', guard.pid, ')')}"
         said = f"{name}: never by itself: left on deliberately"
         if conditions:
             said = f"{name} reverts the settings if {' or '.join(conditions)}"
@@ -70,5 +70,7 @@ def reverted_by_now(state: SessionState) -> str:
 
 
 def last_action_text(guard: GuardView) -> str:
-    at = f" at {clock_text(guard.did_unix_s)}" if guard.did_unix_s else ""
-    return f"{G.alert} the guard{at}: {guard.did or ''}"
+    who = "the guard"
+    if guard.did_unix_s:
+        who += f" at {clock_text(guard.did_unix_s)}"
+    return f"{G.alert} {who}: {guard.did or ''}"

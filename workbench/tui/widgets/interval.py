@@ -35,7 +35,7 @@ class Axis:
     def head(self) -> str:
         edge = f"{self.limit_pct:g} %"
         if 2 * len(edge) + 5 > self.cells:  # the words would touch
-            return "0".center(self.cells) if self.cells else ""
+            return "0".center(self.cells)[: self.cells]
         text = list(" " * self.cells)
         for at, word in (
             (0, f"-{edge}"),
@@ -53,14 +53,16 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     The axis contains the first change with its whole interval. It also contains each other change
     that is at most FAR times as far from 0, without regard to the interval of that change.
     """
-    first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
-    widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
-    widest = max(widest, first)
+    first = LEAST_PCT
+    for change, half in spans[:1]:
+        first = max(abs(change) + half, LEAST_PCT)
+    near = [size for size in (abs(change) for change, _ in spans) if size <= FAR * first]
+    widest = max((first, *near))
     size = 10.0 ** math.floor(math.log10(widest))
     limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
     if cells < LEAST_CELLS:
         return Axis(limit, 0)
-    return Axis(limit, cells if cells % 2 else cells - 1)
+    return Axis(limit, cells - (cells + 1) % 2)
 
 
 def change_bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
@@ -85,8 +87,10 @@ def change_bar(axis: Axis, change_pct: float, half_pct: float | None, role: str)
             cells[0] = ("<", role)
         if right >= axis.cells:
             cells[-1] = (">", role)
-    if 0 <= at < axis.cells:
-        cells[at] = (G.on, role)
+    if at < 0:
+        cells[0] = ("<", role)
+    elif at >= axis.cells:
+        cells[-1] = (">", role)
     else:
-        cells[0 if at < 0 else -1] = ("<" if at < 0 else ">", role)
+        cells[at] = (G.on, role)
     return merge_runs(cells)

@@ -82,6 +82,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
     span = _common_span(list(timelines.values()), max(16, width - _LABEL - 1))
     columns = Columns(0, (_LABEL,), (0,), span.cells)
     rows: list[Row] = []
+    height = 3 - (len(timelines) > 1)
     for metric in (*_GPU, _TOKENS):
         cells = {name: _cell_means(t, metric, span) for name, t in timelines.items()}
         highest = max(map(highest_of, cells.values()))
@@ -92,7 +93,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
             value = _mean_during(line, timelines[name], span)
             text = f"{number_text(value, 0)} / {number_text(top, 0)} {metric.unit}"
             graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
-            rows += columns.line([graph], 2 if len(timelines) > 1 else 3)
+            rows += columns.line([graph], height)
     marks = [_mark_row(name, timeline, span) for name, timeline in timelines.items()]
     return [*rows, *marks, _axis_row(span), *_legend_rows(width)]
 

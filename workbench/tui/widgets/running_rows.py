@@ -24,13 +24,15 @@ def flag_runs(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:
     """Return each flag as one text such as "max-num-seqs=8", with its role. A flag that the plan no
     longer has stands there with the word "default". With `short`, the parallel sizes have the
     engine's own short names, such as "tp=4"."""
-    return [
-        (
-            f"{_short_name(flag) if short else flag.name}={_value(flag)}",
-            "goodb" if flag.origin is Origin.EDITED else "text",
-        )
-        for flag in flags
-    ]
+    runs = []
+    for flag in flags:
+        name, role = flag.name, "text"
+        if short:
+            name = _short_name(flag)
+        if flag.origin is Origin.EDITED:
+            role = "goodb"
+        runs.append((f"{name}={_value(flag)}", role))
+    return runs
 
 
 def running_rows(
@@ -85,23 +87,31 @@ def _fill_rows(
 ) -> tuple[list[Row], int]:
     """Return the rows with the flags `runs`, of which the last one ends with `end`, and how many flags
     have no room."""
-    rows: list[Row] = []
+    *upper, last = starts
     rest = list(runs)
-    for number, start in enumerate(starts, 1):
-        is_last = number == len(starts)
-        row = [*start]
-        room = width - row_width(row) - (row_width(end) if is_last else 0)
-        while rest:
-            text = f" {rest[0][0]}"
-            more_cells = _MORE_CELLS if is_last and len(rest) > 1 else 0
-            if width_of(text) + more_cells > room:
-                break
-            row.append((text, rest.pop(0)[1]))
-            room -= width_of(text)
-        if is_last and rest:
-            row.append((f" +{len(rest)} more", "dim"))
-        rows.append(spread_row(tuple(row), end, width) if is_last else tuple(row))
-    return rows, len(rest)
+    rows = [_append_runs(start, rest, width) for start in upper]
+    row = _append_runs(last, rest, width - row_width(end), _MORE_CELLS)
+    if rest:
+        row = (*row, (f" +{len(rest)} more", "dim"))
+    return [*rows, spread_row(row, end, width)], len(rest)
+
+
+def _append_runs(start: Row, rest: list[Run], width: int, more_cells: int = 0) -> Row:
+    """Return the row `start` with as many runs of `rest` as fit into `width` cells, and take them out
+    of `rest`. Behind a run that is not the last one there is room for `more_cells` cells."""
+    row = [*start]
+    room = width - row_width(row)
+    while rest:
+        text, role = rest[0]
+        needed = width_of(text) + 1
+        if len(rest) > 1:
+            needed += more_cells
+        if needed > room:
+            break
+        row.append((f" {text}", role))
+        room -= width_of(text) + 1
+        rest.pop(0)
+    return tuple(row)
 
 
 def _cut_at_word(text: str, width: int) -> str:
@@ -114,11 +124,12 @@ def _cut_at_word(text: str, width: int) -> str:
 
 
 def _short_name(flag: FlagRow) -> str:
-    aliases = flag.spec.aliases if flag.spec is not None else ()
-    if not flag.name.endswith(_PARALLEL) or not aliases:
+    if flag.spec is None or not flag.name.endswith(_PARALLEL):
         return flag.name
-    return aliases[0].lstrip("-")
+    return next(iter(flag.spec.aliases), flag.name).lstrip("-")
 
 
 def _value(flag: FlagRow) -> str:
-    return "default" if flag.value is None else cut_text(value_text(flag.value), _VALUE_CELLS)
+    if flag.value is None:
+        return "default"
+    return cut_text(value_text(flag.value), _VALUE_CELLS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.host_words import name_host_in_fixes
 from workbench.cli.open_session import connected, local_session, use_host_of_record
-from workbench.cli.output import emit_or_say
+from workbench.cli.output import emit_or_say, simulated_mark
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
@@ -76,7 +76,7 @@ def _advice_lines(advised: AdvisedResult) -> Iterator[str]:
 
     result = advised.result
     if result is not None:
-        simulated = "  SIMULATED" if result.conditions.simulated else ""
+        simulated = simulated_mark(result.conditions.simulated)
         engine = result.conditions.engine or "unknown engine"
         yield f"result #{result.id}: {engine} {result.conditions.model}{simulated}"
     else:

@@ -32,7 +32,7 @@ from workbench.model.load_spec import OPTIONS
 from workbench.model.untrusted_text import clean_text
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchProgress, BenchResult
+    from workbench.model.bench import BenchProgress, BenchResult, BenchSummary
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -96,13 +96,15 @@ async def bench(arguments: argparse.Namespace) -> int:
         await session.gpu.alterations.read()
         if len(levels) > 1:
             return await _bench_levels(session, arguments, levels, run_id, load)
-        load["concurrency"] = levels[0] if levels else None
+        load["concurrency"] = next(iter(levels), None)
         results, received = await _bench_repeatedly(session, arguments, run_id, load)
     if len(results) > 1:
         _print_spread(results, arguments.json)
     elif arguments.json:
         emit(result_output.result_json(results[0]))
-    return 128 + received[0] if received else _worst_exit_code(results)
+    if received:
+        return 128 + received[0]
+    return _worst_exit_code(results)
 
 
 def _load_ahead() -> None:
@@ -156,7 +158,9 @@ async def _bench_levels(
 ) -> int:
     from workbench.cli.sweeps import sweep_lines, tell_how_to_resume
 
-    url = None if run_id else arguments.url
+    url = arguments.url
+    if run_id:
+        url = None
     async with cancelled_by_signals(), tell_how_to_resume(session):
         sweep = await session.sweeps.run_concurrency(
             levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
@@ -175,12 +179,14 @@ def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
     """Raise InputError if options that describe requests are given together with the user's own
     benchmark command, because that command makes its own requests.
     """
-    unused = {*load, *(["levels"] if levels else [])} - {"command", *FOR_OWN_COMMAND}
-    options = {"levels": "--concurrency", **{one.dest: one.name for one in OPTIONS}}
-    names = sorted(options[dest] for dest in unused)
+    unused = load.keys() - {"command", *FOR_OWN_COMMAND}
+    options = {one.dest: one.name for one in OPTIONS}
+    names = [options[dest] for dest in unused]
+    if levels:
+        names.append("--concurrency")
     if names:
         raise InputError(
-            f"{', '.join(names)}: your own command makes its own requests, so these options have "
+            f"{', '.join(sorted(names))}: your own command makes its own requests, so these options have "
             "no effect",
             next_step="remove these options, and give equivalent ones to your own command",
         )
@@ -193,7 +199,7 @@ def levels_of(text: str | None) -> list[int]:
     if text is None:
         return []
     try:
-        levels = [int(part) for part in text.split(",")]
+        levels = [*map(int, text.split(","))]
     except ValueError:
         levels = []
     if not levels or min(levels) < 1:
@@ -207,8 +213,8 @@ def levels_of(text: str | None) -> list[int]:
 def _print_spread(results: list[BenchResult], as_json: bool) -> None:
     from workbench.bench.repeated_runs import spread_of_metrics
 
-    summaries = [r.summary for r in results]
-    spreads, invalid = spread_of_metrics(summaries), sum(bool(s.refused) for s in summaries)
+    summaries = [result.summary for result in results]
+    spreads, invalid = spread_of_metrics(summaries), sum(map(_is_refused, summaries))
     if as_json:
         documents = [result_output.result_json(r) for r in results]
         emit({"results": documents, "spread": [asdict(one) for one in spreads], "refused": invalid})
@@ -217,11 +223,21 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
 
 
 def _worst_exit_code(results: Sequence[BenchResult]) -> int:
-    return (
-        INVALID
-        if any(r.summary.refused or not (r.summary.requests_ok or r.spec.command) for r in results)
-        else 0
-    )
+    if any(map(_is_invalid, results)):
+        return INVALID
+    return 0
+
+
+def _is_refused(summary: BenchSummary) -> bool:
+    return bool(summary.refused)
+
+
+def _is_invalid(result: BenchResult) -> bool:
+    """Return whether a result was refused, or contains no request that succeeded. What an own
+    command requests is not known."""
+    if _is_refused(result.summary):
+        return True
+    return not result.summary.requests_ok and not result.spec.command
 
 
 def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
@@ -235,8 +251,10 @@ def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
 
 
 def _progress_counts_text(progress: BenchProgress) -> str:
-    silence = f"  {_silence_text(progress)}" if progress.silent_s >= _SILENT_S else ""
-    return f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s{silence}"
+    text = f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s"
+    if progress.silent_s >= _SILENT_S:
+        text += f"  {_silence_text(progress)}"
+    return text
 
 
 def _silence_text(progress: BenchProgress) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.host_words import name_recorded_host
 from workbench.cli.open_session import connected, session_of, use_host_of_record
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.output import emit_or_say, note, simulated_mark
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import IF_MEASURED, YES
@@ -144,7 +144,7 @@ def show_bisection(arguments: argparse.Namespace) -> int:
 
 
 def _bisection_lines(found: Bisection) -> Iterator[str]:
-    simulated = "  SIMULATED" if found.simulated else ""
+    simulated = simulated_mark(found.simulated)
     yield f"bisection {found.id}  {found.state}  {found.host}  {found.preset}{simulated}"
     steps = {step.version: step for step in found.steps}
     for place, version in enumerate(found.versions):

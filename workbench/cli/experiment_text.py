@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from workbench.cli.output import note
+from workbench.cli.output import note, simulated_mark
 from workbench.model.counts import count_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ UNKNOWN_DURATION = (
 
 
 def duration_text(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
 
 
 def arm_words(arm: Arm) -> str:
@@ -33,28 +35,37 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     from workbench.bench import experiment as design
 
     restarts = design.restarts_servers(spec.a, spec.b, bool(spec.twins))
-    pairs = count_of(spec.pairs, "pair")
+    pairs, least = count_of(spec.pairs, "pair"), ""
     if spec.until_pct is not None:
         pairs = f"{design.MIN_PAIRS_UNTIL_SURE} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
+        least = "at least "
+    servers, compiling = "all runs on one server", ""
+    if restarts:
+        servers = "each run on a fresh server"
+        compiling = ", and that of each arm that compiles,"
     unchanged = [arm.target for arm in (spec.a, spec.b) if arm.target and not arm.target.plan]
     if len(unchanged) == 2:
         servers = "on servers that are used as they are"
-    else:
-        servers = "each run on a fresh server" if restarts else "all runs on one server"
     yield f"A: {arm_words(spec.a)}\nB: {arm_words(spec.b)}"
     yield f"{pairs} in random order, {servers}; the verdict is about {spec.metric}"
+    first = f"the first run{compiling}"
+    if spec.throw_away:
+        first = "the first run of each arm"
     if spec.twins:
         yield f"A and B run on {' and '.join(spec.twins)}, swapped in half of the pairs"
+        first += " on each host"
     if spec.throw_away is not False:
-        compiling = ", and that of each arm that compiles," if restarts else ""
-        first = "the first run of each arm" if spec.throw_away else f"the first run{compiling}"
-        yield f"{first}{' on each host' if spec.twins else ''} is discarded"
-    least = "at least " if spec.until_pct is not None else ""
-    yield (
-        UNKNOWN_DURATION
-        if duration_s is None
-        else f"takes {least}about {duration_text(duration_s)}"
-    )
+        yield f"{first} is discarded"
+    if duration_s is None:
+        yield UNKNOWN_DURATION
+    else:
+        yield f"takes {least}about {duration_text(duration_s)}"
+
+
+def _time_left_text(left_s: float | None) -> str:
+    if not left_s:
+        return ""
+    return f"; about {duration_text(left_s)} left"
 
 
 def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
@@ -80,21 +91,22 @@ def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[st
                 note(_run_line(run))
         if now.verdict.startswith("so far") and last_verdict != now.verdict:
             last_verdict = now.verdict
-            left = f"; about {duration_text(now.left_s)} left" if now.left_s else ""
-            note(f"  {now.verdict}{left}")
+            note(f"  {now.verdict}{_time_left_text(now.left_s)}")
 
     return report
 
 
 def _run_line(run: ExperimentRun) -> str:
     value = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
-    took = f"  {run.took_s:.0f} s" if run.took_s is not None else ""
-    return f"  {run.place_in_pairs} {run.side}  {value}{took}"
+    line = f"  {run.place_in_pairs} {run.side}  {value}"
+    if run.took_s is not None:
+        line += f"  {run.took_s:.0f} s"
+    return line
 
 
 def list_line(experiment: Experiment) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(experiment.unix_s))
-    simulated = "  SIMULATED" if experiment.simulated else ""
+    simulated = simulated_mark(experiment.simulated)
     arms = f"{arm_words(experiment.spec.a)} | {arm_words(experiment.spec.b)}"
     start = f"{experiment.id:<4} {when}  {experiment.host}  {experiment.state:<8}"
     return f"{start} {arms}  {experiment.verdict}{simulated}"
@@ -116,7 +128,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         unfinished_block,
     )
 
-    simulated = "  SIMULATED" if experiment.simulated else ""
+    simulated = simulated_mark(experiment.simulated)
     yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
     yield f"A: {arm_words(experiment.spec.a)}\nB: {arm_words(experiment.spec.b)}"
     if experiment.comparison is not None:

@@ -96,7 +96,12 @@ def _fleet_document(state: FleetState) -> dict[str, Any]:
 
 
 def _host_json(host: FleetHost) -> dict[str, Any]:
-    names = {info.index: info.name for info in host.telemetry.infos} if host.telemetry else {}
+    names, driver_version, age_s = {}, None, host.age_s
+    if host.telemetry is not None:
+        names = {info.index: info.name for info in host.telemetry.infos}
+        driver_version = host.telemetry.driver.driver_version
+    if age_s is not None:
+        age_s = round(age_s, 1)
     return {
         "name": host.name,
         "label": host.label,
@@ -104,9 +109,9 @@ def _host_json(host: FleetHost) -> dict[str, Any]:
         "link": host.link,
         "problem": host.problem,
         "simulated": host.simulated,
-        "age_s": None if host.age_s is None else round(host.age_s, 1),
+        "age_s": age_s,
         "latency_ms": host.latency_ms,
-        "driver_version": host.telemetry.driver.driver_version if host.telemetry else None,
+        "driver_version": driver_version,
         "power_w": host.power_w,
         "tok_s": host.tok_s,
         "gpus": [_gpu_json(gpu, names.get(gpu.index)) for gpu in host.gpus],
@@ -119,6 +124,6 @@ def _host_json(host: FleetHost) -> dict[str, Any]:
 def _gpu_json(gpu: GpuSample, name: str | None) -> dict[str, Any]:
     from workbench.model.gpu_readings import IN_FLEET
 
-    shown = (one.field for one in IN_FLEET)
-    values = {field: getattr(gpu, field) for field in (*_GPU_FIELDS, *shown)}
+    fields = (*_GPU_FIELDS, *(one.field for one in IN_FLEET))
+    values = {field: getattr(gpu, field) for field in fields}
     return {"name": name, "state": str(gpu.state), **values, "absent": dict(gpu.absent)}

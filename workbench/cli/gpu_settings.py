@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
@@ -14,6 +15,7 @@ from workbench.cli.gpu_text import (
     affected_lines,
     affected_text,
     command_lines,
+    guard_json,
     guard_lines,
     report_lines,
 )
@@ -108,15 +110,22 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
             await session.gpu.plan_changes_by_gpu(settings)
         )
         foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
-        kept = foreign if arguments.foreign == "keep" else set()
-        left = [c for c in commands if (c.gpu_uuid, c.setting) in kept]
-        commands = [c for c in commands if (c.gpu_uuid, c.setting) not in kept]
+        kept = set()
+        if arguments.foreign == "keep":
+            kept = foreign
+        left: list[SettingCommand] = []
+        changes: list[SettingCommand] = []
+        for one in commands:
+            chosen = left if (one.gpu_uuid, one.setting) in kept else changes
+            chosen.append(one)
+        commands = changes
         for one in left:
             note(f"kept: {_foreign_text(one)}")
         affected = await affected_gpus_json(session, commands)
         if not arguments.json:
             say_lines([*command_lines(commands), *affected_lines(affected)])
-            say_lines([] if commands else ["nothing to set"])
+            if not commands:
+                say("nothing to set")
         if commands and not arguments.dry_run:
             await warn_if_measured(session)
             if foreign and arguments.foreign is None and (arguments.yes or not can_ask(arguments)):
@@ -156,8 +165,12 @@ def settings_of(arguments: argparse.Namespace) -> GpuSettings:
     """Return the GPU settings on the command line. Raises InputError if there are none, or if some
     are given together with --preset.
     """
-    texts = {s: getattr(arguments, s.key) for s in SETTINGS}
-    settings = GpuSettings({s.key: s.parse(text) for s, text in texts.items() if text is not None})
+    given = {}
+    for setting in SETTINGS:
+        text = getattr(arguments, setting.key)
+        if text is not None:
+            given[setting.key] = setting.parse(text)
+    settings = GpuSettings(given)
     if not settings and arguments.preset is None:
         raise InputError(
             "no GPU setting is given", next_step="`workbench gpu set --help` lists the settings"
@@ -213,7 +226,9 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
 )
 async def revert_gpu(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        gpu = None if arguments.gpu == "all" else arguments.gpu
+        gpu = arguments.gpu
+        if gpu == "all":
+            gpu = None
         if not arguments.dry_run:
             await warn_if_measured(session)
         report = await _revert_unless_interrupted(session, gpu, arguments)
@@ -305,14 +320,12 @@ def _print_report(
     report: SettingsReport,
     arguments: argparse.Namespace,
     session: Session,
-    affected: dict[str, Any] | None = None,
+    affected: Mapping[str, Any] = MappingProxyType({}),
 ) -> int:
     """Print the outcome of each setting. Return the exit code: 0 if all settings are as requested,
     otherwise 1."""
     if arguments.json:
-        emit(
-            {**_report_json(report, session.host.name, session.state.simulated), **(affected or {})}
-        )
+        emit({**_report_json(report, session.host.name, session.state.simulated), **affected})
     else:
         say_lines(report_lines(report))
     return 0 if report.ok else 1
@@ -328,7 +341,7 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
         "read_back": _by_setting(report.outcomes, "read_back"),
         "in_force": {_outcome_key(o): str(o.in_force) for o in report.outcomes},
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
-        "guard": asdict(report.guard) if report.guard else None,
+        "guard": guard_json(report.guard),
         "journal": report.journal,
         "journal_recovery": report.recovery.text if report.recovery else None,
         "dry_run": report.dry_run,
@@ -349,7 +362,9 @@ def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any
 
 
 def _outcome_key(outcome: SettingOutcome) -> str:
-    where = "host" if outcome.command.gpu_uuid == HOST else f"gpu{outcome.command.gpu_index}"
+    where = f"gpu{outcome.command.gpu_index}"
+    if outcome.command.gpu_uuid == HOST:
+        where = "host"
     return f"{where}.{outcome.command.setting}"
 
 

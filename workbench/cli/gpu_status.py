@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
     change_text,
+    guard_json,
     guard_lines,
+    kept_mark,
     other_changes_lines,
     recovery_lines,
     time_text,
 )
 from workbench.cli.open_session import connected, gpus_read, warn_of_unreached_nodes
-from workbench.cli.output import emit, emit_or_say, note, say_lines
+from workbench.cli.output import emit, emit_or_say, note, say_lines, simulated_mark
 from workbench.cli.registry import command
 from workbench.model.begun_changes import split_begun
 from workbench.model.counts import count_of
@@ -74,7 +76,7 @@ async def status(arguments: argparse.Namespace) -> int:
         "others": [a.as_json() for a in state.others],
         "others_doubted": doubts,
         "others_problem": state.host.others_problem,
-        "guard": asdict(guard) if guard else None,
+        "guard": guard_json(guard),
         "journal_recovery": state.host.journal_recovery,
         "journal_disk_full": full,
         "journal_problem": journal_problem.message if journal_problem else None,
@@ -109,8 +111,10 @@ def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
 
 def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator[str]:
     driver, host = document["driver"], document["host"]
-    simulated = "  SIMULATED" if document["simulated"] else ""
-    cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
+    simulated = simulated_mark(document["simulated"])
+    cuda = ""
+    if driver["cuda_version"]:
+        cuda = f", CUDA {driver['cuda_version']}"
     yield (
         f"{host['name']}: driver {driver['driver_version'] or 'n/a'} "
         f"({driver['status']}){cuda}{simulated}"
@@ -119,8 +123,10 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         yield f"  {text}"
     for gpu, sample in zip(document["gpus"], telemetry.gpus, strict=True):
         state = f"{gpu['state']} {gpu.get('message') or ''}".rstrip()
-        node = f"{gpu['node']} " if gpu.get("node") else ""
-        yield f"{node}GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
+        name = f"GPU{gpu['index']} {gpu.get('name', '?')}"
+        if gpu.get("node"):
+            name = f"{gpu['node']} {name}"
+        yield f"{name}  {gpu['uuid']}  {state}"
         yield from _lines_of_texts(_reading_texts(sample))
         if gpu["state"] == GpuState.LIVE:
             yield from _instance_lines(gpu)
@@ -128,18 +134,16 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
         if gpu["absent"]:
-            yield "  n/a: " + "; ".join(
-                f"{name} ({reason})" for name, reason in gpu["absent"].items()
-            )
+            reasons = (f"{name} ({reason})" for name, reason in gpu["absent"].items())
+            yield f"  n/a: {'; '.join(reasons)}"
     for one in document["altered"]:
         state = one["extra"].get("state", "")
-        kept = ", kept in force" if state == "kept" else ""
-        kept = f", {state}" if user_left_with({"state": state}) else kept
+        kept = kept_mark(state)
+        if user_left_with({"state": state}):
+            kept = f", {state}"
+        where = where_setting_applies(one["gpu_uuid"], one["gpu_index"])
         change = change_text(one["setting"], one["before"], one["now"])
-        yield (
-            f"altered: {where_setting_applies(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench "
-            "gpu revert)"
-        )
+        yield f"altered: {where} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
@@ -163,14 +167,17 @@ def _instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gib_text(size_bytes: float | None) -> str:
-    return "n/a" if size_bytes is None else f"{size_bytes / 2**30:.1f}"
+    if size_bytes is None:
+        return "n/a"
+    return f"{size_bytes / 2**30:.1f}"
 
 
 def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line with the clocks to which the GPU can be locked, as short ranges."""
-    kinds = (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz"))
-    ranges = [(kind, clocks_text(gpu.get(field) or ())) for kind, field in kinds]
-    texts = [f"{kind} {text}" for kind, text in ranges if text]
+    texts = []
+    for kind, field in (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz")):
+        if text := clocks_text(gpu.get(field) or ()):
+            texts.append(f"{kind} {text}")
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 
 
@@ -178,7 +185,8 @@ def _reading_texts(sample: GpuSample) -> Iterator[str]:
     """Yield a text for each reading that people see, such as "power 312 W", and for the memory."""
     for one in READINGS.values():
         value = getattr(sample, one.field)
-        yield f"{one.label} n/a" if value is None else f"{one.label} {value:.0f}{one.unit}"
+        text = "n/a" if value is None else f"{value:.0f}{one.unit}"
+        yield f"{one.label} {text}"
     used, total = _gib_text(sample.memory_used_bytes), _gib_text(sample.memory_total_bytes)
     yield f"memory {used} of {total} GiB"
 
@@ -209,11 +217,9 @@ async def journal(arguments: argparse.Namespace) -> int:
             session.core.update(telemetry=await session.telemetry.reading())
         records, log = await session.gpu.alterations.read_journal()
         await session.gpu.alterations.read()
-        sysfs = (
-            (await read_core_settings(session.host)).sysfs
-            if any(r.entry.gpu_uuid == HOST for r in records)
-            else "/sys"
-        )
+        sysfs = "/sys"
+        if any(record.entry.gpu_uuid == HOST for record in records):
+            sysfs = (await read_core_settings(session.host)).sysfs
         document: dict[str, Any] = {
             "host": session.host.name,
             "journal": await journal_path_on(session.host),
@@ -239,13 +245,14 @@ async def journal(arguments: argparse.Namespace) -> int:
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
     from workbench.model.setting_commands import manual_command
 
-    entry = record.entry.as_json()
-    hand = manual_command(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
+    entry, by_hand = record.entry, None
+    if not record.why_lost:
+        by_hand = manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
     return {
-        **entry,
+        **entry.as_json(),
         "owner_state": record.owner,
         "gone": record.why_lost,
-        "by_hand": None if record.why_lost else hand,
+        "by_hand": by_hand,
     }
 
 
@@ -258,7 +265,9 @@ def _journal_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
-    where = "host" if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {entry['gpu_name']}"
+    where = "host"
+    if entry["gpu_uuid"] != HOST:
+        where = f"GPU{entry['gpu_index']} {entry['gpu_name']}"
     source = {
         "read": "read before the change",
         "journal": "set by Workbench before",
@@ -266,7 +275,8 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "unknown": "the clock lock of another program, which cannot be read",
         "claim": f"as recorded by {entry['origin']}, who changed it first",
     }.get(entry["before_known"], entry["before_known"])
-    now, before = (stored_text(entry["setting"], entry[name]) for name in ("now", "before"))
+    now = stored_text(entry["setting"], entry["now"])
+    before = stored_text(entry["setting"], entry["before"])
     yield f"{where}: {label_of(entry['setting'])} {now}, before: {before} ({source})"
     owner = {
         "this": "is this process",
@@ -275,7 +285,9 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "elsewhere": "is on another machine",
     }[entry["owner_state"]]
     since = time_text(entry["since_unix_s"])
-    state = "begun" if entry["state"] == PENDING else entry["state"]
+    state = entry["state"]
+    if state == PENDING:
+        state = "begun"
     yield (
         f"  {state} since {since} by {entry['who']}; process {entry['owner'].get('pid')} {owner}"
     )
@@ -286,17 +298,21 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _log_line(line: Mapping[str, Any]) -> str:
-    change = stored_text(line.get("setting", ""), line["now"]) if "now" in line else ""
+    setting, place, change = line.get("setting", ""), line.get("gpu_uuid", ""), ""
+    if place == HOST:
+        place = "host"
+    if "now" in line:
+        change = stored_text(setting, line["now"])
     if "before" in line:
-        change = f"{stored_text(line.get('setting', ''), line['before'])} -> {change}"
+        change = f"{stored_text(setting, line['before'])} -> {change}"
     words = (
         time_text(line.get("unix_s", 0.0)),
         line.get("who", ""),
         line.get("what", ""),
-        "host" if line.get("gpu_uuid") == HOST else line.get("gpu_uuid", ""),
-        label_of(line.get("setting", "")),
+        place,
+        label_of(setting),
         change,
         {True: "ok", False: "FAILED"}.get(line.get("ok", ""), ""),
         line.get("message", ""),
     )
-    return "  ".join(str(word) for word in words if word)
+    return "  ".join(map(str, filter(None, words)))

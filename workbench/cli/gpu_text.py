@@ -4,7 +4,9 @@ and the guard."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.begun_changes import split_begun
@@ -41,18 +43,32 @@ def time_text(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
+def kept_mark(state: str) -> str:
+    """Return what a line about a changed setting says if the user keeps it; "" otherwise."""
+    if state == "kept":
+        return ", kept in force"
+    return ""
+
+
+def guard_json(view: GuardView | None) -> dict[str, Any] | None:
+    """Return the state of the guard as a JSON object; None if no guard was ever started."""
+    if view is None:
+        return None
+    return asdict(view)
+
+
 def other_changes_lines(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
     made."""
     _, begun = split_begun(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in begun}
-    counts: dict[tuple[str, str], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
     for one in state.others:
         group = (one.by, one.setting)
-        counts[group] = counts.get(group, 0) + 1
+        counts[group] += 1
         if counts[group] > OTHERS_SHOWN:
             continue
-        kept = ", kept in force" if one.state == "kept" else ""
+        kept = kept_mark(one.state)
         change = (
             f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} "
             f"{change_text(one.setting, one.before, one.now)}"
@@ -79,24 +95,19 @@ async def affected_gpus_json(
     if not indexes:
         return {"gpus": [], "processes": [], "processes_absent": {}}
     reading = await session.telemetry.reading()
-    samples = [s for s in reading.gpus if s.index in indexes]
-    return {
-        "gpus": [
-            {"gpu": i.index, "uuid": i.uuid, "name": i.name}
-            for i in reading.infos
-            if i.index in indexes
-        ],
-        "processes": [
-            {"gpu": gpu, "pid": pid, "name": name, "ours": ours}
-            for gpu, pid, name, ours in await session.gpu.processes()
-            if gpu in indexes
-        ],
-        "processes_absent": {
-            f"gpu{s.index}": s.absent.get("processes", "not read")
-            for s in samples
-            if s.processes is None
-        },
-    }
+    gpus = []
+    for info in reading.infos:
+        if info.index in indexes:
+            gpus.append({"gpu": info.index, "uuid": info.uuid, "name": info.name})
+    processes = []
+    for gpu, pid, name, ours in await session.gpu.processes():
+        if gpu in indexes:
+            processes.append({"gpu": gpu, "pid": pid, "name": name, "ours": ours})
+    absent = {}
+    for sample in reading.gpus:
+        if sample.index in indexes and sample.processes is None:
+            absent[f"gpu{sample.index}"] = sample.absent.get("processes", "not read")
+    return {"gpus": gpus, "processes": processes, "processes_absent": absent}
 
 
 def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
@@ -110,7 +121,9 @@ def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand
     if not pids:
         return ", ".join(gpus)
     others = len({p["pid"] for p in affected["processes"] if not p["ours"]})
-    use = "1 process uses" if len(pids) == 1 else f"{len(pids)} processes use"
+    use = f"{len(pids)} processes use"
+    if len(pids) == 1:
+        use = "1 process uses"
     them = "it" if len(affected["gpus"]) == 1 else "them"
     return f"{', '.join(gpus)}; {use} {them}, {others} not {STARTED_BY_WORKBENCH}"
 
@@ -128,9 +141,9 @@ def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
         yield f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}"
         for process in affected["processes"]:
             if process["gpu"] == gpu["gpu"]:
-                starter = (
-                    STARTED_BY_WORKBENCH if process["ours"] else ("not started by Workbench here")
-                )
+                starter = STARTED_BY_WORKBENCH
+                if not process["ours"]:
+                    starter = "not started by Workbench here"
                 yield f"  process {process['pid']} {process['name']}, {starter}"
         if reason := affected["processes_absent"].get(f"gpu{gpu['gpu']}"):
             yield f"  its processes are unknown: {reason}"
@@ -157,29 +170,22 @@ def report_lines(report: SettingsReport) -> Iterator[str]:
     for outcome in report.rolled_back:
         yield _outcome_line(outcome, "rolled back" if outcome.ok else "NOT rolled back", False)
     yield from guard_lines(report.guard)
-    yield from recovery_lines(report.recovery.text if report.recovery else None)
+    if report.recovery is not None:
+        yield from recovery_lines(report.recovery.text)
 
 
 def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
     command = outcome.command
-    force = "" if dry_run or not command.argv else f" (in force: {outcome.in_force})"
-    change = (
-        f"{stored_text(command.setting, outcome.before)} -> "
-        f"{stored_text(command.setting, outcome.requested)}"
-        if command.argv
-        else ""
-    )
+    force = change = ""
+    if command.argv:
+        before = stored_text(command.setting, outcome.before)
+        change = f"{before} -> {stored_text(command.setting, outcome.requested)}"
+        if not dry_run:
+            force = f" (in force: {outcome.in_force})"
+    line = f"{command.where} {label_of(command.setting)}: {state}{force}"
     # command_lines printed the note
     message = outcome.message.removeprefix(command.note).removeprefix("; ")
-    return "  ".join(
-        part
-        for part in (
-            f"{command.where} {label_of(command.setting)}: {state}{force}",
-            change,
-            message,
-        )
-        if part
-    )
+    return "  ".join(filter(None, (line, change, message)))
 
 
 def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:
@@ -199,11 +205,9 @@ def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[s
                 "the settings"
             )
         if view.heartbeat_s is not None:
-            age = (
-                (f", last heartbeat {view.heartbeat_age_s:.0f} s ago")
-                if view.heartbeat_age_s is not None
-                else ""
-            )
+            age = ""
+            if view.heartbeat_age_s is not None:
+                age = f", last heartbeat {view.heartbeat_age_s:.0f} s ago"
             yield f"  reverts if their Workbench sends no heartbeat for {view.heartbeat_s:g} s{age}"
         elif view.trial_left_s is None:
             yield f"  {NO_HEARTBEAT}"

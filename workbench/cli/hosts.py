@@ -44,11 +44,8 @@ def hosts_list(arguments: argparse.Namespace) -> int:
         )
     width = max(len(host.name) for host in listed)
     for host in listed:
-        say(
-            "  ".join(
-                filter(None, (f"{host.name:<{width}}", f"{host.source:<10}", host.way, host.label))
-            ).rstrip()
-        )
+        parts = (f"{host.name:<{width}}", f"{host.source:<10}", host.way, host.label)
+        say("  ".join(filter(None, parts)).rstrip())
     for cluster in clusters.values():
         nodes = ", ".join(node.host for node in cluster.nodes)
         say(f"cluster {cluster.name}: {nodes}  {cluster.label}".rstrip())
@@ -71,28 +68,29 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
     name = arguments.name
     if name not in known_host_names() and not is_host_known(name):
         other = nearest_known_name(name)
-        step = f"did you mean {other}? {_UNKNOWN}" if other else _UNKNOWN
+        step = _UNKNOWN
+        if other:
+            step = f"did you mean {other}? {_UNKNOWN}"
         raise InputError(f"there is no host {name!r}", next_step=step)
     arguments.host = name
     session = session_of(arguments)
     settings = HostSettings(session.core, ConfigStore())
     entry, address = settings.host_entry, await session.host.ssh_address()
-    programs = {engine: settings.program_for_engine(engine) for engine in registry.engine_names()}
-    engines = {engine: program for engine, program in programs.items() if program}
-    clusters = [
-        c.name
-        for c in HostsStore().content.clusters.values()
-        if name in (node.host for node in c.nodes)
-    ]
+    engines = {}
+    for engine in registry.engine_names():
+        if found := settings.program_for_engine(engine):
+            program, file = found
+            engines[engine] = {"program": program, "from": file}
+    clusters = []
+    for cluster in HostsStore().content.clusters.values():
+        if name in {node.host for node in cluster.nodes}:
+            clusters.append(cluster.name)
     document = {
         "name": name,
         "kind": session.host.kind,
         "address": address.text if address else None,
         "entry": _mask_entry(entry) if entry is not None else None,
-        "engines": {
-            engine: {"program": program, "from": file}
-            for engine, (program, file) in engines.items()
-        },
+        "engines": engines,
         "clusters": clusters,
     }
     return emit_or_say(
@@ -215,7 +213,10 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
     store, own = HostsStore(), host_named(arguments)
     if own is None and arguments.simulate and not arguments.names:
         own = f"{SIMULATED_PREFIX}{arguments.simulate}"
-    names = names_to_check([*arguments.names, *([own] if own else [])], tuple(store.content.hosts))
+    named = [*arguments.names]
+    if own:
+        named.append(own)
+    names = names_to_check(named, tuple(store.content.hosts))
     ask = ask_login_secret if can_ask(arguments) else None
     checks = await check_all_hosts(
         names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout

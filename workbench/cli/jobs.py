@@ -27,9 +27,13 @@ async def jobs(arguments: argparse.Namespace) -> int:
     from workbench.server.jobs import read_jobs
 
     def line(job: Job) -> str:
-        where = job.node or (f"({job.reason})" if job.reason else "")
-        left = f"{_time_left_text(job.left_s)} left" if job.left_s is not None else "no time limit"
-        ours = f"run {job.run_id}" if job.run_id else f"not started by Workbench: {job.name}"
+        where, left, ours = job.node or "", "no time limit", f"not started by Workbench: {job.name}"
+        if job.reason and not where:
+            where = f"({job.reason})"
+        if job.left_s is not None:
+            left = f"{_time_left_text(job.left_s)} left"
+        if job.run_id:
+            ours = f"run {job.run_id}"
         what = f"{job.id:<10} {job.state:<10} {where:<16} {job.gpus or 'no GPUs':<8} {left:<14}"
         return f"{what} {job.queue or '':<10} {ours}"
 

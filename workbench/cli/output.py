@@ -35,6 +35,13 @@ def emit(document: Any) -> int:
     return 0
 
 
+def simulated_mark(is_simulated: bool) -> str:
+    """Return what a line about simulated data ends with; "" for other data."""
+    if is_simulated:
+        return "  SIMULATED"
+    return ""
+
+
 def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
     """Print a JSON document: first the field `name` with the list of items, each printed as soon as
     `items` yields it, then the fields that `rest` returns. Return the exit code 0. If the first

@@ -121,7 +121,10 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
     rest, after_dashes = _split_own_command(rest)
     if not rest[0].startswith("-") and rest[0] not in FIRST_WORDS:
         return _parse_screen_on_host(rest[0], rest[1:], leading)
-    parser = argparse_tree([rest[0]] if rest[0] in FIRST_WORDS else FIRST_WORDS)
+    first_words: Iterable[str] = FIRST_WORDS
+    if rest[0] in FIRST_WORDS:
+        first_words = [rest[0]]
+    parser = argparse_tree(first_words)
     words = _join_words(rest, parser)
     command_words = 2 if words[0] in GROUPS else 1
     arguments, unknown = parser.parse_known_args(
@@ -222,7 +225,9 @@ def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     if joined in groups[0].choices:
         return [joined, *words[2:]]
     child = groups[0].choices.get(words[0])
-    return [words[0], *_join_words(words[1:], child)] if child is not None else words
+    if child is None:
+        return words
+    return [words[0], *_join_words(words[1:], child)]
 
 
 def _count_leading(argv: Sequence[str]) -> int:

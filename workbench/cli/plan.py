@@ -130,9 +130,9 @@ def _plan_of(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
     from workbench.engines import with_executable
 
     planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
-    return (
-        planned if arguments.executable is None else with_executable(planned, arguments.executable)
-    )
+    if arguments.executable is None:
+        return planned
+    return with_executable(planned, arguments.executable)
 
 
 def variables_of(arguments: argparse.Namespace) -> dict[str, str]:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_text import affected_gpus_json, affected_lines, affected_text, guard_lines
+from workbench.cli.gpu_text import (
+    affected_gpus_json,
+    affected_lines,
+    affected_text,
+    guard_json,
+    guard_lines,
+)
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, note, say_lines
 from workbench.cli.plan import load_plan
@@ -71,7 +77,9 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         problem = "nobody can be asked to confirm the changes"
         next_step = "add --yes to confirm, or --dry-run to see the changes"
         await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
-        password = await ask_sudo_password(session, arguments) if whole.missing_right else None
+        password = None
+        if whole.missing_right:
+            password = await ask_sudo_password(session, arguments)
         async with cancelled_by_signals():
             applied = await preset.apply_preset(
                 whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
@@ -82,7 +90,9 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
 
 
 def _say_step(arguments: argparse.Namespace) -> Callable[[str], None]:
-    return (lambda text: None) if arguments.json else note
+    if arguments.json:
+        return lambda text: None
+    return note
 
 
 def _print_outcome(
@@ -96,24 +106,29 @@ def _print_outcome(
 def _apply_document(
     preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool
 ) -> dict[str, Any]:
+    missing = [f"{part.text} ({part.problem})" for part in parts if part.problem]
     return {
         "preset": preset_id,
         "parts": [asdict(part) for part in parts],
-        "not_applied": [f"{part.text} ({part.problem})" for part in parts if part.problem],
+        "not_applied": missing,
         "dry_run": dry_run,
-        "ok": not any(part.problem for part in parts),
+        "ok": not missing,
     }
 
 
 def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
     report = applied.settings
+    rolled_back, guard, recovery = 0, None, None
+    if report is not None:
+        rolled_back, guard = len(report.rolled_back), guard_json(report.guard)
+        recovery = report.recovery
     return {
         **_apply_document(applied.preset_id, applied.parts, dry_run=False),
         "run_id": applied.run_id,
         "server": status_json(applied.status),
-        "rolled_back": len(report.rolled_back) if report else 0,
-        "guard": asdict(report.guard) if report and report.guard else None,
-        "journal_recovery": report.recovery.text if report and report.recovery else None,
+        "rolled_back": rolled_back,
+        "guard": guard,
+        "journal_recovery": recovery.text if recovery else None,
     }
 
 
@@ -124,10 +139,10 @@ def _planned_lines(whole: WholePreset) -> Iterator[str]:
             yield f"  $ {part.command}"
         if part.problem:
             yield f"  ! cannot be applied: {part.problem}"
-    notes = dict.fromkeys(outcome.message for outcome in whole.outcomes if outcome.message)
-    yield from (
-        f"  {text}" for text in notes if not any(text in part.problem for part in whole.parts)
-    )
+    problems = "\n".join(part.problem for part in whole.parts)
+    for text in dict.fromkeys(outcome.message for outcome in whole.outcomes):
+        if text and text not in problems:
+            yield f"  {text}"
 
 
 def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
@@ -135,7 +150,8 @@ def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
         yield f"{'NOT applied' if part.problem else 'applied':<12}{part.text}"
         if part.problem:
             yield f"  {part.problem}"
-    yield from guard_lines(applied.settings.guard if applied.settings else None)
+    if applied.settings is not None:
+        yield from guard_lines(applied.settings.guard)
     if applied.run_id is None:
         state = applied.status
         yield (

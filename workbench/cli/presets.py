@@ -53,7 +53,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
 
 def _has_words(entry: ListedPreset, words: Sequence[str]) -> bool:
     fields = (entry.id, entry.title, entry.engine, entry.hardware, *entry.gpu_names)
-    text = " ".join(field or "" for field in fields).lower()
+    text = " ".join(filter(None, fields)).lower()
     return all(word in text for word in words)
 
 
@@ -77,10 +77,8 @@ def _preset_lines(preset: Preset) -> Iterator[str]:
     for section in preset_sections(preset):
         if section.title:
             yield f"\n{section.title}:"
-        yield from (
-            f"{line.label:<10}{line.text}" if line.label else f"  {line.text}"
-            for line in section.lines
-        )
+        for line in section.lines:
+            yield f"{line.label:<10}{line.text}" if line.label else f"  {line.text}"
 
 
 @command(
@@ -162,17 +160,16 @@ async def flags(arguments: argparse.Namespace) -> int:
         source = f"as {catalog.asked} on {session.host.name} lists them"
     else:
         catalog, source = engine.catalog(arguments.engine_version), "from the shipped list"
-    shown = (
-        engines.search_flags(catalog, arguments.search)
-        if arguments.search
-        else sorted(catalog.flags.values(), key=engines.sort_key_of_flag)
-    )
+    shown = sorted(catalog.flags.values(), key=engines.sort_key_of_flag)
+    if arguments.search:
+        shown = engines.search_flags(catalog, arguments.search)
     if arguments.json:
         about = {"engine": engine.name, "version": catalog.version, "asked": catalog.asked}
         return emit({**about, "flags": [asdict(f) for f in shown]})
     note(f"{engine.title} {catalog.version}: {len(shown)} of {len(catalog.flags)} flags, {source}")
     for flag in shown:
-        values = "|".join(flag.choices[:6]) if flag.choices else str(flag.kind)
-        default = "" if flag.default is None else f" = {engines.format_value(flag.default)}"
-        say(f"--{flag.name} {values}{default}  {flag.help} ({flag.area})")
+        values = "|".join(flag.choices[:6]) or str(flag.kind)
+        if flag.default is not None:
+            values += f" = {engines.format_value(flag.default)}"
+        say(f"--{flag.name} {values}  {flag.help} ({flag.area})")
     return 0

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.output import emit_or_say, note, simulated_mark
 from workbench.cli.plan import variables_of
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
@@ -236,6 +236,6 @@ def _quality_lines(result: QualityResult) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.quality_blocks import quality_blocks
 
-    simulated = "  SIMULATED" if result.simulated else ""
+    simulated = simulated_mark(result.simulated)
     yield f"A: {result.a}\nB: {result.b}{simulated}"
     yield from block_lines(quality_blocks(result))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.output import simulated_mark
+
 if TYPE_CHECKING:
     from workbench.bench.repeated_runs import Spread
     from workbench.model.bench import BenchResult
@@ -76,7 +78,7 @@ def _load_line(result: BenchResult) -> str:
     from workbench.model.load_spec import option_texts
 
     summary, spec = result.summary, result.spec
-    simulated = "  SIMULATED" if result.conditions.simulated else ""
+    simulated = simulated_mark(result.conditions.simulated)
     tunnel = _CLIENTS.get(result.conditions.client, "")
     if spec.command:
         command = " ".join(spec.command)

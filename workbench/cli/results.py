@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
 from workbench.cli.open_session import session_of
-from workbench.cli.output import emit, emit_list, emit_or_say, note, print_error, say, say_lines
+from workbench.cli.output import (
+    emit,
+    emit_list,
+    emit_or_say,
+    note,
+    print_error,
+    say,
+    say_lines,
+    simulated_mark,
+)
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.result_output import result_json
 from workbench.model.counts import count_of
@@ -89,8 +98,10 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
         raise InputError(
             "--limit and --all cannot be combined", next_step="give either --limit or --all"
         )
-    limit = None if arguments.all else arguments.limit or _NEWEST
-    asked = None if limit is None else limit + 1  # one more, to know whether there are older ones
+    limit, asked = sys.maxsize, None
+    if not arguments.all:
+        limit = arguments.limit or _NEWEST
+        asked = limit + 1  # one more, to know whether there are older ones
     db = results_db()
     known = _quality_comparisons(db)
     pages = db.pages(asked, words, tag=arguments.tag, before=arguments.before)
@@ -105,9 +116,12 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
         for page in shown.pages():
             say_lines(row_lines(page, known))
         if not shown.count:
-            filters = [f"with {words!r}"] if words else []
-            filters += [f"tagged {arguments.tag}"] if arguments.tag else []
-            say(" ".join(["no results", *filters]))
+            filters = ["no results"]
+            if words:
+                filters.append(f"with {words!r}")
+            if arguments.tag:
+                filters.append(f"tagged {arguments.tag}")
+            say(" ".join(filters))
     if shown.damaged:
         ids = ", ".join(f"#{i}" for i in shown.damaged)
         note(
@@ -123,7 +137,7 @@ class _Shown:
     one, and the ids of `damaged` results, which were left out. `limit` is the highest allowed
     count. `more` is True if there are older results."""
 
-    def __init__(self, pages: Iterable[Page], limit: int | None) -> None:
+    def __init__(self, pages: Iterable[Page], limit: int) -> None:
         self._pages, self._limit = pages, limit
         self.count, self.last = 0, 0
         self.more = False
@@ -131,13 +145,13 @@ class _Shown:
 
     def pages(self) -> Iterator[Sequence[BenchResult]]:
         for page in self._pages:
-            room = sys.maxsize if self._limit is None else self._limit - self.count
+            room = self._limit - self.count
             self.more = len(page.results) + len(page.damaged) > room
             results = page.results[:room]
             self.count += len(results)
-            self.last = results[-1].id if results else self.last
             self.damaged += page.damaged
             if results:
+                self.last = results[-1].id
                 yield results
 
 
@@ -156,7 +170,10 @@ def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[st
         {"id": one.id, "side": side, "verdict": one.verdict, "summary": one.summary}
         for side, one in comparisons_of(result.conditions, known)
     ]
-    return {**result_json(result), **({"quality_comparisons": found} if found else {})}
+    document = result_json(result)
+    if found:
+        document["quality_comparisons"] = found
+    return document
 
 
 def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = ()) -> Iterator[str]:
@@ -165,12 +182,13 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
     from workbench.session.bench.result_rows import rows_of_results
 
     for row, result in zip(rows_of_results(results), results, strict=True):
-        embeds = result.spec.endpoint == "embeddings"
-        speed = result.summary.request_s if embeds else row.output_tok_s
+        speed, unit = row.output_tok_s, "tok/s"
+        if result.spec.endpoint == "embeddings":
+            speed, unit = result.summary.request_s, "requests/s"
         rate = f"{speed:,.1f}" if speed is not None else "n/a"
         words = [
             _load_text(result, row.concurrency),
-            f"{rate} {'requests/s' if embeds else 'tok/s'}",
+            f"{rate} {unit}",
             row.label,
             "REJECTED" if row.refused else "",
             "SIMULATED" if row.simulated else "",
@@ -184,17 +202,19 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
 
 def _end_of(model: str) -> str:
     """Return a model's name. Of a long one, which is mostly a path, only its end."""
-    return model if len(model) <= _MODEL_CHARS else f"…{model[1 - _MODEL_CHARS :]}"
+    if len(model) <= _MODEL_CHARS:
+        return model
+    return f"…{model[1 - _MODEL_CHARS :]}"
 
 
 def _answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
     """Return what the newest comparison of answers in which the result is B says of them."""
     from workbench.engines.answer_settings import comparisons_of
 
-    newest = next(
-        (one for side, one in comparisons_of(result.conditions, known) if side == "B"), None
-    )
-    return f"answers: {newest.verdict}" if newest is not None else ""
+    for side, one in comparisons_of(result.conditions, known):
+        if side == "B":
+            return f"answers: {one.verdict}"
+    return ""
 
 
 def _load_text(result: BenchResult, concurrency: int) -> str:
@@ -207,7 +227,9 @@ def _load_text(result: BenchResult, concurrency: int) -> str:
         return "trace"
     if result.spec.command:
         return "c=-"
-    return f"c={concurrency}" if result.conditions.knows("concurrency") else "c=n/a"
+    if not result.conditions.knows("concurrency"):
+        return "c=n/a"
+    return f"c={concurrency}"
 
 
 @command(
@@ -225,18 +247,18 @@ def show_result(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from workbench.report.formats.json_data import answers_json
 
-        answers = answers_json(comparisons_of(result.conditions, known))
-        compared = {"quality_comparisons": answers} if answers else {}
-        return emit({**result_json(result), **compared, "timeline": timeline})
+        document = result_json(result)
+        if answers := answers_json(comparisons_of(result.conditions, known)):
+            document["quality_comparisons"] = answers
+        return emit({**document, "timeline": timeline})
     from workbench.report.content import Report
 
     report = Report.of_result(result, known=known)
     say_lines([output_format("txt").render(report).rstrip("\n")])
-    say(
-        f"timeline: {shlex.join(['workbench', 'replay', timeline])}"
-        if timeline
-        else "timeline: none was kept with this result"
-    )
+    line = "none was kept with this result"
+    if timeline:
+        line = shlex.join(["workbench", "replay", timeline])
+    say(f"timeline: {line}")
     return 0
 
 
@@ -275,8 +297,12 @@ def tag_result(arguments: argparse.Namespace) -> int:
     # argparse takes options here as tags, because -TAG is one
     given = [t for t in arguments.tags if t != "--json"]
     arguments.json |= len(given) < len(arguments.tags)
-    add = [check_tag(t.removeprefix("+")) for t in given if not t.startswith("-")]
-    remove = [check_tag(t[1:]) for t in given if t.startswith("-")]
+    add, remove = [], []
+    for tag in given:
+        if tag.startswith("-"):
+            remove.append(check_tag(tag[1:]))
+        else:
+            add.append(check_tag(tag.removeprefix("+")))
     db = results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
@@ -350,8 +376,11 @@ def export_result(arguments: argparse.Namespace) -> int:
     ),
 )
 async def report_results(arguments: argparse.Namespace) -> int:
-    output = Path(arguments.output).expanduser() if arguments.output else None
-    form = arguments.format or (format_of_file(output).name if output else "md")
+    output, form = None, arguments.format
+    if arguments.output:
+        output = Path(arguments.output).expanduser()
+        form = form or format_of_file(output).name
+    form = form or "md"
     if arguments.requests and form != "csv":
         raise InputError(
             "--requests applies to CSV only; JSON always contains every request",
@@ -392,7 +421,9 @@ def _proof_format(arguments: argparse.Namespace, form: str) -> str:
             "a sweep compares nothing, so there is no proof of it",
             next_step="give the experiment that compares its values",
         )
-    chosen = form if arguments.format or arguments.output else "json"
+    chosen = "json"
+    if arguments.format or arguments.output:
+        chosen = form
     if chosen not in ("html", "json"):
         raise InputError(
             f"a proof cannot be written as {chosen}",
@@ -420,9 +451,10 @@ def verify_proof(arguments: argparse.Namespace) -> int:
 
 
 def _verified_lines(found: VerifiedProof) -> Iterator[str]:
-    simulated = "  SIMULATED" if found.simulated else ""
+    simulated = simulated_mark(found.simulated)
     version = found.workbench_version
-    yield f"{found.title}, written by Workbench {version or 'of an unknown version'}{simulated}"
+    written = version or "of an unknown version"
+    yield f"{found.title}, written by Workbench {written}{simulated}"
     yield f"recomputed: {found.verdict}"
     if not found.differences:
         yield f"the proof holds; computed again: {', '.join(found.checked)}"
@@ -468,8 +500,12 @@ async def import_results(arguments: argparse.Namespace) -> int:
     if errors and (len(arguments.files) == 1 or not stored):
         raise errors[0]
     if arguments.json:
-        failed = {"failed": [error.as_json() for error in errors]} if errors else {}
-        emit({"results": [{**result_json(r), "new": new} for r, new in stored], **failed})
+        document: dict[str, Any] = {
+            "results": [{**result_json(result), "new": new} for result, new in stored]
+        }
+        if errors:
+            document["failed"] = [error.as_json() for error in errors]
+        emit(document)
     else:
         say_lines(row_lines([r for r, _ in stored]))
         repeated = sum(not new for _, new in stored)
@@ -477,7 +513,9 @@ async def import_results(arguments: argparse.Namespace) -> int:
             say(f"{repeated} of {len(stored)} were imported before and are not stored again")
     for problem in errors:
         print_error(problem)
-    return errors[0].exit_code if errors else 0
+    if errors:
+        return errors[0].exit_code
+    return 0
 
 
 def ids_of(text: str) -> tuple[int, ...]:

@@ -140,7 +140,9 @@ async def servers(arguments: argparse.Namespace) -> int:
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
         statuses, older = await supervisor.check_now(), len(supervisor.older)
         others, unseen = await _external_servers(session)
-        live = await _live_metrics_by_run(session, statuses) if arguments.json else {}
+        live = {}
+        if arguments.json:
+            live = await _live_metrics_by_run(session, statuses)
     if arguments.json:
         if unseen is not None:
             note(unseen)
@@ -201,35 +203,41 @@ async def _live_metrics_by_run(
     live: dict[str, dict[str, Any]] = {}
     for run_id, before, now in zip(runs, first, await read(), strict=True):
         values = rates_between(before, now)
-        absent = {
-            metric.field: now.absent[name]
-            for metric in LIVE_METRICS
-            for name in metric.counters
-            if now.absent.get(name)
-        }
-        live[run_id] = {**{m.field: values.get(m.field) for m in LIVE_METRICS}, "absent": absent}
+        shown: dict[str, Any] = {}
+        absent = {}
+        for metric in LIVE_METRICS:
+            shown[metric.field] = values.get(metric.field)
+            for name in metric.counters:
+                if now.absent.get(name):
+                    absent[metric.field] = now.absent[name]
+        live[run_id] = {**shown, "absent": absent}
     return live
 
 
 def _say_run(status: ServerStatus) -> None:
-    age = f"{(time.time() - status.started_unix_s) / 60:.0f} min" if status.started_unix_s else ""
+    age = ""
+    if status.started_unix_s:
+        age = f"{(time.time() - status.started_unix_s) / 60:.0f} min"
     detail = status.reason or status.phase or status.url or ""
-    simulated = " SIMULATED" if status.simulated else ""
+    if status.simulated:
+        detail += " SIMULATED"
     say(
         f"{status.run_id}  {status.state_word:<12} {status.engine:<9} {status.model}  {age}  "
-        f"{detail}{simulated}"
+        f"{detail}"
     )
     if runs_as := launcher_text(status, time.time()):
-        say(f"  {runs_as}{' (not started by Workbench)' if status.others else ''}")
+        foreign = " (not started by Workbench)" if status.others else ""
+        say(f"  {runs_as}{foreign}")
     for finding in status.findings:
         if status.alive and finding.level in (Level.ERROR, Level.WARN):
             say(f"  {finding_line(finding)}")
 
 
 def _say_external_server(other: FoundServer) -> None:
-    names = other.models[:_MODELS_SHOWN]
-    more = f" and {len(other.models) - len(names)} more" if len(other.models) > len(names) else ""
-    models = ", ".join(names) + more or other.note
+    names, rest = other.models[:_MODELS_SHOWN], other.models[_MODELS_SHOWN:]
+    models = ", ".join(names) or other.note
+    if rest:
+        models += f" and {len(rest)} more"
     say(
         f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  "
         f"{other.url}"
@@ -283,11 +291,13 @@ async def stop(arguments: argparse.Namespace) -> int:
         await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
-        removed = (
-            await adoption.stop_and_uninstall(session, status.run_id) if arguments.uninstall else ()
-        )
-    kept = f": {status.reason}" if status.others and status.reason else ""
-    lines = [f"{status.run_id} {status.state}{kept}", *(f"removed {path}" for path in removed)]
+        removed: Sequence[str] = ()
+        if arguments.uninstall:
+            removed = await adoption.stop_and_uninstall(session, status.run_id)
+    line = f"{status.run_id} {status.state}"
+    if status.others and status.reason:
+        line += f": {status.reason}"
+    lines = [line, *(f"removed {path}" for path in removed)]
     return emit_or_say(arguments.json, {**status_json(status), "removed": list(removed)}, lines)
 
 
@@ -385,7 +395,7 @@ async def probe(arguments: argparse.Namespace) -> int:
         text = await session.servers.probe(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
     document = {"run_id": status.run_id, "state": status.state_word, "text": asdict(text)}
-    doubts = [f"  {doubt}" for doubt in (*text.notes, text.unjudged) if doubt]
+    doubts = [f"  {doubt}" for doubt in filter(None, (*text.notes, text.unjudged))]
     lines = [f"{status.run_id} is {status.state_word}: {text.summary}", *doubts]
     emit_or_say(arguments.json, document, lines)
     return UNTRUSTED if text.problem else 0
@@ -405,17 +415,17 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     """
     supervisor = session.servers.supervisor
     known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
-    exact = [run] if run in known else []
-    if not exact and (pid := parse_whole_number(run)) is not None:
-        await _reject_external(session, pid)
+    exact = [run_id for run_id in known if run_id == run]
     if not exact:
+        if (pid := parse_whole_number(run)) is not None:
+            await _reject_external(session, pid)
         warn_of_unreached_nodes(session)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
         return await supervisor.look(hits[0])
-    problem = (
-        (f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}") if hits else f"no run {run!r}"
-    )
+    problem = f"no run {run!r}"
+    if hits:
+        problem = f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}"
     raise InputError(
         problem, host=session.host.name, next_step="`workbench servers` lists the runs"
     )
@@ -425,15 +435,12 @@ async def _reject_external(session: Session, number: int) -> None:
     """Raise InputError if `number` is the process id or the port of a server that Workbench did not
     start, because Workbench does not control such servers.
     """
-    other = next(
-        (o for o in await session.servers.other_servers() if number in (o.pid, o.port)), None
-    )
-    if other is not None:
-        log = (
-            f"its output goes to {other.output}"
-            if other.output
-            else ("its output is where it was started")
-        )
+    for other in await session.servers.other_servers():
+        if number not in (other.pid, other.port):
+            continue
+        log = "its output is where it was started"
+        if other.output:
+            log = f"its output goes to {other.output}"
         raise InputError(
             f"process {other.pid} at {other.url} was not started by Workbench; {log}",
             host=session.host.name,

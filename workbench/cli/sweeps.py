@@ -16,7 +16,7 @@ from workbench.cli.experiment_text import UNKNOWN_DURATION, duration_text, repor
 from workbench.cli.host_words import name_recorded_host, name_recorded_host_in
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected, use_host_of_record
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.output import emit_or_say, note, simulated_mark
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
@@ -36,7 +36,7 @@ from workbench.model.tune import TUNE
 from workbench.model.tune_standings import spell_out_block
 
 if TYPE_CHECKING:
-    from workbench.model.sweep import Sweep
+    from workbench.model.sweep import Sweep, SweepPoint
     from workbench.session.session import Session
     from workbench.session.state import SessionState
     from workbench.store.sweeps import SweepStore
@@ -127,12 +127,15 @@ def _plan_lines(
 
     configurations = 1 + math.prod(len(set(values)) for values in flags.values())
     runs, pair_runs = configurations * arguments.runs, 2 * arguments.pairs
-    each = "one run" if arguments.runs == 1 else f"{arguments.runs} runs"
-    then = f"then the best is compared with the current values in {arguments.pairs} pairs"
+    each = "one run"
+    if arguments.runs > 1:
+        each = f"{arguments.runs} runs"
+    then = "without a comparison in pairs"
+    if pair_runs:
+        then = f"then the best is compared with the current values in {arguments.pairs} pairs"
     yield (
         f"up to {configurations} configurations with the current one, {each} each on a fresh "
-        "server; "
-        f"{then if pair_runs else 'without a comparison in pairs'}"
+        f"server; {then}"
     )
     changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
     two_pairs_s = session.experiments.estimate_duration_s(
@@ -143,9 +146,10 @@ def _plan_lines(
     else:
         yield f"takes about {duration_text((runs + pair_runs) * two_pairs_s / 4)}"
     options = {"pairs": arguments.pairs, "bench": load_of(arguments), **quality_of(arguments)}
-    if arguments.pairs:
-        cost = session.experiments.quality_cost(Arm(), changed, **options)
-        yield from [cost] if cost else []
+    if not arguments.pairs:
+        return
+    if cost := session.experiments.quality_cost(Arm(), changed, **options):
+        yield cost
 
 
 def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
@@ -156,7 +160,9 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     for word in words:
         name, equals, text = word.partition("=")
         name = name.strip().lstrip("-")
-        values = [text] if text.startswith(("{", "[")) else [v for v in text.split(",") if v]
+        values = [text]
+        if not text.startswith(("{", "[")):
+            values = [*filter(None, text.split(","))]
         if not equals or not name or not values:
             raise InputError(
                 f"--flag {word!r} is not of the form NAME=v1,v2,…",
@@ -216,8 +222,10 @@ def print_list(sweeps: Sequence[Sweep], as_json: bool, what: str) -> int:
 
 def _list_line(sweep: Sweep) -> str:
     done = sum(point.state == "done" for point in sweep.points)
-    simulated = "  SIMULATED" if sweep.simulated else ""
-    error = f"  {sweep.error}" if sweep.error else ""
+    simulated = simulated_mark(sweep.simulated)
+    error = ""
+    if sweep.error:
+        error = f"  {sweep.error}"
     points = f"{done}/{len(sweep.points)} points"
     return (
         f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{error}"
@@ -278,11 +286,20 @@ def report_points(
         for point in sweep.points:
             if point.state != "planned" and printed.get(point.label) != point.state:
                 printed[point.label] = point.state
-                left = f", about {sweep.left_s / 60:.1f} min left" if sweep.left_s else ""
-                name = spell_out_block(point.label) if sweep.kind == TUNE else point.label
-                note(f"{name}: {point.state}{f' ({point.error})' if point.error else left}")
+                note(_point_text(point, sweep))
 
     return report
+
+
+def _point_text(point: SweepPoint, sweep: Sweep) -> str:
+    name, detail = point.label, ""
+    if sweep.kind == TUNE:
+        name = spell_out_block(name)
+    if point.error:
+        detail = f" ({point.error})"
+    elif sweep.left_s:
+        detail = f", about {sweep.left_s / 60:.1f} min left"
+    return f"{name}: {point.state}{detail}"
 
 
 @asynccontextmanager
@@ -314,8 +331,10 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 
-    host = f" on {sweep.host}" if sweep.host else ""
-    simulated = "  SIMULATED" if sweep.simulated else ""
+    host = ""
+    if sweep.host:
+        host = f" on {sweep.host}"
+    simulated = simulated_mark(sweep.simulated)
     yield f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, ()))
     if sweep.can_be_resumed and sweep.state != "done":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_verify import check_one_target
 from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.output import emit_or_say, note, simulated_mark
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import seconds_between
@@ -196,7 +196,7 @@ def _next_command_lines(
 def _capture_lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
     seconds = totals["seconds"]
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.1f} minutes"
-    mark = "  SIMULATED" if simulated else ""
+    mark = simulated_mark(simulated)
     yield f"{path}: {count_of(totals['requests'], 'request')} in {took}{mark}"
     yield (
         f"  {totals['prompt_tokens']:,} prompt tokens, {totals['answer_tokens']:,} answer tokens; "

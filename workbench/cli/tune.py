@@ -13,7 +13,7 @@ from workbench.cli.experiment_text import report_progress
 from workbench.cli.host_words import name_recorded_host, name_recorded_host_in
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.output import emit_or_say, note, simulated_mark
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
@@ -207,7 +207,7 @@ def _tune_lines(sweep: Sweep) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 
-    simulated = "  SIMULATED" if sweep.simulated else ""
+    simulated = simulated_mark(sweep.simulated)
     title = sweep.name.removeprefix("tune of ")
     yield f"tune {sweep.id}: {title} on {sweep.host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, (), _final_experiment_of(sweep)))

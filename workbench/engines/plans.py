@@ -199,7 +199,7 @@ def flag_rows(
         text, level = most_severe_finding_text(by_flag[name], name)
         known = catalog.env.get(name) if is_env else spec
         return FlagRow(
-            name, value, getattr(known, "default", None), origin, spec, text, level, is_env
+            name, value, known.default if known else None, origin, spec, text, level, is_env
         )
 
     listed = [make_row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]

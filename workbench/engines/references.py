@@ -142,7 +142,8 @@ def nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
         return None
     quantization = _quantization_in(setup.quantization or setup.model)
     wanted = (words, setup.engine, quantization, len(names), setup.speculative, setup.eager)
-    gpus = (None, getattr(find_gpu_type(names[0]), "id", None))
+    known = find_gpu_type(names[0])
+    gpus = (None, known.id) if known else (None,)
     near = []
     for one in all_references():
         published = (

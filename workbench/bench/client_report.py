@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from workbench.bench.client_cpu import CpuLog
-from workbench.bench.records import OUTPUT_UNREAD, PARENT_ENDED, RequestRecord
+from workbench.bench.records import OUTPUT_UNREAD, PARENT_ENDED, RequestRecord, successful
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
 from workbench.bench.steady_window import Window, record_end_s, window_of
@@ -19,6 +20,7 @@ from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.model.answer_text import Answer, TextReport, set_features
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
+from workbench.model.known_values import known_values, mean_or_none
 from workbench.model.lazy_dataclass import dataclass
 
 _ORPHANED_CLIENT_NOTES = dict.fromkeys(
@@ -55,7 +57,7 @@ class ClientReport:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClientReport:
         warmup = data["warmup"] and WarmupOutcome(**data["warmup"])
-        cpu = tuple((at, used) for at, used in data["cpu"])
+        cpu = tuple(map(tuple, data["cpu"]))
         answers = tuple(Answer(**one) for one in data["answers"])
         made = {"warmup": warmup, "cpu": cpu, "answers": answers}
         return cls(**{**data, **made, "dropped": tuple(data["dropped"])})
@@ -63,10 +65,8 @@ class ClientReport:
     def cpu_pct(self, window: Window) -> float | None:
         """Return the CPU use of this client process during `window`, in percent of one core. None
         if too few readings were made."""
-        log = CpuLog(self.cpu)
-        return log.cpu_pct_between(
-            *(self.began_ns + int(at * 1e9) for at in (window.begin_s, window.end_s))
-        )
+        begin_ns, end_ns = int(window.begin_s * 1e9), int(window.end_s * 1e9)
+        return CpuLog(self.cpu).cpu_pct_between(self.began_ns + begin_ns, self.began_ns + end_ns)
 
 
 def summary_message(
@@ -100,30 +100,29 @@ def _client_facts(
     warmups: Sequence[RequestRecord],
     window: Window,
 ) -> ClientFacts:
-    known = [r.first_tokens for r in warmups if r.ok and r.first_tokens]
-    shares = [report.cpu_pct(window) for report in reports]
-    used = [pct for pct in shares if pct is not None]
+    def total(name: str) -> int:
+        return sum(map(attrgetter(name), reports))
+
+    used_pct = known_values(report.cpu_pct(window) for report in reports)
+    first_tokens = filter(None, (record.first_tokens for record in successful(warmups)))
+    stopped = next(filter(None, (report.stopped for report in reports)), None)
+    partial = ""
+    if stopped:
+        partial = _ORPHANED_CLIENT_NOTES.get(stopped, "stopped by the user")
     return ClientFacts(
         notes=run_notes(spec, reports),
         dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),
-        client_cpu_pct=max(used, default=None),  # the busiest process limits the load
+        client_cpu_pct=max(used_pct, default=None),  # the busiest process limits the load
         calibrated=any(r.calibrated for r in reports),
         prompt_words=_words_per_prompt(spec, reports),
-        capped=sum(r.capped for r in reports),
-        unsent=sum(r.unsent for r in reports),
+        capped=total("capped"),
+        unsent=total("unsent"),
         window=window,
-        first_tokens=sum(known) / len(known) if known else None,
-        partial=next(
-            (
-                _ORPHANED_CLIENT_NOTES.get(r.stopped, "stopped by the user")
-                for r in reports
-                if r.stopped
-            ),
-            "",
-        ),
-        reads=sum(r.reads for r in reports),
-        unstamped_reads=sum(r.unstamped_reads for r in reports),
-        late_reads=sum(r.late_reads for r in reports),
+        first_tokens=mean_or_none(list(first_tokens)),
+        partial=partial,
+        reads=total("reads"),
+        unstamped_reads=total("unstamped_reads"),
+        late_reads=total("late_reads"),
         latest_read_ms=max(r.latest_read_ns for r in reports) / 1e6,
         text=_text_report(spec, reports, counted),
     )
@@ -135,14 +134,15 @@ def _text_report(
     """Return the features of the answers' text; None for embeddings, which have no text."""
     if spec.endpoint == "embeddings":
         return None
-    reasons = Counter(r.finish_reason or "none" for r in counted if r.ok)
+    reasons = Counter(record.finish_reason or "none" for record in successful(counted))
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = set_features(answers, dict(reasons.most_common()), seen)
     words = _words_per_prompt(spec, reports)
-    # a word is at least one token, which a piece of real text need not be
-    least = None if words is None else spec.least_text_tokens(words)
-    return TextReport(replace(load, prompt_words=least))
+    if words is not None:
+        # a word is at least one token, which a piece of real text need not be
+        load = replace(load, prompt_words=spec.least_text_tokens(words))
+    return TextReport(load)
 
 
 def _words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
@@ -151,21 +151,23 @@ def _words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int |
     if spec.prompts or spec.has_conversations:
         return None
     words = reports[0].words
-    return max(1, round(words * spec.input_tokens / BLOCK_TOKENS)) if spec.trace_name else words
+    if spec.trace_name:
+        words = max(1, round(words * spec.input_tokens / BLOCK_TOKENS))
+    return words
 
 
 def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:
     """Return the notes on a run that only the load client can make: its processes, its warm-up, and
     requests that were not sent."""
-    notes = (
-        [f"{len(reports)} processes of the load client sent the requests"]
-        if len(reports) > 1
-        else []
-    )
-    warm = [r.warmup for r in reports if r.warmup]
-    if warm:
+    notes = []
+    if len(reports) > 1:
+        notes.append(f"{len(reports)} processes of the load client sent the requests")
+    if warm := list(filter(None, (report.warmup for report in reports))):
         notes.append(WarmupOutcome.of_all(warm).note_text())
-    for why in dict.fromkeys(r.gave_up for r in reports if r.gave_up):
-        left = sum(r.not_sent for r in reports if r.gave_up == why)
+    not_sent: Counter[str] = Counter()
+    for report in reports:
+        if report.gave_up:
+            not_sent[report.gave_up] += report.not_sent
+    for why, left in not_sent.items():
         notes.append(f"{why}; {left} of {spec.requests} requests were not sent")
     return tuple(notes)

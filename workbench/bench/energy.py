@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.model.bench import BenchSummary, GpuDuring
+from workbench.model.known_values import ratio_or_none, round_or_none
 from workbench.model.lazy_dataclass import dataclass
 
 _ENERGY_DISAGREEMENT_SHARE = (
@@ -47,31 +48,29 @@ def with_energy(
         else summary.window_output_tokens
     )
     absent = {k: v for k, v in summary.absent.items() if k not in (*ENERGY_METRICS, "idle_power_w")}
-    energy, power = _round_if_known(gpu.energy_j), _round_if_known(gpu.power_w)
-    if energy is None and power is not None:
-        energy = round(power * seconds, 3)
+    energy, power = round_or_none(gpu.energy_j, 3), round_or_none(gpu.power_w, 3)
     if power is None:
         absent["power_w"] = gpu.absent.get("power_w", "the driver reported no power during the run")
+    elif energy is None:
+        energy = round(power * seconds, 3)
+    ratio = per_request = net = None
     if energy is None:
-        why = gpu.absent.get("energy_j") or absent.get("power_w", "the driver reported no energy")
+        why = gpu.absent.get("energy_j") or absent["power_w"]
         absent |= dict.fromkeys(ENERGY_METRICS[1:], why)
-    ratio = None
-    if energy is not None:
-        if energy <= 0:
-            why = "the energy counter did not change during the run"
-        else:
-            why = absent.get("output_tokens", "no output tokens")
-            ratio = round(tokens / energy, 6) if tokens else None
-        if ratio is None:
-            absent |= dict.fromkeys(ENERGY_METRICS[2:], why)
-    per_request = _energy_per_request_j(summary, energy) if ratio is not None else None
-    if ratio is not None and per_request is None:
-        absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
-    net, why_not = (
-        _net_tokens_per_joule(tokens, energy, seconds, idle) if ratio is not None else (None, "")
-    )
-    if why_not:
-        absent["net_tok_per_joule"] = why_not
+    elif energy <= 0:
+        why = "the energy counter did not change during the run"
+        absent |= dict.fromkeys(ENERGY_METRICS[2:], why)
+    elif not tokens:
+        why = absent.get("output_tokens", "no output tokens")
+        absent |= dict.fromkeys(ENERGY_METRICS[2:], why)
+    else:
+        ratio = round(tokens / energy, 6)
+        per_request = ratio_or_none(energy, _count_requests(summary), 4)
+        if per_request is None:
+            absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
+        net, why = _net_tokens_per_joule(tokens, energy, seconds, idle)
+        if net is None:
+            absent["net_tok_per_joule"] = why
     if idle.power_w is None:
         absent["idle_power_w"] = idle.why
     return replace(
@@ -91,32 +90,29 @@ def with_energy(
 def without_energy(summary: BenchSummary, why: str, idle: IdlePower | None = None) -> BenchSummary:
     """Return the summary with all power and energy metrics set to None and with `why` as the
     reason. Only the idle power is set if `idle` contains it."""
+    idle = idle or IdlePower(why=why)
     absent = {**summary.absent, **dict.fromkeys(ENERGY_METRICS, why)}
-    if idle is None or idle.power_w is None:
-        absent["idle_power_w"] = idle.why if idle else why
+    if idle.power_w is None:
+        absent["idle_power_w"] = idle.why
     none: dict[str, Any] = dict.fromkeys(ENERGY_METRICS)
-    return replace(summary, **none, idle_power_w=idle.power_w if idle else None, absent=absent)
+    return replace(summary, **none, idle_power_w=idle.power_w, absent=absent)
 
 
-def _round_if_known(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def _energy_per_request_j(summary: BenchSummary, energy: float | None) -> float | None:
-    """Return the energy per successful request in joules, or None if the energy or the number of
-    requests is unknown. A request that is only partly inside the steady window counts by the share
-    of its time inside."""
-    requests = summary.requests_ok if summary.window_requests is None else summary.window_requests
-    return round(energy / requests, 4) if energy is not None and requests else None
+def _count_requests(summary: BenchSummary) -> float:
+    """Return the number of successful requests. A request that is only partly inside the steady
+    window counts by the share of its time inside."""
+    if summary.window_requests is None:
+        return summary.requests_ok
+    return summary.window_requests
 
 
 def _net_tokens_per_joule(
-    tokens: float | None, energy: float | None, seconds: float, idle: IdlePower
+    tokens: float, energy: float, seconds: float, idle: IdlePower
 ) -> tuple[float | None, str]:
     if idle.power_w is None:
         return None, f"the idle power is unknown: {idle.why}"
-    above = (energy or 0.0) - idle.power_w * seconds
-    if above <= 0 or not tokens:
+    above = energy - idle.power_w * seconds
+    if above <= 0:
         return None, f"the run used no more than the idle power of {idle.power_w:.0f} W"
     return round(tokens / above, 6), ""
 

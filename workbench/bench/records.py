@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from itertools import compress
 from operator import attrgetter, ne
 from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary
+from workbench.model.known_values import values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
 
 # Kinds of failure; an HTTP status gives "http 503" and the like.
@@ -143,10 +144,21 @@ def _json_template_of(record: RequestRecord) -> str:
     return "{" + ",".join(f'"{name}":{text}' for name, text in (fixed | free).items()) + "}"
 
 
-def sum_or_none(values: Sequence[int | None]) -> int | None:
+def successful(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    """Return the records of the requests that succeeded."""
+    return [record for record in records if record.ok]
+
+
+def sum_of_field(records: Iterable[RequestRecord], name: str) -> int | None:
+    """Return the sum of a field, such as "output_tokens", over the records; None if one of them does
+    not have it. The sum over no records is 0."""
+    return sum_or_none(map(attrgetter(name), records))
+
+
+def sum_or_none(values: Iterable[int | None]) -> int | None:
     """Return the sum of the values, or None if any value is None. The sum of no values is 0."""
-    known = [v for v in values if v is not None]
-    return sum(known) if len(known) == len(values) else None
+    known = values_if_all_known(values)
+    return None if known is None else sum(known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean, mean, stdev
 
 from workbench.model.bench import BenchSummary
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import METRICS, spread_metric_names, value_of
 
@@ -30,20 +31,23 @@ def spread_of_metrics(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
     found = []
     for metric in spread_metric_names():
         name, _, part = metric.partition(".")
-        known = (value_of(summary, metric) for summary in usable)
-        values = tuple(value for value in known if value is not None and value > 0)
+        known = known_values(value_of(summary, metric) for summary in usable)
+        values = tuple(value for value in known if value > 0)
         if values:
-            cv = 100 * stdev(values) / mean(values) if len(values) > 1 else None
-            middle = round(geometric_mean(values), 4)
-            json_name = f"{name.removesuffix('_ms')}_{part}_ms" if part else name
-            found.append(
-                Spread(
-                    metric=json_name,
-                    unit=METRICS[name].unit,
-                    values=values,
-                    geometric_mean=middle,
-                    cv_pct=None if cv is None else round(cv, 3),
-                    name=metric,
-                )
+            spread = Spread(
+                metric=f"{name.removesuffix('_ms')}_{part}_ms" if part else name,
+                unit=METRICS[name].unit,
+                values=values,
+                geometric_mean=round(geometric_mean(values), 4),
+                cv_pct=_variation_pct(values),
+                name=metric,
             )
+            found.append(spread)
     return tuple(found)
+
+
+def _variation_pct(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation in percent of the mean; None for a single value."""
+    if len(values) < 2:
+        return None
+    return round(100 * stdev(values) / mean(values), 3)

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from workbench.bench import steadiness
-from workbench.bench.records import SHORT_ANSWER, RequestRecord, sum_or_none
+from workbench.bench.records import SHORT_ANSWER, RequestRecord, successful, sum_of_field
 from workbench.bench.steady_window import STEADY_WINDOW, Window, mean_in_flight
 from workbench.bench.trace_load import trace_load
 from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
 from workbench.model.counts import count_of
 from workbench.model.distribution import quantile
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 
 RATE_NOT_OFFERED_PREFIX = "requests started at"  # begins a reason
@@ -54,27 +55,23 @@ def reasons_for_invalid_result(
 ) -> tuple[str, ...]:
     """Return the reasons why a result is invalid: its metrics are not the metrics of the server
     under the requested load. Empty if the result is valid."""
-    good = [r for r in counted if r.ok]
-    failures = _reason_of_failures(counted)
-    partial = (
-        f"partial result: {facts.partial} after {len(counted)} of {spec.requests} requests"
-        if facts.partial
-        else None
-    )
-    # failed streams are idle too
-    idle = None if failures or partial else _reason_of_idle_streams(spec, counted, window)
-    reasons = (
-        partial,
-        failures,
-        idle,
+    good = successful(counted)
+    reasons = [_reason_of_failures(counted)]
+    if facts.partial:
+        done = f"{len(counted)} of {spec.requests} requests"
+        reasons.insert(0, f"partial result: {facts.partial} after {done}")
+    if not any(reasons):  # failed streams are idle too
+        reasons.append(_reason_of_idle_streams(spec, counted, window))
+    reasons += (
         _text_of_stalls(spec, counted, window, reject=True),
         _reason_of_busy_client(good, facts),
         _reason_of_cached_prompts(spec, good, facts),
         _reason_of_rate_not_offered(spec, counted),
         _reason_of_rate_not_sent(spec, counted, facts),
-        None if spec.trace_name else steadiness.why_overloaded(spec, counted),
     )
-    return tuple(r for r in reasons if r)
+    if not spec.trace_name:
+        reasons.append(steadiness.why_overloaded(spec, counted))
+    return tuple(filter(None, reasons))
 
 
 def reliability_marks(
@@ -82,14 +79,13 @@ def reliability_marks(
 ) -> tuple[str, ...]:
     """Return the reasons why a valid result is less reliable than it seems, for example because the
     run was short. Empty if there are none."""
-    reasons = (
-        steadiness.why_too_short(counted, window),
-        # the second half of a trace may just have more to do
-        steadiness.why_overloaded(spec, counted) if spec.trace_name else None,
-        None if spec.trace_name else steadiness.why_halves_differ(spec, counted, window),
-        _text_of_stalls(spec, counted, window, reject=False),
-    )
-    return tuple(r for r in reasons if r)
+    reasons = [steadiness.why_too_short(counted, window)]
+    if spec.trace_name:  # the second half of a trace may just have more to do
+        reasons.append(steadiness.why_overloaded(spec, counted))
+    else:
+        reasons.append(steadiness.why_halves_differ(spec, counted, window))
+    reasons.append(_text_of_stalls(spec, counted, window, reject=False))
+    return tuple(filter(None, reasons))
 
 
 def _reason_of_failures(counted: Sequence[RequestRecord]) -> str | None:
@@ -116,13 +112,10 @@ def _reason_of_idle_streams(
     Only the steady window of a run without a request rate is checked. With a request rate or a think
     time, and near the start and the end of every run, streams are idle for other reasons.
     """
+    if spec.has_pauses or window.name != STEADY_WINDOW:
+        return None
     mean = mean_in_flight(window, counted)
-    if (
-        spec.has_pauses
-        or window.name != STEADY_WINDOW
-        or mean is None
-        or mean >= MIN_LOAD_SHARE * spec.concurrency
-    ):
+    if mean is None or mean >= MIN_LOAD_SHARE * spec.concurrency:
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
@@ -171,10 +164,11 @@ def _percent_rounded_down(percent: float) -> str:
 
 
 def _reason_of_busy_client(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    if not good or facts.client_cpu_pct is None or facts.client_cpu_pct <= BUSY_CLIENT_PCT:
+    used_pct = facts.client_cpu_pct or 0.0
+    if not good or used_pct <= BUSY_CLIENT_PCT:
         return None
     return (
-        f"the client itself used {facts.client_cpu_pct:.0f} % of a core (the limit is "
+        f"the client itself used {used_pct:.0f} % of a core (the limit is "
         f"{BUSY_CLIENT_PCT:.0f} %), so it"
         " may have limited the load"
     )
@@ -190,15 +184,16 @@ def _reason_of_cached_prompts(
     template's length is unknown, but a prompt of T tokens whose words have at least W tokens has at
     most T - W tokens of template. More cached tokens than that are tokens of the prompt's text.
     """
-    prompt = sum_or_none([r.prompt_tokens for r in good])
+    prompt = sum_of_field(good, "prompt_tokens")
     if not prompt or spec.shared_prefix or spec.prompts or spec.trace_name:
         return None
     words = spec.least_text_tokens(facts.prompt_words or 0)
-    own = sum(
-        max(0, r.cached_tokens - (max(0, r.prompt_tokens - words) if words else 0))
-        for r in good
-        if r.cached_tokens is not None and r.prompt_tokens is not None
-    )
+    own = 0
+    for record in good:
+        if record.cached_tokens is None or record.prompt_tokens is None:
+            continue
+        template = max(0, record.prompt_tokens - words) if words else 0
+        own += max(0, record.cached_tokens - template)
     if own <= MAX_CACHED_SHARE * prompt:
         return None
     return (
@@ -242,9 +237,9 @@ def _reason_of_rate_not_sent(
 
 
 def _streams_text(spec: BenchSpec) -> str:
-    return (
-        "the only stream was" if spec.concurrency == 1 else (f"all {spec.concurrency} streams were")
-    )
+    if spec.concurrency == 1:
+        return "the only stream was"
+    return f"all {spec.concurrency} streams were"
 
 
 def result_notes(
@@ -252,7 +247,7 @@ def result_notes(
 ) -> tuple[str, ...]:
     """Return the notes on a result, one sentence each: failures, lengths, prompts, schedule,
     accuracy of the times."""
-    good = [r for r in counted if r.ok]
+    good = successful(counted)
     notes = list(facts.notes)
     if spec.insecure and spec.url.startswith("https:"):
         notes.append("the server's certificate was not checked (--insecure)")
@@ -290,7 +285,7 @@ def result_notes(
 def _natural_length_notes(good: Sequence[RequestRecord]) -> list[str]:
     """Return a note on the lengths of answers that the model may end: how many it did end, and how
     many the token limit ended."""
-    lengths = [r.output_tokens for r in good if r.output_tokens is not None]
+    lengths = known_values(r.output_tokens for r in good)
     if not lengths:
         return []
     cut = sum(r.finish_reason == "length" for r in good)
@@ -306,10 +301,8 @@ def _odd_reply_notes(
     spec: BenchSpec, counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
 ) -> list[str]:
     """Return notes on successful replies that lacked [DONE] or token usage, or were compressed."""
-    without_done, without_usage = (
-        sum(r.without_done for r in good),
-        sum(r.output_tokens is None for r in good),
-    )
+    without_done = sum(r.without_done for r in good)
+    without_usage = sum(r.output_tokens is None for r in good)
     notes = []
     if without_done:
         notes.append(
@@ -362,52 +355,43 @@ def _length_difference_note(spec: BenchSpec, good: Sequence[RequestRecord]) -> s
 
 
 def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
-    prompt, cached = (
-        sum_or_none([r.prompt_tokens for r in good]),
-        sum_or_none([r.cached_tokens for r in good]),
-    )
-    if not good or not prompt:
+    prompt, cached = sum_of_field(good, "prompt_tokens"), sum_of_field(good, "cached_tokens")
+    if not prompt:
         return []
-    length = f"prompts of {prompt / len(good):.0f} tokens each"
+    notes = [
+        f"prompts of {prompt / len(good):.0f} tokens each{_prompt_origin_text(spec, good, facts)}"
+    ]
+    if not cached or cached <= MAX_CACHED_SHARE * prompt:
+        return notes
+    if spec.shared_prefix or spec.trace_name or _reason_of_cached_prompts(spec, good, facts):
+        return notes
+    why = "no more than a chat template can have"
     if spec.prompts:
-        marked = (
-            ""
-            if spec.shared_prefix
-            else (", each with a random mark in front, so that no cache contains it")
-        )
-        notes = [f"{length}, from {spec.prompts_name or 'a file'}{marked}"]
-    elif spec.has_conversations:
-        notes = [f"{length}, from {spec.trace_name}, each with a mark of its conversation in front"]
-    elif spec.trace_name:
-        how = "by the server's tokenizer" if spec.prompt_words else "by the warm-up's usage"
-        notes = [
-            f"{length} ({spec.input_tokens} in the trace, {how}{_length_difference_note(spec, good)})"
-        ]
-    elif spec.prompt_words:
-        notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]
-    else:
-        how = (
-            "calibrated in the warm-up"
-            if facts.calibrated
-            else ("not calibrated: no warm-up with usage")
-        )
-        notes = [f"{length} ({spec.input_tokens} requested, {how})"]
-    if (
-        cached
-        and cached > MAX_CACHED_SHARE * prompt
-        and not spec.shared_prefix
-        and not spec.trace_name
-        and not _reason_of_cached_prompts(spec, good, facts)
-    ):
-        why = (
-            "they share only the chat template"
-            if spec.prompts
-            else ("no more than a chat template can have")
-        )
-        notes.append(
-            f"{cached / len(good):.0f} prompt tokens of each came from the prefix cache: {why}"
-        )
+        why = "they share only the chat template"
+    notes.append(
+        f"{cached / len(good):.0f} prompt tokens of each came from the prefix cache: {why}"
+    )
     return notes
+
+
+def _prompt_origin_text(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> str:
+    """Return where the prompts came from and how their length was set, as the end of a sentence."""
+    if spec.prompts:
+        origin = f", from {spec.prompts_name or 'a file'}"
+        if spec.shared_prefix:
+            return origin
+        return f"{origin}, each with a random mark in front, so that no cache contains it"
+    if spec.has_conversations:
+        return f", from {spec.trace_name}, each with a mark of its conversation in front"
+    if spec.trace_name:
+        how = "by the server's tokenizer" if spec.prompt_words else "by the warm-up's usage"
+        return f" ({spec.input_tokens} in the trace, {how}{_length_difference_note(spec, good)})"
+    how = "not calibrated: no warm-up with usage"
+    if spec.prompt_words:
+        how = "by the server's tokenizer"
+    elif facts.calibrated:
+        how = "calibrated in the warm-up"
+    return f" ({spec.input_tokens} requested, {how})"
 
 
 def _schedule_notes(
@@ -417,11 +401,9 @@ def _schedule_notes(
     late = sum(wait > _LATE_START_MS for wait in waits_ms)
     if not late:
         return []
-    why = (
-        f"{_streams_text(spec)} busy {facts.capped} times"
-        if facts.capped
-        else "connecting took time"
-    )
+    why = "connecting took time"
+    if facts.capped:
+        why = f"{_streams_text(spec)} busy {facts.capped} times"
     return [
         f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_START_MS:.0f} ms "
         "late"

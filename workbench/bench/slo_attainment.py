@@ -136,22 +136,17 @@ def _independent_requests_of(
 ) -> float | None:
     """Return how many independent requests those with due times are worth; None without any."""
     due = sorted((r for r in counted if r.due_s is not None), key=lambda r: r.due_s or 0.0)
+    if not due:
+        return None
     latencies_ms = _latencies_ms(limit, due, first_tokens)
-    return (
-        round(count_independent_requests(latencies_ms, limit.most_ms, limit.percent), 1)
-        if due
-        else None
-    )
+    return round(count_independent_requests(latencies_ms, limit.most_ms, limit.percent), 1)
 
 
 def _latencies_ms(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> list[float]:
     """Return the limited latency of each request, infinite if it failed."""
-    return [
-        _latency_ms(record, limit.latency, first_tokens) if record.ok else math.inf
-        for record in counted
-    ]
+    return [_latency_ms(record, limit.latency, first_tokens) for record in counted]
 
 
 def _latency_at_percent(
@@ -160,28 +155,27 @@ def _latency_at_percent(
     """Return the latency that exactly `limit.percent` of the requests kept, or None if more than
     the others failed."""
     latencies = sorted(_latencies_ms(limit, counted, first_tokens))
-    if not latencies:
-        return None
     needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING_ERROR)
-    reached_ms = latencies[max(needed, 1) - 1]
+    reached_ms = latencies[max(needed, 1) - 1] if latencies else math.inf
     return round(reached_ms, 4) if math.isfinite(reached_ms) else None
 
 
 def _percent_of_counted(
     keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]
 ) -> float | None:
-    return round(100 * len(keeping) / len(counted), 4) if counted else None
+    if not counted:
+        return None
+    return round(100 * len(keeping) / len(counted), 4)
 
 
 def _requests_keeping(
     counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
 ) -> list[RequestRecord]:
-    """Return the successful requests that kept all of `limits`."""
-    return [
-        record
-        for record in counted
-        if record.ok and all(_keeps_limit(record, limit, first_tokens) for limit in limits)
-    ]
+    """Return the requests that kept all of `limits`. A request that failed keeps none."""
+    keeping = list(counted)
+    for limit in limits:
+        keeping = [one for one in keeping if _keeps_limit(one, limit, first_tokens)]
+    return keeping
 
 
 def _keeps_limit(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
@@ -205,10 +199,14 @@ def _range_ms(
 
 
 def _latency_ms(record: RequestRecord, latency: str, first_tokens: float | None) -> float:
-    """Return a latency of a successful request: 0 if it has no second token to be late, and
-    infinity if it was not measured."""
+    """Return a latency of a request: 0 if it has no second token to be late, and infinity if it
+    was not measured or the request failed."""
+    if not record.ok:
+        return math.inf
     if latency == "tpot":
         return tpot_ms(record, first_tokens) or 0.0
-    waited_ms = 0.0 if record.due_s is None else 1000 * (record.start_s - record.due_s)
     after_us = record.ttft_us if latency == "ttft" else record.end_us
-    return math.inf if after_us is None else waited_ms + after_us / 1000
+    if after_us is None:
+        return math.inf
+    waited_s = 0.0 if record.due_s is None else record.start_s - record.due_s
+    return 1000 * waited_s + after_us / 1000

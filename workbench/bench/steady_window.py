@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord
+from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord, successful
 from workbench.bench.schedule import STEADY_ROUNDS
 from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
@@ -63,8 +63,8 @@ def window_of(
     """
     if not counted:
         return Window(WHOLE_RUN, 0.0, 0.0, "no request was made")
-    whole = (min(r.start_s for r in counted), max(record_end_s(r) for r in counted))
-    good = [r for r in counted if r.ok]
+    whole = (min(r.start_s for r in counted), max(map(record_end_s, counted)))
+    good = successful(counted)
     if not good:
         return Window(WHOLE_RUN, *whole, "no request succeeded")
     stalled = sum(r.error in SILENT_SERVER_KINDS for r in counted)
@@ -74,7 +74,7 @@ def window_of(
         )
     if not spec.has_schedule and spec.concurrency == 1:
         return Window(STEADY_WINDOW, *whole)
-    begin = max(ramp_end_s, min(record_end_s(r) for r in good))
+    begin = max(ramp_end_s, min(map(record_end_s, good)))
     if spec.trace and trace_load(spec.trace).has_turns:
         # from then on, no conversation or session begins when another one ends
         first_turns = {*trace_load(spec.trace).first_turns}
@@ -82,9 +82,8 @@ def window_of(
         return _steady_window_between(spec, good, whole, begin, end)
     last: dict[int, float] = {}
     for record in counted:
-        last[record.index % processes] = max(
-            record.start_s, last.get(record.index % processes, 0.0)
-        )
+        process = record.index % processes
+        last[process] = max(record.start_s, last.get(process, 0.0))
     return _steady_window_between(spec, good, whole, begin, min(last.values()))
 
 
@@ -96,23 +95,23 @@ def _steady_window_between(
     end: float,
 ) -> Window:
     """Return the steady window from `begin` to `end`, or the whole run if that is too short."""
-    if not spec.has_schedule:
-        needed = STEADY_ROUNDS * spec.concurrency
-        short = (
-            ""
-            if len(good) >= needed
-            else (f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)")
-        )
-    else:
+    why = _why_no_steady_window(spec, good, begin, end)
+    if why:
+        return Window(WHOLE_RUN, *whole, why)
+    return Window(STEADY_WINDOW, begin, end)
+
+
+def _why_no_steady_window(
+    spec: BenchSpec, good: Sequence[RequestRecord], begin: float, end: float
+) -> str:
+    """Return why the time from `begin` to `end` is no steady window; "" if it is one."""
+    if spec.has_schedule:
         least_s = _MIN_OPEN_LOOP_DURATIONS * sum(r.end_us for r in good) / len(good) / 1e6
-        short = (
-            ""
-            if end - begin >= least_s
-            else (f"a steady window needs {least_s:.1f} s (two mean requests)")
-        )
-    if not short and end <= begin:
-        short = "the first stream had ended before the last one started"
-    return Window(WHOLE_RUN, *whole, short) if short else Window(STEADY_WINDOW, begin, end)
+        if end - begin < least_s:
+            return f"a steady window needs {least_s:.1f} s (two mean requests)"
+    elif len(good) < (needed := STEADY_ROUNDS * spec.concurrency):
+        return f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)"
+    return "the first stream had ended before the last one started" if end <= begin else ""
 
 
 def count_tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
@@ -165,7 +164,8 @@ def _tokens_inside(record: RequestRecord, window: Window) -> float:
     later = len(record.gaps_us)
     first = min(tokens, record.first_tokens or tokens / (later + 1)) if later else tokens
     each = (tokens - first) / max(1, later)
-    begin_us, end_us = ((t - record.start_s) * 1e6 for t in (window.begin_s, window.end_s))
+    begin_us = (window.begin_s - record.start_s) * 1e6
+    end_us = (window.end_s - record.start_s) * 1e6
     times_us = accumulate(record.gaps_us, initial=record.ttft_us)
     inside = [begin_us < t <= end_us for t in times_us]
     return first * inside[0] + each * sum(inside[1:])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from workbench.bench import time_doubt
-from workbench.bench.records import RequestRecord, sum_or_none
+from workbench.bench.records import RequestRecord, successful, sum_of_field
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import (
     ClientFacts,
@@ -22,12 +22,16 @@ from workbench.bench.steady_window import (
     count_requests_in,
     count_tokens_in,
     mean_in_flight,
+    record_end_s,
     window_of,
 )
 from workbench.model.bench import WITHHELD, BenchSpec, BenchSummary
 from workbench.model.distribution import distribution_of
+from workbench.model.known_values import known_values, ratio_or_none, round_or_none
 
 _NO_TELEMETRY_REASON = "no telemetry of the server's GPUs was merged into this result"
+_TOKEN_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens")
+_METRICS_OF_WINDOW = ("output_tok_s", "request_s", "window_output_tokens", "window_requests")
 _METRICS_FROM_CHUNKS = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
 _METRICS_FROM_USAGE = (
     "prompt_tokens",
@@ -62,13 +66,10 @@ def summarize(
     sent. With a request rate, a request may wait for a free stream before that: `queue_ms` is this
     wait, and the metrics named `…_from_schedule_ms` include it. Limits of an SLO include it too.
     """
-    good = [r for r in counted if r.ok]
-    warm = [r for r in warmups if r.ok]
+    good, warm = successful(counted), successful(warmups)
     window = facts.window or window_of(spec, counted)
-    in_flight = mean_in_flight(window, counted)
-    duration_s = max((r.start_s + r.end_us / 1e6 for r in counted), default=0.0) - min(
-        (r.start_s for r in counted), default=0.0
-    )
+    began_s = min((r.start_s for r in counted), default=0.0)
+    duration_s = max(map(record_end_s, counted), default=0.0) - began_s
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _metrics_in_window(good, window)
     metrics |= _latencies_from_schedule(good)
     metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
@@ -99,11 +100,11 @@ def summarize(
         ),
         unsure_ms=_doubt_ms_by_metric(doubts),
         warmup_requests=len(warm),
-        warmup_prompt_tokens=sum_or_none([r.prompt_tokens for r in warm]),
-        warmup_output_tokens=sum_or_none([r.output_tokens for r in warm]),
+        warmup_prompt_tokens=sum_of_field(warm, "prompt_tokens"),
+        warmup_output_tokens=sum_of_field(warm, "output_tokens"),
         window=window.name,
         window_s=round(window.seconds, 6),
-        in_flight_mean=None if in_flight is None else round(in_flight, 4),
+        in_flight_mean=round_or_none(mean_in_flight(window, counted), 4),
         in_flight_nominal=None if spec.has_pauses else float(spec.concurrency),
         refused=reasons_for_invalid_result(spec, counted, facts, window),
         marked=reliability_marks(spec, counted, window),
@@ -119,44 +120,45 @@ def _run_metrics(
     """Return {metric name: value} for the metrics over the whole run, from the successful requests
     `good`. `first_tokens` is the number of tokens in a reply's first chunk, None if unknown. A
     metric that cannot be computed is None."""
-    output = sum_or_none([r.output_tokens for r in good])
-    tpots = (tpot_ms(record, first_tokens) for record in good)
-    tpot = distribution_of(tpot for tpot in tpots if tpot is not None)
-    chunks = sum(r.chunks for r in good)
+    tokens: dict[str, int | None] = dict.fromkeys(_TOKEN_COUNTS)
+    if good:
+        tokens = {name: sum_of_field(good, name) for name in _TOKEN_COUNTS}
+    output = tokens["output_tokens"]
+    tpot = distribution_of(known_values(tpot_ms(record, first_tokens) for record in good))
     return {
-        "prompt_tokens": sum_or_none([r.prompt_tokens for r in good]) if good else None,
-        "output_tokens": output if good else None,
-        "cached_tokens": sum_or_none([r.cached_tokens for r in good]) if good else None,
-        "whole_run_tok_s": round(output / duration_s, 4) if output and duration_s > 0 else None,
+        **tokens,
+        "whole_run_tok_s": ratio_or_none(output, duration_s, 4),
         "ttft_ms": distribution_of(r.ttft_us / 1000 for r in good if r.ttft_us is not None),
         "itl_ms": distribution_of(chain.from_iterable(r.gaps_us for r in good), unit=1000),
         "tpot_ms": tpot,
         "e2e_ms": distribution_of(r.end_us / 1000 for r in good),
-        "tokens_per_chunk": round(output / chunks, 4) if output and chunks else None,
-        "per_stream_tok_s": round(1000 / tpot.mean, 4) if tpot and tpot.mean > 0 else None,
+        "tokens_per_chunk": ratio_or_none(output, sum_of_field(good, "chunks"), 4),
+        "per_stream_tok_s": ratio_or_none(1000, tpot.mean, 4) if tpot else None,
     }
 
 
 def _metrics_in_window(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
+    if not good:
+        return dict.fromkeys(_METRICS_OF_WINDOW)
     tokens, requests = count_tokens_in(window, good), count_requests_in(window, good)
     seconds = window.seconds
-    return {
-        "output_tok_s": round(tokens / seconds, 4) if tokens and seconds > 0 else None,
-        "request_s": round(requests / seconds, 4) if good and seconds > 0 else None,
-        "window_output_tokens": round(tokens, 3) if good and tokens is not None else None,
-        "window_requests": round(requests, 4) if good else None,
-    }
+    values = (
+        ratio_or_none(tokens, seconds, 4),
+        round(requests / seconds, 4) if seconds > 0 else None,
+        round_or_none(tokens, 3),
+        round(requests, 4),
+    )
+    return dict(zip(_METRICS_OF_WINDOW, values, strict=True))
 
 
 def _prompt_tok_per_s(good: Sequence[RequestRecord], window: Window) -> float | None:
     """Return the prompt tokens per second of the requests in the window, or None without token
     usage. For a request that is partly in the window, only that part of its tokens counts."""
-    tokens, requests = sum_or_none([r.prompt_tokens for r in good]), count_requests_in(window, good)
-    return (
-        round(tokens / len(good) * requests / window.seconds, 4)
-        if tokens and window.seconds > 0
-        else None
-    )
+    tokens = sum_of_field(good, "prompt_tokens")
+    if not tokens:
+        return None
+    inside = tokens / len(good) * count_requests_in(window, good)
+    return round(inside / window.seconds, 4) if window.seconds > 0 else None
 
 
 def _latencies_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
@@ -174,45 +176,49 @@ def _latencies_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]
 
 def _latency_doubts(
     good: Sequence[RequestRecord], facts: ClientFacts
-) -> dict[tuple[str, ...], time_doubt.Doubt]:
-    """Return {metric names: how far these latencies may be wrong}; {} if all times are exact."""
+) -> dict[str, time_doubt.Doubt]:
+    """Return {metric name: how far this latency may be wrong}; {} if all times are exact."""
     if not time_doubt.any_time_is_uncertain(good):
         return {}
+    of_ttft = time_doubt.ttft_doubt(good)
+    of_tpot = time_doubt.tpot_doubt(
+        good, lambda record, more_us: tpot_ms(record, facts.first_tokens, more_us)
+    )
     return {
-        ("ttft_ms", "ttft_from_schedule_ms"): time_doubt.ttft_doubt(good),
-        ("itl_ms",): time_doubt.itl_doubt(good),
-        ("tpot_ms", "per_stream_tok_s"): time_doubt.tpot_doubt(
-            good, lambda record, more_us: tpot_ms(record, facts.first_tokens, more_us)
-        ),
+        "ttft_ms": of_ttft,
+        "ttft_from_schedule_ms": of_ttft,
+        "itl_ms": time_doubt.itl_doubt(good),
+        "tpot_ms": of_tpot,
+        "per_stream_tok_s": of_tpot,
     }
 
 
-def _doubt_ms_by_metric(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> dict[str, float]:
+def _doubt_ms_by_metric(doubts: Mapping[str, time_doubt.Doubt]) -> dict[str, float]:
     """Return {metric name: by how many milliseconds it may be wrong} for the latencies that are
     reported all the same."""
     return {
         name: round(doubt.widest_ms, 3)
-        for names, doubt in doubts.items()
-        if doubt.too_wide is None and doubt.widest_ms > 0
-        for name in names
-        if name.endswith("_ms")
+        for name, doubt in doubts.items()
+        if name.endswith("_ms") and doubt.reported_ms > 0
     }
 
 
-def _doubt_notes(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> tuple[str, ...]:
-    return tuple(
-        f"the {names[0].removesuffix('_ms').upper()} is known within {doubt.widest_ms:.1f} ms: the"
-        " load client got several chunks with one time"
-        for names, doubt in doubts.items()
-        if doubt.too_wide is None and doubt.widest_ms > time_doubt.MAX_DOUBT_MS
-    )
+def _doubt_notes(doubts: Mapping[str, time_doubt.Doubt]) -> list[str]:
+    notes = []
+    for name in ("ttft_ms", "itl_ms", "tpot_ms"):
+        if name in doubts and doubts[name].reported_ms > time_doubt.MAX_DOUBT_MS:
+            notes.append(
+                f"the {name.removesuffix('_ms').upper()} is known within "
+                f"{doubts[name].widest_ms:.1f} ms: the load client got several chunks with one time"
+            )
+    return notes
 
 
 def _withheld_latencies(
-    doubts: Mapping[tuple[str, ...], time_doubt.Doubt], facts: ClientFacts
+    doubts: Mapping[str, time_doubt.Doubt], facts: ClientFacts
 ) -> dict[str, str]:
     """Return {metric name: reason} for the latencies that the client could not time well enough."""
-    late_pct = 100 * facts.late_reads / facts.reads if facts.reads else 0.0
+    late_pct = 100 * facts.late_reads / max(1, facts.reads)
     why = (
         f"the load client read late ({late_pct:.0f} % of its reads by more than 0.5 ms, the worst by"
         f" {facts.latest_read_ms:.0f} ms) and got several chunks with one time; use fewer streams,"
@@ -220,9 +226,8 @@ def _withheld_latencies(
     )
     return {
         name: f"{WITHHELD}its {doubt.too_wide}: {why}"
-        for names, doubt in doubts.items()
+        for name, doubt in doubts.items()
         if doubt.too_wide is not None
-        for name in names
     }
 
 
@@ -245,11 +250,10 @@ def _why_metric_is_absent(spec: BenchSpec, name: str, good: list[RequestRecord])
         return "the steady window is too short, or the load sets the rate"
     if spec.endpoint == "embeddings" and name in _METRICS_OF_OUTPUT:
         return "an embedding has no output tokens"
-    if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):
+    if name == "cached_tokens" and sum_of_field(good, "prompt_tokens") is not None:
         return "the server's usage does not contain the number of cached prompt tokens"
-    without = sum(
-        (r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good
-    )
+    counted = name if name == "prompt_tokens" else "output_tokens"
+    without = sum(getattr(record, counted) is None for record in good)
     if without and name in _METRICS_FROM_USAGE:
         return f"{without} of {len(good)} replies had no token usage"
     if name in _METRICS_FROM_CHUNKS and not spec.stream:
@@ -258,9 +262,6 @@ def _why_metric_is_absent(spec: BenchSpec, name: str, good: list[RequestRecord])
         return "no reply had content"
     if name in ("itl_ms", "tpot_ms", "per_stream_tok_s"):
         return "no reply had content after its first chunk"
-    tokens = ("output_tok_s", "whole_run_tok_s")
-    return (
-        "the replies had no tokens"
-        if name in tokens
-        else ("the run took no time that can be measured")
-    )
+    if name in ("output_tok_s", "whole_run_tok_s"):
+        return "the replies had no tokens"
+    return "the run took no time that can be measured"

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from operator import add, sub
 
 from workbench.bench.records import RequestRecord
@@ -27,6 +26,7 @@ from workbench.model.distribution import (
     distribution_of,
     distribution_of_counts,
 )
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 
 MAX_DOUBT_MS = 0.5
@@ -42,6 +42,11 @@ class Doubt:
     widest_ms: float
     too_wide: str | None
 
+    @property
+    def reported_ms(self) -> float:
+        """How far statistics that are reported may be wrong; 0 if the latency is withheld."""
+        return self.widest_ms if self.too_wide is None else 0.0
+
 
 def any_time_is_uncertain(good: Sequence[RequestRecord]) -> bool:
     """Return whether any time of these requests is known only as a range."""
@@ -52,23 +57,23 @@ def ttft_doubt(good: Sequence[RequestRecord]) -> Doubt:
     """Return how far the TTFT may be wrong."""
     timed = [(r, r.ttft_us) for r in good if r.ttft_us is not None]
     low = ((ttft - _early_us_of(r, 0) - r.send_us) / 1000 for r, ttft in timed)
-    return _doubt_between(
-        distribution_of(max(0.0, each) for each in low),
-        distribution_of(ttft / 1000 for _, ttft in timed),
-    )
+    high = distribution_of(ttft / 1000 for _, ttft in timed)
+    return _doubt_between(_distribution_from_zero(low), high)
 
 
 def itl_doubt(good: Sequence[RequestRecord]) -> Doubt:
     """Return how far the gaps between chunks may be wrong. The mean is not looked at, because the
     ranges of successive gaps cancel out in it."""
-    early = [_early_us_of_chunks(record) if record.unsure else [] for record in good]
-    both = list(zip(good, early, strict=True))
-    low: Counter[float] = Counter(
-        chain.from_iterable(map(sub, r.gaps_us, by[1:]) if by else r.gaps_us for r, by in both)
-    )
-    high: Counter[float] = Counter(
-        chain.from_iterable(map(add, r.gaps_us, by) if by else r.gaps_us for r, by in both)
-    )
+    low: Counter[float] = Counter()
+    high: Counter[float] = Counter()
+    for record in good:
+        if record.unsure:
+            early = _early_us_of_chunks(record)
+            low.update(map(sub, record.gaps_us, early[1:]))
+            high.update(map(add, record.gaps_us, early))
+        else:
+            low.update(record.gaps_us)
+            high.update(record.gaps_us)
     for gap in [gap for gap in low if gap < 0]:
         low[0] += low.pop(gap)
     return _doubt_between(
@@ -92,27 +97,27 @@ def tpot_doubt(
     """Return how far the TPOT may be wrong. `tpot_ms` returns the TPOT of a request whose last chunk
     came some microseconds later after its first chunk than its record says."""
     long = [r for r in good if r.gaps_us]
-    low = (tpot_ms(r, -_early_us_of(r, len(r.gaps_us))) for r in long)
-    high = (tpot_ms(r, _early_us_of(r, 0)) for r in long)
-    return _doubt_between(distribution_of(_known_values(low)), distribution_of(_known_values(high)))
+    low = known_values(tpot_ms(r, -_early_us_of(r, len(r.gaps_us))) for r in long)
+    high = known_values(tpot_ms(r, _early_us_of(r, 0)) for r in long)
+    return _doubt_between(_distribution_from_zero(low), _distribution_from_zero(high))
 
 
-def _known_values(values: Iterable[float | None]) -> Iterable[float]:
-    return (max(0.0, value) for value in values if value is not None)
+def _distribution_from_zero(times_ms: Iterable[float]) -> Distribution | None:
+    """Return the distribution of times, of which none can be below 0."""
+    return distribution_of(max(0.0, each) for each in times_ms)
 
 
 def _early_us_of(record: RequestRecord, number: int) -> int:
     """Return the microseconds by which chunk `number` may have come earlier."""
-    return early_us_by_chunk(record).get(number, 0) if record.unsure else 0
+    return early_us_by_chunk(record).get(number, 0)
 
 
 def early_us_by_chunk(record: RequestRecord) -> dict[int, int]:
     """Return {number of a chunk: microseconds by which it may have come earlier}."""
-    return {
-        number: early
-        for first, count, early in record.unsure
-        for number in range(first, first + count)
-    }
+    early: dict[int, int] = {}
+    for first, count, early_us in record.unsure:
+        early |= dict.fromkeys(range(first, first + count), early_us)
+    return early
 
 
 def _doubt_between(
@@ -125,6 +130,6 @@ def _doubt_between(
         if least is None or most is None:
             continue
         widest = max(widest, most - least)
-        if too_wide is None and most - least > max(MAX_DOUBT_MS, MAX_DOUBT_SHARE * least):
-            too_wide = f"{part} is between {least:,.1f} and {most:,.1f} ms"
+        if most - least > max(MAX_DOUBT_MS, MAX_DOUBT_SHARE * least):
+            too_wide = too_wide or f"{part} is between {least:,.1f} and {most:,.1f} ms"
     return Doubt(widest, too_wide)

@@ -14,6 +14,7 @@ from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.bench.trace_text import PASSAGE_SEPARATOR, PassageTokens, TraceText, block_text
 from workbench.bench.workload import Workload, real_text_ring, request_mark
 from workbench.model.bench import BenchSpec
+from workbench.model.known_values import known_values, values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
 from workbench.quality.texts import shipped_contents
 
@@ -50,10 +51,8 @@ async def measure_prompt_length(spec: BenchSpec, count: CountTokens) -> PromptLe
     """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)
-    at_high, at_low = (
-        await _ask_server_for_tokens(spec, count, high),
-        await _ask_server_for_tokens(spec, count, low),
-    )
+    at_high = await _ask_server_for_tokens(spec, count, high)
+    at_low = await _ask_server_for_tokens(spec, count, low)
     if at_high is None or at_low is None:
         return None
     per_word = max(0.05, (at_high - at_low) / (high - low))
@@ -62,7 +61,9 @@ async def measure_prompt_length(spec: BenchSpec, count: CountTokens) -> PromptLe
     if tokens is not None and round(tokens) != wanted:
         words = max(1, words + round((wanted - tokens) / per_word))
         tokens = await _ask_server_for_tokens(spec, count, words)
-    return None if tokens is None else PromptLength(words, round(tokens))
+    if tokens is None:
+        return None
+    return PromptLength(words, round(tokens))
 
 
 async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths | None:
@@ -80,7 +81,7 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
         tokens: list[int] = []
         for begin in range(0, len(prompts), _COUNTS_AT_ONCE):
             found = await asyncio.gather(*map(count, prompts[begin : begin + _COUNTS_AT_ONCE]))
-            tokens += [one for one in found if one is not None]
+            tokens += known_values(found)
         return tokens if len(tokens) == len(prompts) else None
 
     one_word = await count({"prompt": "one"})
@@ -128,15 +129,17 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
 
 
 async def _ask_server_for_tokens(spec: BenchSpec, count: CountTokens, words: int) -> float | None:
-    texts = shipped_contents() if spec.has_real_text else ()
+    texts: tuple[str, ...] = ()
     prompts = _PROMPTS_PER_LENGTH
-    if spec.has_real_text and not spec.shared_prefix:
-        prompts = max(1, min(spec.requests, _TEXT_PROMPTS_PER_LENGTH))
+    if spec.has_real_text:
+        texts = shipped_contents()
+        if not spec.shared_prefix:
+            prompts = max(1, min(spec.requests, _TEXT_PROMPTS_PER_LENGTH))
     workload = Workload(replace(spec, prompt_words=words, salt="0", texts=texts))
     counted: list[int | None] = []
     for begin in range(0, prompts, _PROMPTS_PER_LENGTH):
         indices = range(begin, min(begin + _PROMPTS_PER_LENGTH, prompts))
         fields = [workload.prompt_fields(index, warmup=False) for index in indices]
         counted += await asyncio.gather(*map(count, fields))
-    known = [n for n in counted if n is not None]
-    return fmean(known) if len(known) == prompts else None
+    known = values_if_all_known(counted)
+    return fmean(known) if known else None

@@ -22,6 +22,7 @@ from workbench.bench.user_capacity import (
     nearest_limit_text,
 )
 from workbench.model.counts import four_digits
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained, share_text
 
@@ -82,15 +83,16 @@ def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> JudgedLevel 
 
 def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
     error = _ERROR_PROBABILITY / len(limits)
+    verdict = Verdict.HOLDS if run.whole and run.kept_up else Verdict.OPEN
     for place, limit in enumerate(limits):
+        wanted = limit.percent / 100
         worth = _independent_requests_of(run, place)
         missed = (1 - _attained_share(run, place)) * worth
-        if clopper_pearson_lower(missed, worth, error) > 1 - limit.percent / 100:
+        if clopper_pearson_lower(missed, worth, error) > 1 - wanted:
             return Verdict.FAILS
-    if not run.whole or not run.kept_up:
-        return Verdict.OPEN
-    shown = (_lowest_likely_share(run, n) >= limit.percent / 100 for n, limit in enumerate(limits))
-    return Verdict.HOLDS if all(shown) else Verdict.OPEN
+        if _lowest_likely_share(run, place) < wanted:
+            verdict = Verdict.OPEN
+    return verdict
 
 
 def _attained_share(run: RateRun, place: int) -> float:
@@ -141,7 +143,9 @@ class RateSearch:
             if rate is not None:
                 return rate, short_run_s(rate, self.horizon_s)
         rate = self._next_full_run_rate(whole)
-        return None if rate is None else (rate, self.horizon_s)
+        if rate is None:
+            return None
+        return rate, self.horizon_s
 
     @property
     def lowest_rate(self) -> float:
@@ -151,26 +155,24 @@ class RateSearch:
         """Return the next rate to look at. None if the looks have found the region."""
         if not self.levels:
             return self.first
-        missed = min((rate for rate in self.levels if not self._keeps_limits(rate)), default=None)
+        missed = min(set(self.levels).difference(self._kept_rates), default=None)
         if missed is None:
             top = max(self.levels)
             return _round_rate(min(2 * top, self.most)) if top < self.most else None
         kept = max((rate for rate in self.levels if rate < missed), default=None)
-        if kept is None:
-            return (
-                _round_rate(max(missed / 2, self.lowest_rate))
-                if missed > self.lowest_rate
-                else None
-            )
-        return (
-            _round_rate(math.sqrt(kept * missed))
-            if missed > _FULL_RUNS_BELOW_FACTOR * kept
-            else None
-        )
+        if kept is not None:
+            is_wide = missed > _FULL_RUNS_BELOW_FACTOR * kept
+            return _round_rate(math.sqrt(kept * missed)) if is_wide else None
+        if missed <= self.lowest_rate:
+            return None
+        return _round_rate(max(missed / 2, self.lowest_rate))
 
-    def _keeps_limits(self, rate: float) -> bool:
-        """Return whether the last run at a rate kept all limits, as far as it can tell."""
-        run = self.levels[rate][-1]
+    @property
+    def _kept_rates(self) -> list[float]:
+        """The rates whose last run kept all limits, as far as it can tell."""
+        return [rate for rate, runs in self.levels.items() if self._kept_limits(runs[-1])]
+
+    def _kept_limits(self, run: RateRun) -> bool:
         shares = (
             _attained_share(run, n) >= limit.percent / 100 for n, limit in enumerate(self.limits)
         )
@@ -180,8 +182,7 @@ class RateSearch:
         """Return the next rate to measure over the horizon. None if the bracket is narrow, if no
         other rate can be measured, or after _MAX_FULL_RUNS."""
         if not whole:
-            kept = [rate for rate in self.levels if self._keeps_limits(rate)]
-            return max(kept, default=self.lowest_rate)
+            return max(self._kept_rates, default=self.lowest_rate)
         if len(whole) >= _MAX_FULL_RUNS:
             return None
         holds, fails = self.highest_rate_that_holds, self.lowest_rate_that_fails
@@ -202,28 +203,27 @@ class RateSearch:
     def highest_rate_that_holds(self) -> float | None:
         """The highest rate that holds; None if none does. A rate above one that fails does not
         count."""
-        fails = self.lowest_rate_that_fails
-        found = [
-            rate
-            for rate in self.levels
-            if self._has_verdict(rate, Verdict.HOLDS) and (fails is None or rate < fails)
-        ]
-        return max(found, default=None)
+        fails = min(self._rates_with(Verdict.FAILS), default=math.inf)
+        holding = self._rates_with(Verdict.HOLDS)
+        return max((rate for rate in holding if rate < fails), default=None)
 
     @property
     def lowest_rate_that_fails(self) -> float | None:
         """The lowest rate that fails; None if none does."""
-        return min(
-            (rate for rate in self.levels if self._has_verdict(rate, Verdict.FAILS)), default=None
-        )
+        return min(self._rates_with(Verdict.FAILS), default=None)
+
+    def _rates_with(self, verdict: Verdict) -> list[float]:
+        """Return the measured rates that have this verdict."""
+        found = []
+        for rate in self.levels:
+            judged = self.verdict_at(rate)
+            if judged is not None and judged.verdict == verdict:
+                found.append(rate)
+        return found
 
     def verdict_at(self, rate: float) -> JudgedLevel | None:
         """Return the verdict on a rate, or None if it was not measured."""
         return judge_rate(self.levels.get(rate, ()), self.limits)
-
-    def _has_verdict(self, rate: float, verdict: Verdict) -> bool:
-        judged = self.verdict_at(rate)
-        return judged is not None and judged.verdict == verdict
 
 
 def rate_text(rate: float) -> str:
@@ -235,17 +235,16 @@ def answer_sentence(search: RateSearch, *, ended: bool) -> str:
     and which limit binds. `ended` says whether the search came to its end."""
     holds, fails = search.highest_rate_that_holds, search.lowest_rate_that_fails
     over = f"over {search.horizon_s / 60:g} min"
-    if holds is None and fails is None:
-        return f"no rate was decided {over}"
     words = [f"{word} {rate:g}" for word, rate in (("holds", holds), ("fails", fails)) if rate]
-    sentences = [f"{', '.join(words)} requests/s {over}"]
+    if not words:
+        return f"no rate was decided {over}"
+    answer = f"{', '.join(words)} requests/s {over}"
     if holds is not None:
         lowest = search.verdict_at(holds)
         assert lowest is not None
-        sentences[0] += f" (attainment >= {share_text(lowest.attainment_pct)})"
-    return "; ".join(
-        [*sentences, *_open_rates_sentences(search, ended=ended), *_binding_limit_sentences(search)]
-    )
+        answer += f" (attainment >= {share_text(lowest.attainment_pct)})"
+    open_ = _open_rates_sentences(search, ended=ended)
+    return "; ".join([answer, *open_, *_binding_limit_sentences(search)])
 
 
 def _open_rates_sentences(search: RateSearch, *, ended: bool) -> list[str]:
@@ -264,17 +263,15 @@ def _open_rates_sentences(search: RateSearch, *, ended: bool) -> list[str]:
 
 
 def _binding_limit_sentences(search: RateSearch) -> list[str]:
-    at = (
-        search.lowest_rate_that_fails
-        if search.lowest_rate_that_fails is not None
-        else search.highest_rate_that_holds
-    )
-    judged = None if at is None else search.verdict_at(at)
-    if at is None or judged is None:
+    fails = search.lowest_rate_that_fails
+    at = known_values((fails, search.highest_rate_that_holds))[0]
+    judged = search.verdict_at(at)
+    if judged is None:
         return []
     limit = search.limits[judged.binding]
-    if search.lowest_rate_that_fails is None and math.isfinite(judged.ratio):
-        return [nearest_limit_text(limit, judged.ratio * limit.most_ms)]
     if not math.isfinite(judged.ratio):
         return [f"{limit} binds: too many requests failed at {rate_text(at)}"]
-    return [f"{limit} binds: {four_digits(judged.ratio * limit.most_ms)} ms at {rate_text(at)}"]
+    reached_ms = judged.ratio * limit.most_ms
+    if fails is None:
+        return [nearest_limit_text(limit, reached_ms)]
+    return [f"{limit} binds: {four_digits(reached_ms)} ms at {rate_text(at)}"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.model.counts import four_digits
+from workbench.model.counts import four_digits, is_or_are
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import SweepPoint
 
@@ -45,11 +45,12 @@ def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
     Values that had no effect are left out. There is no knee if tok/s is equal at all values, or
     still rises at the highest value.
     """
-    known = [(i, p) for i, p in _measured_points(points) if p.in_force != NO_EFFECT]
-    if known and all(p.bound is False for _, p in known):
+    measured = _measured_points(points)
+    known = [(i, p) for i, p in measured if p.in_force != NO_EFFECT]
+    if {p.bound for _, p in known} == {False}:
         return Knee(None, NOTHING_LIMITED_TEXT)
     found = _knee_of_curve(known)
-    idle = [p.label for _, p in _measured_points(points) if p.in_force == NO_EFFECT]
+    idle = [p.label for _, p in measured if p.in_force == NO_EFFECT]
     if not idle:
         return found
     return Knee(
@@ -60,31 +61,26 @@ def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
 def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
-    best = max(known, key=lambda p: _speed_of(p[1]))
-    fast = [
-        p for p in known if _speed_of(p[1]) >= (1 - MAX_SETTING_LOSS_SHARE) * _speed_of(best[1])
-    ]
+    best = _fastest(known)
     if any(p.tok_per_joule is None for _, p in known):
-        return Knee(
-            None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known, best)
-        )
-    last = max(known, key=lambda p: p[1].x or 0.0)
-    if all(_speed_of(p) >= (1 - FLAT_CURVE_SHARE) * _speed_of(best[1]) for _, p in known):
-        first = min(known, key=lambda p: p[1].x or 0.0)
+        return Knee(None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known))
+    first, last = min(known, key=_x_of), max(known, key=_x_of)
+    efficient = _most_efficient_text(known, best)
+    if len(_fast_points(known, FLAT_CURVE_SHARE)) == len(known):
         text = (
             f"no knee: tok/s is flat within {_percent_text(FLAT_CURVE_SHARE)} from {first[1].label} to "
             f"{last[1].label}"
         )
-        return Knee(
-            None, f"{text}, so a knee can only be below them; {_most_efficient_text(known, best)}"
-        )
+        return Knee(None, f"{text}, so a knee can only be below them; {efficient}")
+    fast = _fast_points(known, MAX_SETTING_LOSS_SHARE)
     if fast == [last]:
         text = (
             f"tok/s still rises up to {last[1].label}, the highest value measured: the knee "
             "may lie beyond it"
         )
-        return Knee(None, f"{text}; {_most_efficient_text(known, best)}")
-    index, knee = max(fast, key=lambda p: (_tok_per_joule(p[1]), _speed_of(p[1]), -(p[1].x or 0.0)))
+        return Knee(None, f"{text}; {efficient}")
+    placed = max(fast, key=lambda p: (_tok_per_joule(p[1]), _speed_of(p[1]), -_x_of(p)))
+    index, knee = placed
     text = (
         f"{knee.label}: the most tok/J ({_tok_per_joule(knee):.3g}) of the values that lose at most "
         f"{_percent_text(MAX_SETTING_LOSS_SHARE)} of"
@@ -92,11 +88,9 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
         f"{four_digits(_speed_of(knee))},"
         f" {_change_text(knee, best[1])})"
     )
-    if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
+    if placed == first:
         text += "; this is the lowest value measured, and a lower one may be better"
-    return Knee(
-        index, "; ".join([text, _flat_curve_text(known, best), _most_efficient_text(known, best)])
-    )
+    return Knee(index, "; ".join([text, _flat_curve_text(known), efficient]))
 
 
 def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
@@ -108,28 +102,23 @@ def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     known = [(i, p) for i, p in _measured_points(points) if p.x]
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
-    best = max(known, key=lambda p: _speed_of(p[1]))
-    kept = [
-        p for p in known if _speed_of(p[1]) >= (1 - MAX_CONCURRENCY_LOSS_SHARE) * _speed_of(best[1])
-    ]
-    last = max(known, key=lambda p: p[1].x or 0.0)
+    best = _fastest(known)[1]
+    kept = _fast_points(known, MAX_CONCURRENCY_LOSS_SHARE)
+    before, last = sorted(known, key=_x_of)[-2:]
     if kept == [last]:
-        before = max((p for p in known if p != last), key=lambda p: p[1].x or 0.0)
-        gain = (
-            100 * (_speed_of(last[1]) / _speed_of(before[1]) - 1) if _speed_of(before[1]) else 0.0
-        )
+        gain = 100 * (_speed_of(last[1]) / _speed_of(before[1]) - 1)
         text = (
             f"throughput still rises by {gain:.0f} % from {before[1].label} to "
             f"{last[1].label}, the highest level"
         )
         return Knee(None, f"{text} measured: the knee is above it")
-    index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), p[1].x or 0.0))
-    share = _speed_of(knee) / _speed_of(best[1])
+    index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), _x_of(p)))
+    share = _speed_of(knee) / _speed_of(best)
     text = (
         f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of "
         "the levels that keep "
-        f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({four_digits(_speed_of(best[1]))} "
-        f"tok/s at {best[1].label};"
+        f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({four_digits(_speed_of(best))} "
+        f"tok/s at {best.label};"
         f" here {four_digits(_speed_of(knee))}, {_percent_text(share)})"
     )
     return Knee(index, text)
@@ -139,11 +128,22 @@ PlacedPoint = tuple[int, SweepPoint]
 
 
 def _measured_points(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
-    return [
-        (i, p)
-        for i, p in enumerate(points)
-        if p.state == "done" and p.tok_s is not None and p.tok_s > 0
-    ]
+    return [(i, p) for i, p in enumerate(points) if p.state == "done" and _speed_of(p) > 0]
+
+
+def _fastest(known: Sequence[PlacedPoint]) -> PlacedPoint:
+    return max(known, key=lambda p: _speed_of(p[1]))
+
+
+def _fast_points(known: Sequence[PlacedPoint], most_loss_share: float) -> list[PlacedPoint]:
+    """Return the points that lose at most this share of the best tok/s."""
+    least = (1 - most_loss_share) * _speed_of(_fastest(known)[1])
+    return [p for p in known if _speed_of(p[1]) >= least]
+
+
+def _x_of(placed: PlacedPoint) -> float:
+    """Return the value of the setting, or the concurrency, of a point."""
+    return placed[1].x or 0.0
 
 
 def _speed_of(point: SweepPoint) -> float:
@@ -165,31 +165,26 @@ def _percent_text(share: float) -> str:
 def _too_few_points_text(known: Sequence[PlacedPoint]) -> str:
     return (
         f"no knee: that needs {MIN_MEASURED_POINTS} measured values, and there "
-        f"{'is' if len(known) == 1 else 'are'} {len(known)}"
+        f"{is_or_are(len(known))} {len(known)}"
     )
 
 
-def _flat_curve_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str:
-    flat = [p for p in known if _speed_of(p[1]) >= (1 - FLAT_CURVE_SHARE) * _speed_of(best[1])]
-    lowest = min(flat, key=lambda p: p[1].x or 0.0)[1]
-    if lowest.x == max(p.x or 0.0 for _, p in known):
-        return f"tok/s over watts does not flatten up to {lowest.label}"
-    watts = f" ({lowest.power_w:.0f} W drawn)" if lowest.power_w is not None else ""
+def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
+    lowest = min(_fast_points(known, FLAT_CURVE_SHARE), key=_x_of)
+    label, power_w = lowest[1].label, lowest[1].power_w
+    if _x_of(lowest) == max(map(_x_of, known)):
+        return f"tok/s over watts does not flatten up to {label}"
+    watts = f" ({power_w:.0f} W drawn)" if power_w is not None else ""
     return (
-        f"tok/s over watts flattens at {lowest.label}{watts}: higher values gain at most "
+        f"tok/s over watts flattens at {label}{watts}: higher values gain at most "
         f"{_percent_text(FLAT_CURVE_SHARE)}"
     )
 
 
 def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str:
-    with_thrift = [p for p in known if p[1].tok_per_joule is not None]
-    if not with_thrift:
-        return "tok/J is not known at any value"
-    most = max(with_thrift, key=lambda p: _tok_per_joule(p[1]))[1]
-    if all(
-        _tok_per_joule(p) >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule(most)
-        for _, p in with_thrift
-    ):
+    most = max((p for _, p in known), key=_tok_per_joule)
+    least = min(_tok_per_joule(p) for _, p in known)
+    if least >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule(most):
         return f"tok/J is within {_percent_text(MAX_SETTING_LOSS_SHARE)} at all values"
     return (
         f"the most tok/J of all values: {most.label} ({_tok_per_joule(most):.3g}), "
@@ -198,6 +193,6 @@ def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str
 
 
 def _change_text(point: SweepPoint, best: SweepPoint) -> str:
-    return (
-        f"{100 * (_speed_of(point) / _speed_of(best) - 1):+.1f} %" if point != best else "the best"
-    )
+    if point == best:
+        return "the best"
+    return f"{100 * (_speed_of(point) / _speed_of(best) - 1):+.1f} %"

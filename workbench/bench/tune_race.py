@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from statistics import fmean, median, stdev, variance
 
 from workbench.model.errors import InputError
@@ -70,7 +71,8 @@ def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
     if len(several) < 2:
         return None
     squares = sum((len(runs) - 1) * variance(runs) for runs in several)
-    return 100 * math.sqrt(squares / sum(len(runs) - 1 for runs in several))
+    freedom = sum(map(len, several)) - len(several)
+    return 100 * math.sqrt(squares / freedom)
 
 
 def runs_disagree(runs: Sequence[float], run_pct: float | None) -> bool:
@@ -139,16 +141,18 @@ def entries_of_second_block(
     one server, the two joined take the last place."""
     ranked = sorted(found, key=lambda entry: -found[entry])
     best = max(found.values(), default=0.0)
-    first = max(0.0, best) if start_holds else best
-    chosen = [
-        e for e in ranked if found[e] >= first - SURE_STANDARD_DEVIATIONS * one_block_spread(noise)
-    ][:kept]
-    better = [entry for entry in ranked[:3] if found[entry] > 0]
-    pairs = [(a, b) for n, a in enumerate(better) for b in better[n + 1 :]]
-    joined = next(((*a, *b) for a, b in pairs if may_join((*a, *b))), None)
-    if joined is None or kept < 2:
+    if start_holds:
+        best = max(0.0, best)
+    least = best - SURE_STANDARD_DEVIATIONS * one_block_spread(noise)
+    chosen = [entry for entry in ranked if found[entry] >= least][:kept]
+    if kept < 2:
         return chosen
-    return [*chosen[: kept - 1], joined]
+    better = [entry for entry in ranked[:3] if found[entry] > 0]
+    for a, b in combinations(better, 2):
+        joined = (*a, *b)
+        if may_join(joined):
+            return [*chosen[: kept - 1], joined]
+    return chosen
 
 
 def one_block_spread(noise: Noise) -> float:
@@ -185,15 +189,18 @@ def simulate_tune(
     """Carry out one tune whose candidates gain `true_pct` percent, on servers and runs with this
     noise. Gains of joined candidates are multiplied."""
 
-    def one(entry: Entry, runs: int) -> float:
+    def one(entry: Entry, runs: int = RUNS_PER_RACE_START) -> float:
         true = sum(math.log1p(true_pct[name] / 100) for name in entry)
         server = rng.gauss(0.0, noise.server_pct / 100)
         return true + server + rng.gauss(0.0, noise.run_pct / 100 / math.sqrt(runs))
 
     first: list[Entry] = [START, *((name,) for name in true_pct)]
-    blocks = [{entry: one(entry, RUNS_PER_RACE_START) for entry in first}]
-    second = entries_of_second_block(mean_gains(blocks), size.kept, lambda joined: True, noise)
-    blocks.append({entry: one(entry, RUNS_PER_RACE_START) for entry in (START, *second)})
+    blocks = [dict(zip(first, map(one, first), strict=True))]
+    second = [
+        START,
+        *entries_of_second_block(mean_gains(blocks), size.kept, lambda joined: True, noise),
+    ]
+    blocks.append(dict(zip(second, map(one, second), strict=True)))
     best = entry_for_final(mean_gains(blocks))
     if best is None:
         return SimulatedTune(None, None)

@@ -26,6 +26,7 @@ from functools import lru_cache
 from statistics import fmean, stdev
 
 from workbench.model.counts import count_of, four_digits
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained, share_text
 from workbench.model.student_t import incomplete_beta, t_quantile
@@ -83,12 +84,11 @@ def requests_per_run(users: int, limits: Sequence[Limit]) -> int:
     """Return how many requests a run needs, so that MIN_RUNS_PER_LEVEL runs can show the highest percentage
     of `limits`."""
     wanted = max((limit.percent / 100 for limit in limits), default=0.0)
-    needed = (
-        math.log(_ERROR_PROBABILITY / _VERDICTS_PER_LEVEL) / math.log(wanted) if wanted else 0.0
-    )
-    return max(
-        _MIN_REQUESTS_PER_RUN, MIN_REQUESTS_PER_USER * users, math.ceil(needed / MIN_RUNS_PER_LEVEL)
-    )
+    least = max(_MIN_REQUESTS_PER_RUN, MIN_REQUESTS_PER_USER * users)
+    if not wanted:
+        return least
+    needed = math.log(_ERROR_PROBABILITY / _VERDICTS_PER_LEVEL) / math.log(wanted)
+    return max(least, math.ceil(needed / MIN_RUNS_PER_LEVEL))
 
 
 def judge_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> JudgedLevel | None:
@@ -140,10 +140,11 @@ def _attainment_lower_bound(
 ) -> float:
     """Return the lower bound of the share of requests that keep the limit at this place: Clopper
     and Pearson over all requests of the runs."""
-    requests = sum(run.requests for run in runs)
-    return clopper_pearson_lower(
-        sum(_count_requests_that_kept(run, place) for run in runs), requests, error
-    )
+    requests = kept = 0
+    for run in runs:
+        requests += run.requests
+        kept += _count_requests_that_kept(run, place)
+    return clopper_pearson_lower(kept, requests, error)
 
 
 @lru_cache(maxsize=1024)
@@ -180,20 +181,20 @@ class CapacitySearch:
         """Return the number of users to measure next: a level that is still undecided, a new one, or
         an end of the bracket again. None if the search has ended."""
         undecided = self._undecided_level()
-        return self._end_to_repeat() if undecided is None else undecided
+        if undecided is not None:
+            return undecided
+        return self._end_to_repeat()
 
     def _undecided_level(self) -> int | None:
-        for users, runs in self.levels.items():
-            if (
-                self._verdict_of_measured(users).verdict == Verdict.OPEN
-                and len(runs) < MAX_RUNS_PER_LEVEL
-            ):
+        for users in self._levels_with(Verdict.OPEN):
+            if len(self.levels[users]) < MAX_RUNS_PER_LEVEL:
                 return users
         if not self.levels:
             return min(self.first, self.most)
         holds, fails = self.highest_level_that_holds, self.lowest_level_that_fails
-        if fails is None and max(self.levels) < self.most:
-            return min(2 * max(self.levels), self.most)
+        highest = max(self.levels)
+        if fails is None and highest < self.most:
+            return min(2 * highest, self.most)
         if holds is None:
             return min(self.levels) // 2 or None
         if fails is None:
@@ -211,29 +212,26 @@ class CapacitySearch:
 
     def _end_to_repeat(self) -> int | None:
         """Return the end of the bracket with fewer later runs, None if both have enough."""
-        ends = [
-            users
-            for users in (self.highest_level_that_holds, self.lowest_level_that_fails)
-            if users is not None
-        ]
+        ends = known_values((self.highest_level_that_holds, self.lowest_level_that_fails))
         later = {users: len(self._later_runs(users)) for users in ends}
         users = min(ends, key=later.__getitem__, default=None)
-        return None if users is None or later[users] >= _REPEATED_RUNS_OF_ENDS else users
+        if users is None or later[users] >= _REPEATED_RUNS_OF_ENDS:
+            return None
+        return users
 
     def _later_runs(self, users: int) -> Sequence[LevelRun]:
         """Return the runs of a level that came after a run of another level, which came after its
         first one. Of a level without another one, all after the usual number count."""
         own = self.levels[users]
-        others = [
-            one.number for level, runs in self.levels.items() if level != users for one in runs
-        ]
-        between = [number for number in others if number > own[0].number]
-        if between:
-            return [one for one in own if one.number > min(between)]
-        first = next(
-            n for n in range(1, len(own) + 1) if self._is_decided(own[:n]) or n == len(own)
-        )
-        return own[first:]
+        numbers = {run.number for runs in self.levels.values() for run in runs}
+        others = numbers.difference(run.number for run in own)
+        between = min((number for number in others if number > own[0].number), default=None)
+        if between is not None:
+            return [run for run in own if run.number > between]
+        for count in range(1, len(own)):
+            if self._is_decided(own[:count]):
+                return own[count:]
+        return []
 
     def _is_decided(self, runs: Sequence[LevelRun]) -> bool:
         found = judge_level(runs, self.limits)
@@ -244,32 +242,30 @@ class CapacitySearch:
         """The lowest level whose first runs decided what its later ones contradict; None if there is
         none."""
         for users in sorted(self.levels):
-            later = len(self._later_runs(users))
-            first = judge_level(self.levels[users][: len(self.levels[users]) - later], self.limits)
-            if not later or first is None or first.verdict == Verdict.OPEN:
-                continue
-            if self._verdict_of_measured(users).verdict != first.verdict:
+            runs = self.levels[users]
+            first = judge_level(runs[: len(runs) - len(self._later_runs(users))], self.limits)
+            latest = self._verdict_of_measured(users)
+            if first is not None and first.verdict not in (Verdict.OPEN, latest.verdict):
                 return users
         return None
+
+    def _levels_with(self, verdict: Verdict) -> list[int]:
+        """Return the measured levels that have this verdict."""
+        levels = self.levels
+        return [users for users in levels if self._verdict_of_measured(users).verdict == verdict]
 
     @property
     def highest_level_that_holds(self) -> int | None:
         """The highest number of users that holds; None if none does. A level above one that fails
         does not count."""
-        fails = self.lowest_level_that_fails
-        found = [
-            users
-            for users in self.levels
-            if self._verdict_of_measured(users).verdict == Verdict.HOLDS
-            and (fails is None or users < fails)
-        ]
-        return max(found, default=None)
+        fails = min(self._levels_with(Verdict.FAILS), default=math.inf)
+        holding = self._levels_with(Verdict.HOLDS)
+        return max((users for users in holding if users < fails), default=None)
 
     @property
     def lowest_level_that_fails(self) -> int | None:
         """The lowest number of users that fails; None if none does."""
-        found = [u for u in self.levels if self._verdict_of_measured(u).verdict == Verdict.FAILS]
-        return min(found, default=None)
+        return min(self._levels_with(Verdict.FAILS), default=None)
 
     def verdict_at(self, users: int) -> JudgedLevel | None:
         """Return the verdict on a level, or None if it was not measured."""
@@ -285,8 +281,9 @@ def answer_sentence(search: CapacitySearch, *, ended: bool) -> str:
     """Return the answer in one or two sentences: how many users hold, how many fail, what is open,
     and which limit binds. `ended` says whether the search came to its end."""
     holds, fails = search.highest_level_that_holds, search.lowest_level_that_fails
+    changed = _changed_verdict_sentences(search)
     if holds is None and fails is None:
-        return "; ".join(["no number of users was decided", *_changed_verdict_sentences(search)])
+        return "; ".join(["no number of users was decided", *changed])
     parts = []
     if holds is not None:
         lowest = search.verdict_at(holds)
@@ -294,15 +291,13 @@ def answer_sentence(search: CapacitySearch, *, ended: bool) -> str:
         parts.append(
             f"holds {_users_text(holds)} (attainment >= {share_text(lowest.attainment_pct)})"
         )
-    if fails is not None:
-        parts.append(f"fails at {_users_text(fails)}" if holds is None else f"fails at {fails}")
-    first = ", ".join(parts)
-    sentences = [
-        first,
-        *_open_sentences(search, holds, fails, ended=ended),
-        *_binding_limit_sentences(search, holds, fails),
-    ]
-    return "; ".join([*sentences, *_changed_verdict_sentences(search)])
+        if fails is not None:
+            parts.append(f"fails at {fails}")
+    elif fails is not None:
+        parts.append(f"fails at {_users_text(fails)}")
+    open_ = _open_sentences(search, holds, fails, ended=ended)
+    binding = _binding_limit_sentences(search, holds, fails)
+    return "; ".join([", ".join(parts), *open_, *binding, *changed])
 
 
 def _changed_verdict_sentences(search: CapacitySearch) -> list[str]:
@@ -334,8 +329,8 @@ def _open_sentences(
 def _binding_limit_sentences(
     search: CapacitySearch, holds: int | None, fails: int | None
 ) -> list[str]:
-    at = fails if fails is not None else holds
-    judged = None if at is None else search.verdict_at(at)
+    at = known_values((fails, holds))[0]
+    judged = search.verdict_at(at)
     if judged is None:
         return []
     limit = search.limits[judged.binding]
@@ -343,11 +338,11 @@ def _binding_limit_sentences(
     if fails is None:
         return [nearest_limit_text(limit, reached_ms)]
     if judged.ratio >= math.exp(_LOG_RATIO_OF_FAILED_RUN):
-        return [f"{limit} binds: too many requests failed at {_users_text(at or 0)}"]
-    said = f"{limit} binds: {four_digits(reached_ms)} ms at {_users_text(at or 0)}"
-    if holds is not None and fails is not None and judged.ratio >= _CLIFF_FACTOR:
-        return [said, f"a cliff: {judged.ratio:.1f} times the limit"]
-    return [said]
+        return [f"{limit} binds: too many requests failed at {_users_text(at)}"]
+    said = [f"{limit} binds: {four_digits(reached_ms)} ms at {_users_text(at)}"]
+    if holds is not None and judged.ratio >= _CLIFF_FACTOR:
+        said.append(f"a cliff: {judged.ratio:.1f} times the limit")
+    return said
 
 
 def nearest_limit_text(limit: Limit, reached_ms: float) -> str:

@@ -38,8 +38,8 @@ class UserEstimate:
     @property
     def highest_level_that_keeps(self) -> int | None:
         """The highest level that kept all limits, below the lowest that broke one; None if none did."""
-        above = math.inf if self.lowest_level_that_breaks is None else self.lowest_level_that_breaks
-        kept = [users for users, ratio in self.ratios.items() if ratio <= 0 and users < above]
+        breaks = self.lowest_level_that_breaks
+        kept = [users for users in self.ratios if breaks is None or users < breaks]
         return max(kept, default=None)
 
     def next_level(self) -> int | None:
@@ -55,11 +55,9 @@ class UserEstimate:
         gap = high - low
         if gap <= max(1, int(_FINE_GAP_SHARE * low)):
             return None
-        wanted = (
-            (low + high) / 2
-            if self.ratios[high] > _CLIFF_LOG_RATIO
-            else self._users_at_limit(low, high)
-        )
+        wanted = (low + high) / 2
+        if self.ratios[high] <= _CLIFF_LOG_RATIO:
+            wanted = self._users_at_limit(low, high)
         inner = min(
             max(wanted, low + _MIN_SHARE_FROM_ENDS * gap), high - _MIN_SHARE_FROM_ENDS * gap
         )
@@ -70,7 +68,9 @@ class UserEstimate:
         low, high = self.highest_level_that_keeps, self.lowest_level_that_breaks
         if low is None:
             return 0.0
-        return float(low) if high is None else self._users_at_limit(low, high)
+        if high is None:
+            return float(low)
+        return self._users_at_limit(low, high)
 
     def _users_at_limit(self, low: int, high: int) -> float:
         """Return where the latency meets its limit between two levels."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from workbench.bench.metric_changes import variance
@@ -57,11 +58,9 @@ def needs_second_experiment(first: Mapping[str, Losses]) -> bool:
 
 def _is_loss_likely(measure: str, losses: Losses) -> bool:
     p = p_value_of_loss(losses)
-    return (
-        p is not None
-        and p < _MAX_P_OF_LIKELY_LOSS
-        and _mean_loss_percent(losses) >= MIN_LOSS_PCT[measure] / 2
-    )
+    if p is None or p >= _MAX_P_OF_LIKELY_LOSS:
+        return False
+    return _mean_loss_percent(losses) >= MIN_LOSS_PCT[measure] / 2
 
 
 def judge_night(
@@ -70,6 +69,7 @@ def judge_night(
     """Return the losses of each preset of a night. `nights` has for each preset the losses by measure
     of its first and of its second experiment; the second is empty if it was not made."""
     tests: list[tuple[int, Loss]] = []
+    p_values, weights = [], []
     for place, (first, second) in enumerate(nights):
         for measure, losses in first.items():
             again = second.get(measure, ())
@@ -78,27 +78,26 @@ def judge_night(
                 continue
             repeated = _is_loss_repeated(measure, losses, again)
             size = _mean_loss_percent(both)
-            tests.append((place, Loss(measure, size, len(both), p_value_of_loss(both), repeated)))
-    weights = [ALPHA_WEIGHTS[loss.measure] for _, loss in tests]
-    total = math.fsum(weights)
-    # a test that cannot raise an alarm is still one of the tests of the night
-    ps = [loss.p if _can_alarm(loss) else 1.0 for _, loss in tests]
-    alarms = (
-        holm_rejections(ps, ALPHA_PER_NIGHT, [weight / total for weight in weights])
-        if tests
-        else []
-    )
+            loss = Loss(measure, size, len(both), p_value_of_loss(both), repeated)
+            tests.append((place, loss))
+            # a test that cannot raise an alarm is still one of the tests of the night
+            p_values.append(loss.p if _can_alarm(loss) else 1.0)
+            weights.append(ALPHA_WEIGHTS[measure])
     found: list[list[Loss]] = [[] for _ in nights]
-    for (place, loss), alarm in zip(tests, alarms, strict=True):
-        found[place].append(
-            Loss(loss.measure, loss.loss_pct, loss.pairs, loss.p, loss.repeated, alarm)
-        )
-    return [tuple(losses) for losses in found]
+    if tests:
+        total = math.fsum(weights)
+        shares = [weight / total for weight in weights]
+        alarms = holm_rejections(p_values, ALPHA_PER_NIGHT, shares)
+        for (place, loss), alarm in zip(tests, alarms, strict=True):
+            found[place].append(replace(loss, alarm=alarm))
+    return list(map(tuple, found))
 
 
 def _is_loss_repeated(measure: str, first: Losses, second: Losses) -> bool:
+    if not _is_loss_likely(measure, first):
+        return False
     p = p_value_of_loss(second)
-    return _is_loss_likely(measure, first) and p is not None and p < _REPEATED_LOSS_P
+    return p is not None and p < _REPEATED_LOSS_P
 
 
 def _can_alarm(loss: Loss) -> bool:

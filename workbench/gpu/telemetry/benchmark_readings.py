@@ -6,11 +6,18 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.bench import GpuDuring, PcieDuring
+from workbench.model.known_values import (
+    known_values,
+    mean_or_none,
+    round_or_none,
+    values_if_all_known,
+)
 
 MAX_EXTRAPOLATION_S = (
     3.0  # how far beyond the first or last reading its power is taken to have held
@@ -42,14 +49,14 @@ def summarize_gpu_readings(
     readings = [r for m in inside for r in m.gpus if r.gpu_index in gpu_indices]
     reach_s = max(MAX_EXTRAPOLATION_S, 2 * interval_s)
     found = [_energy_of(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
-    each = [one.best for one in found]
+    each = tuple(one.best for one in found)
     energy = _sum_if_all_known(each)
     if energy is None:
         absent["energy_j"] = absent["power_w"] = _why_no_energy(gpu_indices, each)
     seconds = t1_s - t0_s
     by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
     clocks = [_known_values(one, "sm_mhz") for one in by_gpu]
-    sm_mhz = [mhz for one in clocks for mhz in one]
+    sm_mhz = list(itertools.chain.from_iterable(clocks))
     pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _counts_traffic(one))
     if not pcie:
         absent["pcie"] = _why_no_traffic(readings)
@@ -65,22 +72,22 @@ def summarize_gpu_readings(
         absent=absent,
         gpus=tuple(gpu_indices),
         power_w_each=tuple(_power_w(joules, seconds) for joules in each),
-        energy_j_each=tuple(each),
+        energy_j_each=each,
         energy_counter_j=_sum_if_all_known([one.counter_j for one in found]),
         energy_integrated_j=_sum_if_all_known([one.integrated_j for one in found]),
         sm_mhz_min=min(sm_mhz, default=None),
         sm_mhz_max=max(sm_mhz, default=None),
-        sm_mhz_sd=round(fmean(pstdev(one) for one in clocks if one), 1) if sm_mhz else None,
+        sm_mhz_sd=round_or_none(mean_or_none(list(map(pstdev, filter(None, clocks)))), 1),
         pcie=pcie,
     )
 
 
 def _counts_traffic(readings: Sequence[BenchmarkReading]) -> bool:
-    return any(r.pcie_rx_mb_s is not None or r.pcie_tx_mb_s is not None for r in readings)
+    return bool(_known_values(readings, "pcie_rx_mb_s") or _known_values(readings, "pcie_tx_mb_s"))
 
 
 def _why_no_traffic(readings: Sequence[BenchmarkReading]) -> str:
-    return next((r.pcie_absent for r in readings if r.pcie_absent), _NO_READING_REASON)
+    return next(filter(None, (r.pcie_absent for r in readings)), _NO_READING_REASON)
 
 
 def _summarize_pcie_traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
@@ -107,7 +114,20 @@ def _mean_and_peak_rates(
 
 
 def _power_w(joules: float | None, seconds: float) -> float | None:
-    return None if joules is None or seconds <= 0 else joules / seconds
+    if joules is None or seconds <= 0:
+        return None
+    return joules / seconds
+
+
+def _points_of(moments: Sequence[Moment], index: int, name: str) -> list[Point]:
+    """Return (time, value) of a field in each reading of a GPU that has it."""
+    points = []
+    for moment in moments:
+        for reading in moment.gpus:
+            value = getattr(reading, name)
+            if reading.gpu_index == index and value is not None:
+                points.append((moment.at_s, value))
+    return points
 
 
 def _why_no_energy(gpu_indices: Sequence[int], each: Sequence[float | None]) -> str:
@@ -130,8 +150,7 @@ def _event_fractions(
 
 def _known_values(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
     """Return the values of a field in those readings that have one."""
-    values = (getattr(reading, name) for reading in readings)
-    return [value for value in values if value is not None]
+    return known_values(map(attrgetter(name), readings))
 
 
 def _mean(readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]) -> float | None:
@@ -157,9 +176,8 @@ class Energy(NamedTuple):
 def _energy_of(
     moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float
 ) -> Energy:
-    rows = [(m.at_s, r) for m in moments for r in m.gpus if r.gpu_index == index]
-    counter = [(at, r.energy_j) for at, r in rows if r.energy_j is not None]
-    power = [(at, r.power_w) for at, r in rows if r.power_w is not None]
+    counter = _points_of(moments, index, "energy_j")
+    power = _points_of(moments, index, "power_w")
     return Energy(
         _energy_from_counter(counter, power, t0_s, t1_s, reach_s),
         _energy_from_power(power, t0_s, t1_s, reach_s),
@@ -167,8 +185,8 @@ def _energy_of(
 
 
 def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    known = values_if_all_known(values)
+    return sum(known) if known else None
 
 
 def _energy_from_counter(
@@ -177,12 +195,14 @@ def _energy_from_counter(
     """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin
     after t0 or end before t1 by at most `reach_s` seconds, the rest is computed from the power.
     None if the counter is missing, constant, or went back (driver reload)."""
-    if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
+    joules = [value for _, value in counter]
+    if joules != sorted(joules):
         return None
-    ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
-    if ends[0] is None or ends[1] is None:
+    begin = _counter_at(counter, power, t0_s, reach_s)
+    end = _counter_at(counter, power, t1_s, reach_s)
+    if begin is None or end is None or end <= begin:
         return None
-    return ends[1] - ends[0] if ends[1] > ends[0] else None
+    return end - begin
 
 
 def _counter_at(
@@ -194,14 +214,18 @@ def _counter_at(
     end = 0 if at_s < counter[0][0] else -1
     edge_s, joules = counter[end]
     _, watts = power[end]
-    return joules + watts * (at_s - edge_s) if abs(at_s - edge_s) <= reach_s else None
+    if abs(at_s - edge_s) > reach_s:
+        return None
+    return joules + watts * (at_s - edge_s)
 
 
 def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
     for (t_a, a), (t_b, b) in itertools.pairwise(points):
         if t_a <= at_s <= t_b:
             return a if t_b == t_a else a + (b - a) * (at_s - t_a) / (t_b - t_a)
-    return points[0][1] if len(points) == 1 and points[0][0] == at_s else None
+    if len(points) == 1:
+        return dict(points).get(at_s)
+    return None
 
 
 def _energy_from_power(
@@ -212,11 +236,11 @@ def _energy_from_power(
     seconds. None if there are no readings, or if they have a gap of more than twice that time."""
     if not power or t1_s <= t0_s:
         return None
-    known = [at for at, _ in power]
-    if known[0] - t0_s > reach_s or t1_s - known[-1] > reach_s:
+    if max(power[0][0] - t0_s, t1_s - power[-1][0]) > reach_s:
         return None
-    if any(b - a > 2 * reach_s for a, b in itertools.pairwise(known) if b > t0_s and a < t1_s):
-        return None
+    for (begin_s, _), (end_s, _) in itertools.pairwise(power):
+        if end_s - begin_s > 2 * reach_s and begin_s < t1_s and end_s > t0_s:
+            return None
     inside = [point for point in power if t0_s < point[0] < t1_s]
     points = [(t0_s, _power_at(power, t0_s)), *inside, (t1_s, _power_at(power, t1_s))]
     return sum(

@@ -8,8 +8,8 @@ its reason, never 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from workbench.gpu.telemetry import clock_event_reasons
@@ -91,6 +91,14 @@ REASON_OF_TOKEN = {
     "err!": "error",
     "": "empty",
 }
+SWITCH_WORDS = {"enabled": True, "on": True, "disabled": False, "off": False}
+FIELD_PARSERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {  # a pattern, and what reads it
+    "pstate": (r"P\d{1,2}", lambda text: int(text[1:])),
+    "event_reasons": (
+        r"0x[0-9A-Fa-f]{1,16}",
+        lambda text: tuple(clock_event_reasons.reasons_in_mask(int(text, 16))),
+    ),
+}
 INVALID_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 LOST_DEVICE = re.compile(
     r"Unable to determine the device handle for "
@@ -106,6 +114,11 @@ DRIVER_PROBLEMS = (
     ("insufficient permissions", DriverStatus.NO_PERMISSION),
     ("unknown error", DriverStatus.ERROR),
 )
+DRIVER_STATUS_BY_EXIT_CODE = {
+    4: DriverStatus.NO_PERMISSION,
+    6: DriverStatus.NO_GPU,
+    9: DriverStatus.NO_DRIVER,
+}
 
 
 def absent_reason(text: str) -> str | None:
@@ -120,7 +133,9 @@ def absent_reason(text: str) -> str | None:
 
 def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[str]:
     argv = ["nvidia-smi", "--query-gpu=" + ",".join(columns), "--format=csv,noheader,nounits"]
-    return argv if interval_s is None else [*argv, "-lms", str(max(50, round(interval_s * 1000)))]
+    if interval_s is not None:
+        argv += ["-lms", str(max(50, round(interval_s * 1000)))]
+    return argv
 
 
 def drop_invalid_columns(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
@@ -129,8 +144,9 @@ def drop_invalid_columns(columns: Sequence[str], text: str) -> tuple[str, ...] |
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
+    at = columns.index(found[1])
     old = OLD_COLUMN_NAMES.get(found[1])
-    return tuple(old if c == found[1] and old else c for c in columns if c != found[1] or old)
+    return (*columns[:at], *filter(None, [old]), *columns[at + 1 :])
 
 
 def driver_problem(text: str, returncode: int) -> DriverInfo | None:
@@ -140,42 +156,45 @@ def driver_problem(text: str, returncode: int) -> DriverInfo | None:
     for words, status in DRIVER_PROBLEMS:
         if words in said.lower():
             return DriverInfo(status=status, message=said, source="nvidia-smi")
-    if returncode == 0 or returncode == 2:
+    if returncode in (0, 2):
         return None
-    status = {4: DriverStatus.NO_PERMISSION, 6: DriverStatus.NO_GPU, 9: DriverStatus.NO_DRIVER}.get(
-        returncode, DriverStatus.ERROR
-    )
-    return DriverInfo(
-        status=status, message=said or f"nvidia-smi ended with {returncode}", source="nvidia-smi"
-    )
+    status = DRIVER_STATUS_BY_EXIT_CODE.get(returncode, DriverStatus.ERROR)
+    message = said or f"nvidia-smi ended with {returncode}"
+    return DriverInfo(status=status, message=message, source="nvidia-smi")
 
 
 def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
     """Return a row's cells by column; None if the line is not a row of this query. A GPU's name can
     contain commas."""
-    cells = [cell.strip() for cell in line.split(",")]
-    extra = len(cells) - len(columns)
-    if extra < 0 or integer_or_none(parse_whole_number(cells[0]), 0, MOST_GPUS - 1) is None:
+    cells = _split_cells(line)
+    if integer_or_none(parse_whole_number(cells[0]), 0, MOST_GPUS - 1) is None:
         return None
-    if extra and "name" in columns:
+    extra = len(cells) - len(columns)
+    if extra > 0 and "name" in columns:
         at = columns.index("name")
         cells[at : at + extra + 1] = [", ".join(cells[at : at + extra + 1])]
-    return dict(zip(columns, cells, strict=True)) if len(cells) == len(columns) else None
+    if len(cells) != len(columns):
+        return None
+    return dict(zip(columns, cells, strict=True))
+
+
+def _split_cells(line: str, most_splits: int = -1) -> list[str]:
+    return list(map(str.strip, line.split(",", most_splits)))
 
 
 def fields_of(
     row: Mapping[str, str], columns: Mapping[str, tuple[str, float | None]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values in a row by field, and why the other fields have none."""
     values: dict[str, Any] = {}
     absent: dict[str, str] = {}
     for column, (name, factor) in columns.items():
         if column not in row:
             absent.setdefault(name, "not known to this nvidia-smi")
-            continue
-        why = absent_reason(row[column])
-        value = None if why else _parse_value(name, row[column], factor)
-        if value is None:
-            absent[name] = why or f"not understood: {row[column]}"
+        elif why := absent_reason(row[column]):
+            absent[name] = why
+        elif (value := _parse_value(name, row[column], factor)) is None:
+            absent[name] = f"not understood: {row[column]}"
         else:
             values[name] = value
     for name in values:
@@ -185,15 +204,10 @@ def fields_of(
 
 def _parse_value(name: str, text: str, factor: float | None) -> Any:
     if name in SWITCH_FIELDS:
-        return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
-    if name == "pstate":
-        return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
-    if name == "event_reasons":
-        return (
-            tuple(clock_event_reasons.reasons_in_mask(int(text, 16)))
-            if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text)
-            else None
-        )
+        return SWITCH_WORDS.get(text.lower())
+    if name in FIELD_PARSERS:
+        pattern, parse = FIELD_PARSERS[name]
+        return parse(text) if re.fullmatch(pattern, text) else None
     if factor is None:
         return text
     if not re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
@@ -224,24 +238,23 @@ def parse_gpu_row(
     if unified:
         remove_placeholders(values, absent)
         remove_placeholders(info, info_absent)
-        absent = {
-            k: v for k, v in absent.items() if k not in ("memory_used_bytes", "memory_total_bytes")
-        }
+        absent.pop("memory_used_bytes", None)
+        absent.pop("memory_total_bytes", None)
         values["memory_total_bytes"] = info["memory_total_bytes"] = host.memory_total_bytes
         values["memory_used_bytes"] = used
         if used is None:
             absent["memory_used_bytes"] = "unified memory, and the processes were not listed"
     elif "memory_total_bytes" in absent:
         info_absent["memory_total_bytes"] = absent["memory_total_bytes"]
-    lost = [v for v in absent.values() if v == "gpu is lost"]
     sample = GpuSample(
         index=index,
         uuid=uuid,
-        state=GpuState.LOST if lost else GpuState.LIVE,
-        message="GPU is lost" if lost else None,
+        state=GpuState.LIVE,
         absent={**REASONS_NOT_GIVEN, **absent},
         **values,
     )
+    if "gpu is lost" in absent.values():
+        sample = replace(sample, state=GpuState.LOST, message="GPU is lost")
     return GpuInfo(
         index=index, uuid=uuid, name=name, unified_memory=unified, absent=info_absent, **info
     ), sample
@@ -250,7 +263,9 @@ def parse_gpu_row(
 def lost_gpu_message(line: str) -> str | None:
     """Return the message of a line that nvidia-smi prints in place of a lost GPU's row; None for
     any other line."""
-    return line.strip() if LOST_DEVICE.search(line) else None
+    if not LOST_DEVICE.search(line):
+        return None
+    return line.strip()
 
 
 PROCESS_ARGV = [
@@ -263,18 +278,21 @@ PROCESS_ARGV = [
 def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
     """Return the processes by GPU UUID, from the output of PROCESS_ARGV. The name is the last
     column because it can contain commas."""
-    found: dict[str, list[GpuProcess]] = {}
+    found: dict[str, tuple[GpuProcess, ...]] = {}
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",", 3)]
-        if len(cells) != 4:
-            continue
-        pid, mib = parse_whole_number(cells[1]), parse_whole_number(cells[2])
-        if pid is None or number_for_field("pid", pid) is None:
-            continue
-        memory = None if mib is None else integer_or_none(mib * MIB, 0, MAX_PLAUSIBLE_BYTES)
-        name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
-        found.setdefault(cells[0], []).append(GpuProcess(pid=pid, memory_bytes=memory, name=name))
-    return {uuid: tuple(rows) for uuid, rows in found.items()}
+        cells = _split_cells(line, 3)
+        if len(cells) == 4 and (process := _parse_process(*cells[1:])):
+            found[cells[0]] = (*found.get(cells[0], ()), process)
+    return found
+
+
+def _parse_process(pid_text: str, mib_text: str, path: str) -> GpuProcess | None:
+    pid, mib = parse_whole_number(pid_text), parse_whole_number(mib_text)
+    if pid is None or number_for_field("pid", pid) is None:
+        return None
+    memory = None if mib is None else integer_or_none(mib * MIB, 0, MAX_PLAUSIBLE_BYTES)
+    name = None if absent_reason(path) else path.rsplit("/", 1)[-1]
+    return GpuProcess(pid=pid, memory_bytes=memory, name=name)
 
 
 def parse_host(text: str) -> HostSample:

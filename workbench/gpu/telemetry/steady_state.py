@@ -4,9 +4,9 @@ are compared with those of the seconds before. All functions are pure."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
+from workbench.model.known_values import known_values, mean_or_none
 
 WINDOW_S = 2.0  # twice the second over which drivers take their mean power
 MAX_POWER_CHANGE_PCT, MAX_POWER_CHANGE_W = (
@@ -29,11 +29,11 @@ def why_not_steady(
     for gpu in gpus:
         before = _readings(moments, gpu, now_s - 2 * window_s, now_s - window_s)
         now = _readings(moments, gpu, now_s - window_s, now_s)
-        if len(before) < 3 or len(now) < 3:
+        if min(len(before), len(now)) < 3:
             return f"GPU{gpu}: too few readings yet"
-        busy = [r.gpu_util_pct for r in before + now if r.gpu_util_pct is not None]
-        if busy and fmean(busy) < MIN_LOADED_UTILIZATION_PCT:
-            return f"GPU{gpu}: not loaded yet ({fmean(busy):.0f} % utilization)"
+        busy_pct = _mean(before + now, lambda r: r.gpu_util_pct)
+        if busy_pct is not None and busy_pct < MIN_LOADED_UTILIZATION_PCT:
+            return f"GPU{gpu}: not loaded yet ({busy_pct:.0f} % utilization)"
         for name, unit, pick, allowed in _STEADY_READINGS:
             a, b = _mean(before, pick), _mean(now, pick)
             if a is not None and b is not None and abs(b - a) > allowed(a):
@@ -60,5 +60,4 @@ def _readings(
 
 
 def _mean(readings: Sequence[BenchmarkReading], pick: ReadValue) -> float | None:
-    values = [v for v in map(pick, readings) if v is not None]
-    return fmean(values) if values else None
+    return mean_or_none(known_values(map(pick, readings)))

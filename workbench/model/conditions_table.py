@@ -13,20 +13,36 @@ NA = "n/a"
 
 class Condition(NamedTuple):
     """A condition of a result, shown on one line. The function `text` returns the value of the
-    condition, or "" if the line is left out."""
+    condition; the line is left out if it is "" or None."""
 
     label: str  # 11 characters at most: the screen shows it in a column
-    text: Callable[[Conditions], str]
+    text: Callable[[Conditions], str | None]
 
 
 def _model_files_text(conditions: Conditions) -> str:
     digest, basis = conditions.model_digest or NA, conditions.model_bytes
-    return f"{digest} ({basis})" if basis else digest
+    if not basis:
+        return digest
+    return f"{digest} ({basis})"
 
 
 def _gpus_text(conditions: Conditions) -> str:
     names = [str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus]
-    return f"{len(names)}: {', '.join(names)}" if names else NA
+    if not names:
+        return NA
+    return f"{len(names)}: {', '.join(names)}"
+
+
+def _engine_text(conditions: Conditions) -> str:
+    return " ".join(filter(None, (conditions.engine, conditions.engine_version))) or NA
+
+
+def _driver_text(conditions: Conditions) -> str:
+    return f"{conditions.driver_version or NA}, CUDA {conditions.cuda_version or NA}"
+
+
+def _launcher_text(conditions: Conditions) -> str | None:
+    return None if conditions.run_as == PROCESS else conditions.run_as
 
 
 _CLIENTS = {"host": "the server's host", "tunnel": "this machine, through the ssh tunnel"}
@@ -34,21 +50,21 @@ _CLIENTS = {"host": "the server's host", "tunnel": "this machine, through the ss
 # The GPU settings, their effect and the command have several lines each; they are not in this
 # table.
 CONDITIONS: tuple[Condition, ...] = (
-    Condition("measured by", lambda c: c.imported or ""),
+    Condition("measured by", lambda c: c.imported),
     Condition("host", lambda c: c.host),
-    Condition("engine", lambda c: " ".join(filter(None, (c.engine, c.engine_version))) or NA),
+    Condition("engine", _engine_text),
     Condition("model", lambda c: c.model),
     Condition("model files", _model_files_text),
-    Condition("driver", lambda c: f"{c.driver_version or NA}, CUDA {c.cuda_version or NA}"),
+    Condition("driver", _driver_text),
     Condition("GPUs", _gpus_text),
     Condition("nodes", lambda c: ", ".join(c.nodes)),
     Condition("load from", lambda c: _CLIENTS.get(c.client, c.client)),
     Condition("simulated", lambda c: "yes" if c.simulated else "no"),
-    Condition("preset", lambda c: c.preset_id or ""),
-    Condition("run as", lambda c: "" if c.run_as == PROCESS else c.run_as or ""),
-    Condition("image", lambda c: c.image or ""),
+    Condition("preset", lambda c: c.preset_id),
+    Condition("run as", _launcher_text),
+    Condition("image", lambda c: c.image),
     Condition("server text", lambda c: c.server_text),
-    Condition("run", lambda c: c.run_id or ""),
+    Condition("run", lambda c: c.run_id),
 )
 
 

@@ -93,7 +93,9 @@ def _is_number(value: Any) -> bool:
 def _value_text(value: Any) -> str:
     """Return a value for a message about it, in which hundreds of digits would hide the rest."""
     text = f"{value:g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
+    if len(text) > _MOST_SHOWN:
+        return f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
+    return text
 
 
 # The kinds are no dataclasses: generating ten of them would make each start of the load client 5 ms
@@ -112,7 +114,9 @@ class Kind:
     def command_line_words(self, name: str, value: Any) -> tuple[str, ...]:
         """Return the words of a command line that set the option called `name` to the value."""
         text = self.text(value)
-        return (f"{name}={text}",) if text.startswith("-") else (name, text)
+        if text.startswith("-"):
+            return (f"{name}={text}",)
+        return name, text
 
     def check(self, field: str, value: Any) -> None:
         """Raise InputError if the value is not valid for the field."""
@@ -138,8 +142,9 @@ class Whole(Kind):
     def check(self, field: str, value: Any) -> None:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or not self.least <= value <= self.most:
-            too_high = is_whole and value > self.most
-            limit = f"{self.most:,} or less" if too_high else f"{self.least:,} or more"
+            limit = f"{self.least:,} or more"
+            if is_whole and value > self.most:
+                limit = f"{self.most:,} or less"
             raise InputError(
                 f"{_value_text(value)} is not a valid value of {name_for_message(field)}",
                 next_step=f"give a whole number of {limit}",
@@ -172,8 +177,9 @@ class Number(Kind):
         if value is None:
             return
         if not _is_number(value) or not self.least <= value <= self.most:
-            above_0 = _is_number(value) and 0 < value < math.inf
-            limit = f"from {self.least:g} to {self.most:g}" if above_0 else "above 0"
+            limit = "above 0"
+            if _is_number(value) and 0 < value < math.inf:
+                limit = f"from {self.least:g} to {self.most:g}"
             name = name_for_message(field)
             raise InputError(
                 f"{name} {_value_text(value)} is not a valid number of {self.unit}",
@@ -235,7 +241,9 @@ class Switch(Kind):
     preset_type = bool
 
     def command_line_words(self, name: str, value: Any) -> tuple[str, ...]:
-        return (name if value else f"--no-{name.removeprefix('--')}",)
+        if value:
+            return (name,)
+        return (f"--no-{name.removeprefix('--')}",)
 
 
 class Constant(Kind):
@@ -347,7 +355,9 @@ class DeclaredOption(NamedTuple):
 
     def line_text(self, value: Any) -> str:
         """Return the option's part of the line that describes a load. "" if the line leaves it out."""
-        return "" if value == self.default else self.in_line.format(self.kind.text(value))
+        if value == self.default:
+            return ""
+        return self.in_line.format(self.kind.text(value))
 
     def check(self, value: Any) -> None:
         """Raise InputError if `value` is not a valid value of the option."""
@@ -369,8 +379,10 @@ def options_of(record: type) -> tuple[DeclaredOption, ...]:
         option: DeclaredOption | None = one.metadata.get(_KEY)
         if option is None:
             continue
-        default = one.default
-        if default is MISSING:
-            default = None if one.default_factory is MISSING else one.default_factory()
+        default = None
+        if one.default is not MISSING:
+            default = one.default
+        elif one.default_factory is not MISSING:
+            default = one.default_factory()
         found.append(option._replace(field=one.name, default=default))
     return tuple(found)

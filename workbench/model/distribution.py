@@ -93,20 +93,20 @@ REQUIRED_PARTS = frozenset(
 
 def part_title(part: str) -> str:
     """Return a part of a distribution as people write it, such as "mean" or "p99"."""
-    return PERCENTILES[part].title if part in PERCENTILES else part
+    if part not in PERCENTILES:
+        return part
+    return PERCENTILES[part].title
 
 
 def highest_compared(found: Sequence[Distribution]) -> Percentile:
     """Return the highest percentile of COMPARED_PERCENTILES that all distributions `found` have: the
     others have too few values for it, or were stored before it was declared. Without distributions,
     it is the highest that needs no number of values."""
-    if not found:
-        return [each for each in COMPARED_PERCENTILES if not each.least_values][-1]
-    return [
-        each
-        for each in COMPARED_PERCENTILES
-        if all(getattr(one, each.name) is not None for one in found)
-    ][-1]
+    for percentile in reversed(COMPARED_PERCENTILES):
+        values = [getattr(one, percentile.name) for one in found]
+        if None not in values and (found or not percentile.least_values):
+            return percentile
+    raise AssertionError("a percentile that needs no number of values is always known")
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
@@ -150,8 +150,9 @@ class _Ordered(Sequence[float]):
         self.total = sum(value * count for value, count in both)
 
     def __len__(self) -> int:
-        return self._until[-1] if self._until else 0
+        return next(reversed(self._until), 0)
 
     def __getitem__(self, place: Any) -> Any:
-        place = place if place >= 0 else len(self) + place
+        if place < 0:
+            place += len(self)
         return self._values[bisect_right(self._until, place)]

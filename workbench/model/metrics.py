@@ -151,18 +151,19 @@ def decimals_of(name: str) -> int | None:
     """Return with how many decimals a metric is shown; None for three significant digits, and for a
     name that the tables lack."""
     entry = _ALL.get(name.partition(".")[0])
-    return entry.decimals if entry else None
+    if entry is None:
+        return None
+    return entry.decimals
 
 
 def narrow_table_metrics() -> list[str]:
     """Return the names of the values that narrow tables show, the most important first, such as
     "output_tok_s" and "ttft_ms.p50"."""
-    important = sorted((e for e in _ENTRIES if e.importance), key=lambda e: e.importance)
-    return [
-        name
-        for entry in important
-        for name in ([f"{entry.name}.{part}" for part in entry.key_parts] or [entry.name])
-    ]
+    names = []
+    for entry in sorted(_ENTRIES, key=lambda entry: entry.importance):
+        if entry.importance:
+            names += [f"{entry.name}.{part}" for part in entry.key_parts] or [entry.name]
+    return names
 
 
 def spread_metric_names() -> list[str]:
@@ -172,8 +173,10 @@ def spread_metric_names() -> list[str]:
     for entry in _ENTRIES:
         if entry.higher_is_better is None or entry.optional:
             continue
-        part = (*entry.key_parts, "p50")[0]
-        names.append(f"{entry.name}.{part}" if entry.group == LATENCY else entry.name)
+        name = entry.name
+        if entry.group == LATENCY:
+            name += f".{(*entry.key_parts, 'p50')[0]}"
+        names.append(name)
     return names
 
 
@@ -198,8 +201,9 @@ def metric_title(name: str) -> str:
     """Return a metric's title in comparisons, for example "TTFT p50" for "ttft_ms.p50". A name that
     the table lacks is returned with spaces for underscores."""
     base, _, part = name.partition(".")
-    entry = _ALL.get(base)
-    title = (entry.compared or entry.title) if entry else base.replace("_", " ")
+    title = base.replace("_", " ")
+    if base in _ALL:
+        title = _ALL[base].compared or _ALL[base].title
     return f"{title} {part_title(part)}".rstrip()
 
 
@@ -209,5 +213,5 @@ def short_title(name: str, unit: str = "") -> str:
     base, _, part = name.partition(".")
     entry = _ALL.get(base)
     if entry is None:
-        return name if not unit or unit in name else f"{name} {unit}"
+        return name if unit in name else f"{name} {unit}"
     return entry.short or " ".join(filter(None, (entry.title, part_title(part), entry.unit)))

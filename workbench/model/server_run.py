@@ -64,8 +64,10 @@ class ServedText:
     def summary(self) -> str:
         """The outcome in one line, with the excerpt."""
         fine = "its vectors are sound" if self.endpoint == "embeddings" else "its text is an answer"
-        said = f"; it answered {self.excerpt}" if self.excerpt else ""
-        return f"{self.problem or self.unjudged or fine}{said}"
+        text = self.problem or self.unjudged or fine
+        if self.excerpt:
+            text += f"; it answered {self.excerpt}"
+        return text
 
 
 def run_and_time(run_id: str) -> str:
@@ -133,7 +135,9 @@ class ServerStatus:
     @property
     def title(self) -> str:
         """The engine with its port, such as "vllm :8000"."""
-        return self.engine if self.port is None else f"{self.engine} :{self.port}"
+        if self.port is None:
+            return self.engine
+        return f"{self.engine} :{self.port}"
 
     @property
     def is_ready(self) -> bool:
@@ -143,7 +147,9 @@ class ServerStatus:
     def state_word(self) -> str:
         """The state as it is shown. It is "ready?" for a READY server whose text is no answer: such
         a server can be used and measured, but not trusted."""
-        return f"{self.state}?" if self.text_problem else str(self.state)
+        if self.text_problem:
+            return f"{self.state}?"
+        return str(self.state)
 
     @property
     def text_problem(self) -> str:
@@ -161,9 +167,8 @@ class ServerStatus:
 def living_text(servers: Iterable[ServerStatus]) -> str:
     """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no
     server"."""
-    return (
-        ", ".join(f"{s.state} {s.engine} :{s.port}" for s in servers if s.may_live) or "no server"
-    )
+    living = [f"{one.state} {one.engine} :{one.port}" for one in servers if one.may_live]
+    return ", ".join(living) or "no server"
 
 
 def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
@@ -172,14 +177,24 @@ def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
     if status.run_as == PROCESS:
         return ""
     parts = [f"{status.run_as} {status.handle or ''}".rstrip()]
-    parts += [status.launcher_state] if status.launcher_state and status.alive else []
-    parts += [f"on {status.node}"] if status.node else []
-    parts += [f"restarted {count_of(status.restarts, 'time')}"] if status.restarts else []
+    if status.launcher_state and status.alive:
+        parts.append(status.launcher_state)
+    if status.node:
+        parts.append(f"on {status.node}")
+    if status.restarts:
+        parts.append(f"restarted {count_of(status.restarts, 'time')}")
     if status.ends_unix_s is not None and status.alive:
-        hours, minutes = divmod(max(0, int(status.ends_unix_s - now_unix_s)) // 60, 60)
-        parts.append(f"{hours} h {minutes} min left" if hours else f"{minutes} min left")
-    parts += [f"image {status.image}"] if status.image else []
+        parts.append(f"{_time_left_text(status.ends_unix_s - now_unix_s)} left")
+    if status.image:
+        parts.append(f"image {status.image}")
     return ", ".join(parts)
+
+
+def _time_left_text(left_s: float) -> str:
+    hours, minutes = divmod(max(0, int(left_s)) // 60, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,14 @@ def brace_paths(files: Sequence[str]) -> str | None:
     """Return the paths of `files`, which set CPU cores, as one shell word with braces, such as
     "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if
     their paths cannot be written in this form."""
-    found = [_CORE_FILE.fullmatch(file) for file in files]
-    parts = [match.groups() for match in found if match is not None]
-    around = {(head, middle, tail) for head, _, middle, _, tail in parts}
-    cores, states = (tuple(dict.fromkeys(part[at] for part in parts)) for at in (1, 3))
-    if (
-        len(around) != 1
-        or len(parts) < 3
-        or not len(files) == len(parts) == len(cores) * len(states)
-    ):
+    found = list(map(_CORE_FILE.fullmatch, files))
+    if len(files) < 3 or None in found:
         return None
-    ((head, middle, tail),) = around
+    parts = zip(*(match.groups() for match in found if match), strict=True)
+    heads, cores, middles, states, tails = map(tuple, map(dict.fromkeys, parts))
+    if len(heads) * len(middles) * len(tails) > 1 or len(files) != len(cores) * len(states):
+        return None
+    head, middle, tail = heads[0], middles[0], tails[0]
     return f"{shlex.quote(head)}{_brace_numbers(cores)}{middle}{_brace_numbers(states)}{tail}"
 
 
@@ -39,8 +36,9 @@ def _brace_numbers(numbers: Sequence[str]) -> str:
     if len(numbers) < 2:
         return "".join(numbers)
     low, high = int(numbers[0]), int(numbers[-1])
-    whole = [str(number) for number in range(low, high + 1)] == list(numbers)
-    return f"{{{low}..{high}}}" if whole else f"{{{','.join(numbers)}}}"
+    if tuple(numbers) == tuple(map(str, range(low, high + 1))):
+        return f"{{{low}..{high}}}"
+    return f"{{{','.join(numbers)}}}"
 
 
 class InForce(StrEnum):
@@ -83,13 +81,10 @@ class SettingCommand:
         many CPU cores, their paths are one word with braces, which bash and zsh expand."""
         if self.stdin is None:
             return shlex.join(self.argv)
-        first = next(
-            (n for n, word in enumerate(self.argv) if word.startswith("/") and "/cpu/" in word), 0
-        )
-        files = brace_paths(self.argv[first:])
-        line = (
-            shlex.join(self.argv) if files is None else (f"{shlex.join(self.argv[:first])} {files}")
-        )
+        first = next((n for n, word in enumerate(self.argv) if _CORE_FILE.fullmatch(word)), 0)
+        line, files = shlex.join(self.argv), brace_paths(self.argv[first:])
+        if files is not None:
+            line = f"{shlex.join(self.argv[:first])} {files}"
         return f"echo {shlex.quote(self.stdin.strip())} | {line}"
 
     @property
@@ -161,19 +156,20 @@ class Recovery:
     @property
     def text(self) -> str:
         """What happened, what was kept, and where the damaged file lies, for the user."""
-        more = len(self.kept) - SHOWN
-        shown = "; ".join([*self.kept[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+        more, shown = len(self.kept) - SHOWN, "; ".join(self.kept[:SHOWN])
+        if more > 0:
+            shown += f"; and {more} more"
         has = f"which has {count_of(len(self.kept), 'setting')} ({shown})"
         if self.is_written:
-            moved = f"; the damaged file is {self.damaged}" if self.damaged else ""
-            return (
-                f"{self.why}: it was made anew from its copy in the host's register, {has}{moved}"
+            text = f"{self.why}: it was made anew from its copy in the host's register, {has}"
+            moved = f"; the damaged file is {self.damaged}"
+        else:
+            text = (
+                f"{self.why}: its copy in the host's register is used, {has}; the next change or "
+                "revert makes the journal anew"
             )
-        moved = f" and keeps the damaged file as {self.damaged}" if self.damaged else ""
-        return (
-            f"{self.why}: its copy in the host's register is used, {has}; the next change or "
-            f"revert makes the journal anew{moved}"
-        )
+            moved = f" and keeps the damaged file as {self.damaged}"
+        return f"{text}{moved}" if self.damaged else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ SettingValue: TypeAlias = bool | Watts | ClockRange | CoreValue | SpecialValue
 def value_to_store(value: SettingValue | None) -> Any:
     """Return a setting's value in the form in which Workbench writes it to files: as a bool, a
     number, a string or None."""
-    return str(value) if isinstance(value, ClockRange | SpecialValue) else value
+    if isinstance(value, ClockRange | SpecialValue):
+        return str(value)
+    return value
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -129,7 +131,9 @@ class Setting(ABC):
     def format(self, value: SettingValue | None) -> str:
         """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none"
         for None."""
-        return "none" if value is None else setting_commands.value_text(self.key, value)
+        if value is None:
+            return "none"
+        return setting_commands.value_text(self.key, value)
 
     def input_text(self, value: SettingValue) -> str:
         """Return `value` as the user enters it, for example "400", "210-2400" or "reset"."""
@@ -158,7 +162,9 @@ class Setting(ABC):
     def value_in_force(self, sample: GpuSample) -> SettingValue | None:
         """Return the value of this setting that applies on a GPU now. None if it cannot be read, as
         for a clock lock."""
-        found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
+        if self.reading is None:
+            return None
+        found: SettingValue | None = getattr(sample, self.reading)
         return found
 
     def input_error(self, text: str, problem: str) -> InputError:
@@ -215,10 +221,10 @@ class NumberSetting(Setting):
 
     def parse_value(self, text: str) -> float:
         bare = text.strip().lower().removesuffix(self.unit.lower()).strip()
-        number = float(bare) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", bare, re.ASCII) else 0.0
-        if not 0 < number < self.most:
+        is_decimal = re.fullmatch(r"\d{1,6}(\.\d{1,6})?", bare, re.ASCII)
+        if not is_decimal or not 0 < float(bare) < self.most:
             raise self.input_error(text, f"expected {self.unit_name}")
-        return number
+        return float(bare)
 
     def value_from_stored(self, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -226,31 +232,37 @@ class NumberSetting(Setting):
         return float(value)
 
     def input_text(self, value: SettingValue) -> str:
-        return f"{value:g}" if isinstance(value, int | float) else Setting.input_text(self, value)
+        if not isinstance(value, int | float):
+            return Setting.input_text(self, value)
+        return f"{value:g}"
 
     def value_in_force(self, sample: GpuSample) -> SettingValue | None:
         """Return the value of this setting that the driver enforces on a GPU, which can be lower
         than the requested value. If the driver reports no enforced value, return the requested one;
         None if it reports neither."""
-        return getattr(sample, self.enforced or "", None) or getattr(
-            sample, self.reading or "", None
-        )
+        enforced: SettingValue | None = getattr(sample, self.enforced or "", None)
+        return enforced or Setting.value_in_force(self, sample)
 
     def driver_limits(self, info: GpuInfo) -> tuple[float, float] | None:
         """Return (lowest, highest) value of this setting that the driver accepts on a GPU. None if
         the GPU lacks the setting."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
-        return None if low is None or high is None else (low, high)
+        if low is None or high is None:
+            return None
+        return low, high
 
     def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
-        known = [found for found in map(self.driver_limits, infos) if found is not None]
+        known = list(filter(None, map(self.driver_limits, infos)))
         if not known:
             return None
-        low, high = max(low for low, _ in known), min(high for _, high in known)
+        lowest, highest = zip(*known, strict=True)
+        low, high = max(lowest), min(highest)
         if low > high:
             return "no common value: choose one GPU"
-        reset = ", reset" if self.reset_name else ""
-        return f"{low:.0f}..{high:.0f} {self.unit}{reset}"
+        text = f"{low:.0f}..{high:.0f} {self.unit}"
+        if self.reset_name:
+            text += ", reset"
+        return text
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
         return None if info is None else getattr(info, self.initial)
@@ -300,8 +312,10 @@ class ClockSetting(Setting):
 
     def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         highest = [getattr(info, self.highest) for info in infos]
-        tops = [top for top in highest if top is not None]
-        return f"to {min(tops)}, reset" if tops else None
+        known = [clock for clock in highest if clock is not None]
+        if not known:
+            return None
+        return f"to {min(known)}, reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,13 +460,17 @@ def parse_word(word: str) -> GpuSettings:
 def parse_stored_value(key: str, value: Any) -> Any:
     """Convert a value of the setting `key` from a journal, result or preset to its Python type,
     such as ClockRange. None and values of unknown keys are returned unchanged."""
-    return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
+    if value is None or key not in _BY_KEY:
+        return value
+    return _BY_KEY[key].from_stored(value)
 
 
 def label_of(key: str) -> str:
     """Return the label of the setting with this key, for example "power limit"; the key itself if
     it is unknown."""
-    return _BY_KEY[key].label if key in _BY_KEY else key
+    if key not in _BY_KEY:
+        return key
+    return _BY_KEY[key].label
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -461,13 +479,17 @@ def split_key(key: str) -> tuple[str, str]:
     place, dot, setting = key.partition(".")
     if not dot:
         return "", key
-    return place if place == HOST else place.upper(), setting
+    if place != HOST:
+        place = place.upper()
+    return place, setting
 
 
 def value_text_of(key: str, value: SettingValue | None) -> str:
     """Return a value of the setting `key` as text for the user, for example "400 W", "210-2400 MHz"
     or "on"."""
-    return _BY_KEY[key].format(value) if key in _BY_KEY else str(value)
+    if key not in _BY_KEY:
+        return str(value)
+    return _BY_KEY[key].format(value)
 
 
 def stored_text(key: str, value: Any) -> str:

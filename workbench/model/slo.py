@@ -68,17 +68,21 @@ class LimitAttained:
     def margin_pct(self) -> float | None:
         """How many percentage points more requests kept the limit than must; below 0 if the limit
         is broken. None if the latency could not be measured."""
-        return None if self.kept_pct is None else self.kept_pct - self.wanted_pct
+        if self.kept_pct is None:
+            return None
+        return self.kept_pct - self.wanted_pct
 
     @property
     def kept_text(self) -> str:
         """How many of the requests kept the limit, as text."""
-        return "n/a" if self.kept_pct is None else share_text(self.kept_pct)
+        if self.kept_pct is None:
+            return "n/a"
+        return share_text(self.kept_pct)
 
 
 def parse_slo(text: str) -> tuple[Limit, ...]:
     """Return the limits that `text` contains. Raises InputError if it is not a list of limits."""
-    parts = [part.strip() for part in text.split(",")]
+    parts = list(map(str.strip, text.split(",")))
     if not any(parts):
         raise InputError("the SLO has no limit", next_step=f"give limits, {_EXAMPLE}")
     if len(parts) > _MOST_LIMITS:
@@ -86,7 +90,7 @@ def parse_slo(text: str) -> tuple[Limit, ...]:
             f"the SLO has {len(parts)} limits, at most {_MOST_LIMITS} are possible",
             next_step="give the limits that matter",
         )
-    return tuple(_parse_limit(part) for part in parts)
+    return tuple(map(_parse_limit, parts))
 
 
 def _parse_limit(part: str) -> Limit:
@@ -97,8 +101,9 @@ def _parse_limit(part: str) -> Limit:
         plain = f"{swapped['latency']}<={swapped['most']}@{swapped['share']}"
     found = _LIMIT.fullmatch(plain)
     if found is None:
-        missing_share = "@" not in part and "<" in part
-        why = "does not say for how many requests" if missing_share else "is not a limit"
+        why = "is not a limit"
+        if "@" not in part and "<" in part:
+            why = "does not say for how many requests"
         raise InputError(f"SLO: {shown!r} {why}", next_step=f"give limits, {_EXAMPLE}")
     latency = found["latency"]
     if latency not in LATENCIES:
@@ -106,7 +111,9 @@ def _parse_limit(part: str) -> Limit:
             f"SLO: {latency!r} is not a latency that can be limited",
             next_step=f"give one of {', '.join(LATENCIES)}",
         )
-    most_ms = float(found["most"]) * (1000 if found["unit"] == "s" else 1)
+    most_ms = float(found["most"])
+    if found["unit"] == "s":
+        most_ms *= 1000
     percent = float(found["percentile"] or found["percent"])
     if not 0 < most_ms <= _MOST_MS or not 0 < percent <= 100:
         raise InputError(
@@ -119,8 +126,10 @@ def _parse_limit(part: str) -> Limit:
 
 def check_streamed(limits: Sequence[Limit], *, streamed: bool) -> None:
     """Raise InputError if a limit needs streamed answers and they are not streamed."""
+    if streamed:
+        return
     for limit in limits:
-        if not streamed and limit.latency in _FROM_CHUNKS:
+        if limit.latency in _FROM_CHUNKS:
             raise InputError(
                 f"SLO: {limit.latency} can only be measured on streamed answers",
                 next_step="limit e2e, or measure a streamed endpoint",
@@ -147,11 +156,15 @@ def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
     tightest = binding_limit(attained)
     rows = []
     for each in attained:
-        if each.margin_pct is None:
-            said = "n/a: this latency has no value"
-        else:
-            verdict = "held" if each.margin_pct >= 0 else "NOT HELD"
-            also = ", the limit that binds" if each is tightest and len(attained) > 1 else ""
-            said = f"{verdict}: {each.kept_text} of the requests kept it{also}"
-        rows.append((each.limit, said))
+        verdict = _verdict_of_limit(each)
+        if each is tightest and len(attained) > 1:
+            verdict += ", the limit that binds"
+        rows.append((each.limit, verdict))
     return tuple(rows)
+
+
+def _verdict_of_limit(attained: LimitAttained) -> str:
+    if attained.margin_pct is None:
+        return "n/a: this latency has no value"
+    verdict = "held" if attained.margin_pct >= 0 else "NOT HELD"
+    return f"{verdict}: {attained.kept_text} of the requests kept it"

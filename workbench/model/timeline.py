@@ -237,11 +237,11 @@ class Series:
         """Return the mean of the metric in the `cell_s` seconds from the Unix second `start` on;
         None without a value. It is computed from the coarsest resolution that is not coarser than
         `cell_s` and reaches back to `start`, otherwise from the finest coarser one."""
-        fitting = [r for r in self._rings if r.slot_s <= cell_s]
-        covering = [
-            r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers_second(start)
-        ]
-        return covering[0].mean(start, cell_s) if covering else None
+        fitting = [ring for ring in self._rings if ring.slot_s <= cell_s]
+        for ring in (*reversed(fitting), *self._rings[len(fitting) :]):
+            if ring.covers_second(start):
+                return ring.mean(start, cell_s)
+        return None
 
 
 class Pace:
@@ -278,13 +278,14 @@ class History:
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
         """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in
         the history. NaN and infinity add nothing either: the mean of a cell could not bear them."""
-        if value is not None and math.isfinite(value):
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = Series()
-            if unix_s < series.newest_second:  # the clock was set back
-                self.revision += 1
-            series.add(unix_s, value)
+        if value is None or not math.isfinite(value):
+            return
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Series()
+        if unix_s < series.newest_second:  # the clock was set back
+            self.revision += 1
+        series.add(unix_s, value)
 
     def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
         """Add the values of one reading, given by metric, to each of the Unix seconds in `seconds`.

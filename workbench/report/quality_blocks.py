@@ -111,8 +111,8 @@ def _own_measure_blocks(own: OwnMeasure | None) -> list[Block]:
     digits, factor, unit = (1, 100.0, " points") if own.right_wrong else (4, 1.0, "")
     text = f"{factor * difference.value:+.{digits}f}{unit}"
     if difference.low is not None and difference.high is not None:
-        low, high = (f"{factor * one:+.{digits}f}" for one in (difference.low, difference.high))
-        text += f" ({low} to {high})"
+        low, high = factor * difference.low, factor * difference.high
+        text += f" ({low:+.{digits}f} to {high:+.{digits}f})"
     rows = [("score", own.field)]
     if own.right_wrong:
         rows.append(("right", f"A {own.mean_a:.1%}, B {own.mean_b:.1%} of {pairs}"))
@@ -130,7 +130,9 @@ def _own_measure_blocks(own: OwnMeasure | None) -> list[Block]:
 
 
 def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
-    changed = [one for one in own.items if one.a != one.b] if own is not None else []
+    if own is None:
+        return []
+    changed = [one for one in own.items if one.a != one.b]
     if not changed:
         return []
     shown = sorted(changed, key=_change_of_item)[:_MOST_ITEMS]
@@ -143,7 +145,9 @@ def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
 
 def _change_of_item(item: ScoredItem) -> float:
     """Return B - A, so that the items with the largest loss come first, and those of one side last."""
-    return math.inf if item.a is None or item.b is None else item.b - item.a
+    if item.a is None or item.b is None:
+        return math.inf
+    return item.b - item.a
 
 
 def _score_text(value: float | None) -> str:
@@ -174,8 +178,10 @@ def answer_line(side: str, result: QualityResult) -> str:
     other, said = result.a, result.summary
     if side == "A":
         other, said = result.b, said.replace("its answers", "the answers of B", 1)
-    number = f" (comparison of answers {result.id})" if result.id else ""
-    return f"{side} against {other}: {said}{number}"
+    text = f"{side} against {other}: {said}"
+    if result.id:
+        text += f" (comparison of answers {result.id})"
+    return text
 
 
 def _measure_tables(measures: Sequence[QualityMeasure]) -> list[Block]:
@@ -186,19 +192,18 @@ def _measure_tables(measures: Sequence[QualityMeasure]) -> list[Block]:
         ways.setdefault(way, []).append(one)
     blocks: list[Block] = []
     for way, found in ways.items():
-        rows = tuple(
-            (
-                _measure_title(one.name)[0],
-                one.verdict or NA,
-                _interval_text(one.value, one.name),
-                _interval_text(one.floor, one.name),
-                NA if one.margin is None else f"{one.margin:g}",
-            )
-            for one in found
-        )
         head = ("measure", "verdict", "B against A", "A against A", "margin")
-        blocks += [Heading(way, 3), Table(head, rows, frozenset({2, 3, 4}))]
+        table = Table(head, tuple(map(_measure_row, found)), frozenset({2, 3, 4}))
+        blocks += [Heading(way, 3), table]
     return blocks
+
+
+def _measure_row(measure: QualityMeasure) -> tuple[str, ...]:
+    title, _, _ = _measure_title(measure.name)
+    value = _interval_text(measure.value, measure.name)
+    floor = _interval_text(measure.floor, measure.name)
+    margin = NA if measure.margin is None else f"{measure.margin:g}"
+    return title, measure.verdict or NA, value, floor, margin
 
 
 def _measure_title(name: str) -> tuple[str, int, float]:
@@ -253,23 +258,18 @@ def _comparison_rows(result: QualityResult) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if result.text_set:
         rows.append(("texts", f"{result.text_set}, version {result.text_version}"))
-    rows.append(
-        ("positions", f"{result.positions:,}, the {result.top_k} most probable tokens of each")
-    )
+    positions = f"{result.positions:,}, the {result.top_k} most probable tokens of each"
+    rows.append(("positions", positions))
     for title, forks in (("forks of B", result.forks), ("forks of A", result.forks_floor)):
         if forks is not None:
             rows.append((title, _forks_text(forks)))
     scores = result.answer_scores
     if scores is not None:
         rows.append(("answers under A", _answer_scores_text(scores)))
-    rows += [
-        (
-            f"instrument of {proof.side}",
-            f"{proof.lane}, proven on {count_of(proof.positions, 'position')}",
-        )
-        for proof in result.proofs
-        if proof.usable
-    ]
+    for proof in result.proofs:
+        if proof.usable:
+            text = f"{proof.lane}, proven on {count_of(proof.positions, 'position')}"
+            rows.append((f"instrument of {proof.side}", text))
     if result.took_s is not None:
         rows.append(("took", f"{result.took_s:.0f} s"))
     if result.imported:
@@ -280,9 +280,8 @@ def _comparison_rows(result: QualityResult) -> list[tuple[str, str]]:
 
 def _setting_change_text(result: QualityResult, name: str) -> str:
     """Return a setting with its values on both sides, such as "kv-cache-dtype auto > fp8"."""
-    before, after = (
-        _setting_value_text(side, name) for side in (result.conditions_a, result.conditions_b)
-    )
+    before = _setting_value_text(result.conditions_a, name)
+    after = _setting_value_text(result.conditions_b, name)
     return f"{name} {before} > {after}"
 
 
@@ -290,9 +289,10 @@ def _setting_value_text(side: Mapping[str, Any], name: str) -> str:
     value = side.get(f"{_FLAG}{name}", side.get(name))
     if value is not None:
         return f"{value}" or '""'
-    started = "program" in side or "command" in side
-    known = started or any(one.startswith(_FLAG) for one in side)
-    return "not set" if known else "not known"  # only the address of the server is known
+    for known in side:
+        if known in ("program", "command") or known.startswith(_FLAG):
+            return "not set"
+    return "not known"  # only the address of the server is known
 
 
 def _answer_scores_text(scores: AnswerScores) -> str:

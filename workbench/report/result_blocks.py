@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,9 +108,8 @@ def subtitle_of(result: BenchResult) -> str:
     source = f"Workbench {conditions.workbench_version}".rstrip()
     if conditions.imported:
         source = f"imported: {conditions.imported}"
-    return " · ".join(
-        filter(None, (f"Benchmark #{result.id}", engine, utc_time(result.unix_s), source))
-    )
+    parts = (f"Benchmark #{result.id}", engine, utc_time(result.unix_s), source)
+    return " · ".join(filter(None, parts))
 
 
 def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
@@ -118,11 +117,11 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
     of its requests. Secrets must be masked already.
     """
     summary = result.summary
-    throughput = plots.throughput_plot(samples, summary)
+    throughput = filter(None, (plots.throughput_plot(samples, summary),))
     return [
         *alert_boxes(result),
         key_metrics(summary),
-        *_mark_invalid_plots(summary, [throughput] if throughput else []),
+        *_mark_invalid_plots(summary, throughput),
         *latency_blocks(summary),
         *_mark_invalid_plots(summary, plots.latency_plots(samples)),
         *metric_blocks(summary),
@@ -148,7 +147,7 @@ def metric_blocks(summary: BenchSummary) -> list[Block]:
     ]
 
 
-def _mark_invalid_plots(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> list[PlotBlock]:
+def _mark_invalid_plots(summary: BenchSummary, drawn: Iterable[PlotBlock]) -> list[PlotBlock]:
     """Return the plots of a result. Those of an invalid one say so, because a picture is copied
     without the alert above it."""
     if not summary.refused:
@@ -167,7 +166,9 @@ def text_blocks(summary: BenchSummary) -> list[Block]:
 
 
 def _facts_section(title: str, rows: Sequence[Row]) -> list[Block]:
-    return [Heading(title), Facts(tuple(rows))] if rows else []
+    if not rows:
+        return []
+    return [Heading(title), Facts(tuple(rows))]
 
 
 def alert_boxes(result: BenchResult) -> list[Block]:
@@ -180,31 +181,22 @@ def alert_boxes(result: BenchResult) -> list[Block]:
     if summary.marked:
         shown.append(Alert("warning", "This result is less reliable than it looks", summary.marked))
     if conditions.imported:
+        title = f"Measured by {conditions.imported}, not by Workbench"
         text = (
             "Its definitions differ as the notes say. Engine, driver and GPUs are known only "
             "as far as shown."
         )
-        shown.append(
-            Alert("warning", f"Measured by {conditions.imported}, not by Workbench", (text,))
-        )
+        shown.append(Alert("warning", title, (text,)))
     if summary.requests_failed:
+        title = f"{count_of(summary.requests_failed, 'request')} failed"
         kinds = ", ".join(f"{count} × {kind}" for kind, count in summary.errors.items())
-        shown.append(
-            Alert("warning", f"{count_of(summary.requests_failed, 'request')} failed", (kinds,))
-        )
+        shown.append(Alert("warning", title, (kinds,)))
     return shown
 
 
 def key_metrics(summary: BenchSummary) -> KeyMetrics:
     """Return the block of a result's most important values: throughput, latencies and energy."""
-    window = summary.window if summary.window == "whole run" else "steady window"
-    if summary.output_tok_s is None and summary.prompt_tok_s is None:
-        window = summary.absent.get("output_tok_s", "not measured")
-    if summary.refused:
-        window = f"not valid, {window}"
-    first_metric = "output_tok_s" if summary.prompt_tok_s is None else "prompt_tok_s"
-    tok_s = number_text(getattr(summary, first_metric), "tok/s")
-    items = [(METRICS[first_metric].title, tok_s, window)]
+    items = [_key_throughput(summary)]
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
@@ -213,29 +205,36 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
         if median is not None:
             items.append((f"{METRICS[name].title} p50", number_text(median, "ms"), tail))
     if summary.tok_per_joule is not None:
-        items.append(
-            (
-                "efficiency",
-                number_text(summary.tok_per_joule, "tok/J"),
-                f"{number_text(summary.power_w, 'W')} mean",
-            )
-        )
+        efficiency = number_text(summary.tok_per_joule, "tok/J")
+        items.append(("efficiency", efficiency, f"{number_text(summary.power_w, 'W')} mean"))
     if summary.slo_pct is not None:
+        kept = metric_number("slo_pct", summary.slo_pct, "%")
         goodput = f"goodput {number_text(summary.goodput_request_s, 'requests/s')}"
-        items.append(
-            (METRICS["slo_pct"].title, metric_number("slo_pct", summary.slo_pct, "%"), goodput)
-        )
+        items.append((METRICS["slo_pct"].title, kept, goodput))
     items.append(("requests", f"{summary.requests_ok:,} ok", _failed_requests_text(summary)))
     return KeyMetrics(tuple(items))
+
+
+def _key_throughput(summary: BenchSummary) -> tuple[str, str, str]:
+    name = "output_tok_s" if summary.prompt_tok_s is None else "prompt_tok_s"
+    value = getattr(summary, name)
+    window = summary.window if summary.window == "whole run" else "steady window"
+    if value is None:
+        window = summary.absent.get(name, "not measured")
+    if summary.refused:
+        window = f"not valid, {window}"
+    return METRICS[name].title, number_text(value, "tok/s"), window
 
 
 def _highest_percentile(summary: BenchSummary, name: str) -> str:
     """Return the highest percentile of a latency that comparisons have and that was measured, such
     as "p99 120 ms"."""
-    values = [(each.title, summary.latency(name, each.name)) for each in COMPARED_PERCENTILES]
-    known = [each for each in values[1:] if each[1] is not None]
-    title, value = (values[1], *known)[-1]
-    return f"{title} {number_text(value, 'ms')}"
+    _, lowest, *higher = COMPARED_PERCENTILES
+    for percentile in (*reversed(higher), lowest):
+        value = summary.latency(name, percentile.name)
+        if value is not None:
+            return f"{percentile.title} {number_text(value, 'ms')}"
+    return f"{lowest.title} {NA}"
 
 
 def _failed_requests_text(summary: BenchSummary) -> str:
@@ -247,16 +246,12 @@ def _failed_requests_text(summary: BenchSummary) -> str:
 def latency_blocks(summary: BenchSummary) -> list[Block]:
     """Return the table of latencies, and what a reader must know to understand its values."""
     blocks: list[Block] = [Heading("Latency"), _latency_table(summary)]
-    measured = [
-        metric.name
-        for metric in metrics_of(LATENCY)
-        if summary.latency(metric.name, "p50") is not None
-    ]
-    needs = [
-        f"{each.need}."
-        for each in _NEED_MANY
-        if any(summary.latency(name, each.name) is None for name in measured)
-    ]
+    names = [metric.name for metric in metrics_of(LATENCY)]
+    measured = [name for name in names if summary.latency(name, "p50") is not None]
+    needs = []
+    for percentile in _NEED_MANY:
+        if None in [summary.latency(name, percentile.name) for name in measured]:
+            needs.append(f"{percentile.need}.")
     if needs:
         blocks.append(TextBlock(" ".join(needs)))
     chunk = summary.tokens_per_chunk
@@ -269,7 +264,7 @@ def _latency_table(summary: BenchSummary) -> Table:
     rows = []
     for metric in metrics_of(LATENCY):
         values = [summary.latency(metric.name, part) for part in PARTS]
-        if any(value is not None for value in values):
+        if set(values) != {None}:
             rows.append((metric.title, *map(number_text, values)))
         elif not metric.optional:
             reason = summary.absent.get(metric.name, "not measured")
@@ -296,13 +291,12 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
 def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
     """Return a row of (title, value) for each metric of a group. A metric that was not measured
     shows the reason instead. It gets no row if it is optional or if the imported file lacks it."""
-
-    def listed(metric: SummaryMetric) -> bool:
-        measured = getattr(summary, metric.name) is not None
-        return measured or not (metric.optional or is_missing_in_file(summary, metric.name))
-
-    metrics = (metric for metric in metrics_of(group) if listed(metric))
-    return [(metric.title, metric_text(summary, metric.name, metric.unit)) for metric in metrics]
+    rows = []
+    for metric in metrics_of(group):
+        is_left_out = metric.optional or is_missing_in_file(summary, metric.name)
+        if getattr(summary, metric.name) is not None or not is_left_out:
+            rows.append((metric.title, metric_text(summary, metric.name, metric.unit)))
+    return rows
 
 
 def _energy_blocks(summary: BenchSummary) -> list[Block]:
@@ -315,11 +309,8 @@ def _energy_blocks(summary: BenchSummary) -> list[Block]:
 def _gpu_rows(during: GpuDuring | None) -> list[Row]:
     if during is None:
         return [("GPUs during the run", f"{NA} (this result has no telemetry)")]
-    shares = [
-        f"{name} {100 * share:.0f} % of the time"
-        for name, share in during.event_reasons.items()
-        if share
-    ]
+    reasons = during.event_reasons.items()
+    shares = [f"{name} {100 * share:.0f} % of the time" for name, share in reasons if share]
     rows = _record_rows(during, GPU_READINGS, during.absent, "unknown")
     if len(during.power_w_each) > 1:
         each = zip(during.gpus, during.power_w_each, strict=False)
@@ -332,17 +323,19 @@ def _gpu_rows(during: GpuDuring | None) -> list[Row]:
 def _pcie_rows(during: GpuDuring) -> list[Row]:
     """Return a row about the PCIe link of each GPU, or one with the reason why nothing is known. A
     result of an earlier version has none."""
-    if not during.pcie:
-        reason = during.absent.get("pcie")
-        return [("PCIe traffic", f"{NA} ({reason})")] if reason else []
+    reason = during.absent.get("pcie")
+    if reason and not during.pcie:
+        return [("PCIe traffic", f"{NA} ({reason})")]
     return [(f"PCIe of GPU{one.gpu}, mean (peak)", _pcie_text(one)) for one in during.pcie]
 
 
 def _pcie_text(traffic: PcieDuring) -> str:
     received = _rate_text(traffic.rx_mb_s, traffic.rx_peak_mb_s)
     sent = _rate_text(traffic.tx_mb_s, traffic.tx_peak_mb_s)
-    link = f" of {number_text(traffic.link_mb_s, 'MB/s', 0)} each way" if traffic.link_mb_s else ""
-    return f"received {received}, sent {sent} MB/s{link}"
+    text = f"received {received}, sent {sent} MB/s"
+    if traffic.link_mb_s:
+        text += f" of {number_text(traffic.link_mb_s, 'MB/s', 0)} each way"
+    return text
 
 
 def _rate_text(mean_mb_s: float | None, peak_mb_s: float | None) -> str:
@@ -387,18 +380,15 @@ def condition_blocks(result: BenchResult) -> list[Block]:
     rows = condition_texts(conditions)
     rows += speed_comparison_texts(result)
     for name, value in conditions.gpu_settings.items():
-        state = conditions.in_force.get(name)
-        rows.append(
-            (
-                f"GPU setting {name}",
-                setting_text(value) + (f" (in force: {state})" if state else ""),
-            )
-        )
+        text, state = setting_text(value), conditions.in_force.get(name)
+        if state:
+            text += f" (in force: {state})"
+        rows.append((f"GPU setting {name}", text))
     rows += [(f"under load {name}", text) for name, text in conditions.findings.items()]
     blocks: list[Block] = [Facts(tuple(rows))]
     if conditions.argv:
         env = [f"{name}={shlex.quote(str(value))}" for name, value in conditions.env.items()]
-        blocks.append(CodeBlock(" ".join([*env, *(shlex.quote(word) for word in conditions.argv)])))
+        blocks.append(CodeBlock(" ".join((*env, *map(shlex.quote, conditions.argv)))))
     settings = {**conditions.flags, **conditions.env}
     if settings:
         facts = Facts(tuple((name, setting_text(value)) for name, value in settings.items()))
@@ -413,10 +403,10 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
     if spec.prompts_name or spec.command or spec.has_conversations:
         hidden = {*hidden, "content"}  # of synthetic prompts only
     rows = []
-    for name in (field.name for field in fields(BenchSpec)):
+    for name in [field.name for field in fields(BenchSpec) if field.name not in hidden]:
         value = getattr(spec, name)
         is_known = name == "profile" or result.conditions.knows(name)
-        if is_known and name not in hidden and value not in (None, "", ()):
+        if is_known and value not in (None, "", ()):
             rows.append((name.replace("_", " "), setting_text(value)))
     if spec.extra_body:
         rows.append(("extra body", setting_text(spec.extra_body)))
@@ -434,11 +424,14 @@ def command_of(result: BenchResult) -> str:
     which `bench` has no option are left out."""
     spec, conditions = result.spec, result.conditions
     url = conditions.address or spec.url
-    on_its_host = bool(conditions.run_id) or _is_loopback_url(url)
+    server = ["--url", url]
+    if conditions.run_id:
+        server = [conditions.run_id]
+    is_on_host = bool(conditions.run_id) or _is_loopback_url(url)
     words = ["workbench"]
-    if conditions.host != "local" and on_its_host:
+    if is_on_host and conditions.host != "local":
         words += ["--host", conditions.host]
-    words += ["bench", conditions.run_id] if conditions.run_id else ["bench", "--url", url]
+    words += ["bench", *server]
     if not conditions.run_id or spec.model not in _served_names(conditions):
         words += ["--model", spec.model]
     words += bench_cli_options(spec, conditions.preset_id)
@@ -462,8 +455,10 @@ def _served_names(conditions: Conditions) -> tuple[str, ...]:
 
 
 def _note_blocks(result: BenchResult) -> list[Block]:
+    blocks: list[Block] = []
     lines = [*filter(None, (result.note,)), *result.summary.notes]
-    blocks: list[Block] = [Heading("Notes"), *listed(lines)] if lines else []
+    if lines:
+        blocks += [Heading("Notes"), *listed(lines)]
     if result.tags:
         blocks.append(TextBlock(f"Tags: {', '.join(result.tags)}"))
     return blocks
@@ -474,21 +469,17 @@ def overview_table(results: Sequence[BenchResult]) -> Table:
     metrics, rows = narrow_table_metrics(), []
     for result in results:
         summary, imported = result.summary, result.conditions.imported
-        has_streams = result.conditions.knows("concurrency") and not result.spec.command
-        state = "ok"
+        number, streams, state = f"#{result.id}", NA, "ok"
+        if imported:
+            number += f" ({imported})"
+        if result.conditions.knows("concurrency") and not result.spec.command:
+            streams = str(result.spec.concurrency)
         if summary.refused:
             state = "rejected"
         elif summary.requests_failed:
             state = f"{summary.requests_failed} failed"
-        rows.append(
-            (
-                f"#{result.id}" + (f" ({imported})" if imported else ""),
-                result.conditions.model,
-                str(result.spec.concurrency) if has_streams else NA,
-                *(metric_number(name, value_of(summary, name)) for name in metrics),
-                state,
-            )
-        )
+        values = [metric_number(name, value_of(summary, name)) for name in metrics]
+        rows.append((number, result.conditions.model, streams, *values, state))
     head = ("result", "model", "streams", *map(short_title, metrics), "state")
     return Table(
         head=head,

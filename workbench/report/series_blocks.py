@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from workbench.advisor.verdicts import verdict_sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
-from workbench.model.experiment import Arm, Experiment, RunState
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, RunState
 from workbench.model.metrics import metric_title, short_title
 from workbench.model.settings import label_with_gpu, stored_setting_text
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
@@ -101,10 +102,14 @@ def _difference_row(difference: Mapping[str, Any]) -> tuple[str, str, str]:
     its unit."""
     name, values = str(difference["name"]), (difference["a"], difference["b"])
     if difference["kind"] == "gpu setting":
-        a, b = (NA if value is None else stored_setting_text(name, value) for value in values)
+        a, b = (_gpu_setting_text(name, value) for value in values)
         return label_with_gpu(name), a, b
     a, b = map(setting_text, values)
     return name, a, b
+
+
+def _gpu_setting_text(name: str, value: Any) -> str:
+    return NA if value is None else stored_setting_text(name, value)
 
 
 def quality_line_block(comparison: Comparison) -> list[Block]:
@@ -121,8 +126,9 @@ def likeness_block(comparison: Comparison) -> list[Block]:
     """Return the block that says whether A and B are like for like, with the number of runs."""
     if comparison.warnings:
         return [Alert("warning", "Not like for like", comparison.warnings)]
-    pairs = ", in pairs" if any(m.pairs for m in comparison.metrics) else ""
-    runs = f"{count_of(comparison.runs_a, 'run')} of A, {comparison.runs_b} of B{pairs}"
+    runs = f"{count_of(comparison.runs_a, 'run')} of A, {comparison.runs_b} of B"
+    if any(metric.pairs for metric in comparison.metrics):
+        runs += ", in pairs"
     return [TextBlock(f"Like for like: {runs}.")]
 
 
@@ -166,9 +172,8 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
         blocks.append(Heading("Raw pairs"))
-        change = experiment.deciding_change
-        if change is not None and (plot := plots.raw_pairs_plot(change)) is not None:
-            blocks.append(plot)
+        if experiment.deciding_change is not None:
+            blocks += filter(None, (plots.raw_pairs_plot(experiment.deciding_change),))
         blocks.append(pairs_table(comparison.metrics))
     blocks += [*engine_choice_blocks(experiment), Heading("Runs"), _runs_table(experiment)]
     if results:
@@ -194,10 +199,10 @@ def outcome_blocks(experiment: Experiment) -> list[Block]:
 
 def _verdict_mark(experiment: Experiment) -> str:
     chosen, compared = experiment.deciding_change, experiment.comparison
-    if chosen is None:
+    if chosen is None or compared is None:
         return ""
     _, mark = _VERDICTS.get(chosen.verdict, ("", ""))
-    answers_differ = compared and _QUALITY_MARKS.get(compared.quality_verdict) == "bad"
+    answers_differ = _QUALITY_MARKS.get(compared.quality_verdict) == "bad"
     if mark == "good" and answers_differ:
         return ""  # faster with other answers is not simply better
     return mark
@@ -224,9 +229,9 @@ def failed_runs_block(experiment: Experiment) -> list[Block]:
 def machine_blocks(experiment: Experiment) -> list[Block]:
     """Return the blocks about the difference between the two machines of an experiment that
     compares machines of the same kind; [] for any other experiment."""
-    machine = experiment.comparison.machine if experiment.comparison is not None else None
-    if machine is None:
+    if experiment.comparison is None or experiment.comparison.machine is None:
         return []
+    machine = experiment.comparison.machine
     first, second = experiment.spec.twins
     row = (
         metric_title(machine.metric),
@@ -247,26 +252,26 @@ def engine_choice_blocks(experiment: Experiment) -> list[Block]:
     """Return what the engines of A and B say that they use, and how long their starts took: an
     engine chooses much by itself, and another version chooses otherwise. [] if no run has it."""
     counted = [run for run in experiment.runs if run.state == RunState.DONE]
-    names = dict.fromkeys(name for run in counted for name in run.chosen)
+    runs_a = [run for run in counted if run.arm == "A"]
+    runs_b = [run for run in counted if run.arm == "B"]
     rows, marks = [], []
-    for name in names:
-        said = [
-            dict.fromkeys(run.chosen.get(name, NA) for run in counted if run.arm == arm)
-            for arm in "AB"
-        ]
-        differ = all(said) and not set(said[0]) & set(said[1])
-        marks.append("warning" if differ else "")
-        rows.append((name, *map(_values_text, said)))
-    starts = [
-        [run.ready_after_s for run in counted if run.arm == arm and run.ready_after_s is not None]
-        for arm in "AB"
-    ]
-    if any(starts):
-        rows.append(("ready after", *map(_start_times, starts)))
+    for name in dict.fromkeys(chain.from_iterable(run.chosen for run in counted)):
+        a, b = _chosen_values(runs_a, name), _chosen_values(runs_b, name)
+        is_other = a and b and a.keys().isdisjoint(b)
+        marks.append("warning" if is_other else "")
+        rows.append((name, _values_text(a), _values_text(b)))
+    times = (_start_times(runs_a), _start_times(runs_b))
+    if set(times) != {NA}:
+        rows.append(("ready after", *times))
         marks.append("")
     if not rows:
         return []
     return [Heading("What the engines use"), Table(("", "A", "B"), tuple(rows), marks=tuple(marks))]
+
+
+def _chosen_values(runs: Sequence[ExperimentRun], name: str) -> dict[str, None]:
+    """Return the different values that the engine chose in these runs, in their order."""
+    return dict.fromkeys(run.chosen.get(name, NA) for run in runs)
 
 
 def _values_text(values: Collection[str]) -> str:
@@ -280,11 +285,14 @@ def _values_text(values: Collection[str]) -> str:
     return f"{first} and {len(others)} others"
 
 
-def _start_times(seconds: Sequence[float]) -> str:
+def _start_times(runs: Sequence[ExperimentRun]) -> str:
+    seconds = [run.ready_after_s for run in runs if run.ready_after_s is not None]
     if not seconds:
         return NA
     low, high = min(seconds), max(seconds)
-    return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f} to {high:.0f} s"
+    if round(low) == round(high):
+        return f"{low:.0f} s"
+    return f"{low:.0f} to {high:.0f} s"
 
 
 def _condition_blocks_of_first(results: Sequence[BenchResult], what: str) -> list[Block]:
@@ -317,21 +325,21 @@ def _design_rows(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     if spec.order_seed is not None:
         rows.append(("seed of the order", str(spec.order_seed)))
     if experiment.discarded_runs:
-        rows.append(
-            ("first runs discarded", ", ".join(run.side for run in experiment.discarded_runs))
-        )
+        sides = ", ".join(run.side for run in experiment.discarded_runs)
+        rows.append(("first runs discarded", sides))
     if experiment.extensions:
-        rows.append(
-            ("extended after the outcome was seen", count_of(experiment.extensions, "time"))
-        )
+        times = count_of(experiment.extensions, "time")
+        rows.append(("extended after the outcome was seen", times))
     return tuple(rows)
 
 
 def _arms_table(a: Arm, b: Arm) -> Table:
-    rows = tuple(
-        (name, ", ".join(arm.words) or "the base as it is") for name, arm in (("A", a), ("B", b))
-    )
+    rows = (("A", _changes_of_arm(a)), ("B", _changes_of_arm(b)))
     return Table(("arm", "changes on the common base"), rows)
+
+
+def _changes_of_arm(arm: Arm) -> str:
+    return ", ".join(arm.words) or "the base as it is"
 
 
 def pairs_table(metrics: Sequence[MetricChange]) -> Table:
@@ -340,34 +348,29 @@ def pairs_table(metrics: Sequence[MetricChange]) -> Table:
     """
     rows = []
     for metric in metrics:
+        name = metric.metric
+        title = ", ".join(filter(None, (metric_title(name), metric.unit)))
         for i, (a, b) in enumerate(metric.pairs, start=1):
-            rows.append(
-                (
-                    ", ".join(filter(None, (metric_title(metric.metric), metric.unit))),
-                    str(i),
-                    metric_number(metric.metric, a),
-                    metric_number(metric.metric, b),
-                    change_text(percent_change(a, b)),
-                )
-            )
+            values = (metric_number(name, a), metric_number(name, b))
+            rows.append((title, str(i), *values, change_text(percent_change(a, b))))
     return Table(("metric", "pair", "A", "B", "B against A"), tuple(rows), frozenset({1, 2, 3, 4}))
 
 
 def _runs_table(experiment: Experiment) -> Table:
-    rows = tuple(
-        (
-            str(run.place + 1),
-            str(run.pair + 1) if run.pair >= 0 else NA,
-            run.side,
-            run.state if not run.error else f"{run.state}: {run.error}",
-            f"#{run.result_id}" if run.result_id is not None else NA,
-            metric_number(experiment.spec.metric, run.value),
-            f"{run.took_s:.0f} s" if run.took_s is not None else NA,
-        )
-        for run in experiment.runs
-    )
-    head = ("order", "pair", "arm", "state", "result", metric_title(experiment.spec.metric), "took")
-    return Table(head, rows, frozenset({0, 1, 5, 6}))
+    metric, rows = experiment.spec.metric, []
+    for run in experiment.runs:
+        pair = result = took = NA
+        if run.pair >= 0:
+            pair = str(run.pair + 1)
+        if run.result_id is not None:
+            result = f"#{run.result_id}"
+        if run.took_s is not None:
+            took = f"{run.took_s:.0f} s"
+        state = ": ".join(filter(None, (run.state, run.error)))
+        value = metric_number(metric, run.value)
+        rows.append((str(run.place + 1), pair, run.side, state, result, value, took))
+    head = ("order", "pair", "arm", "state", "result", metric_title(metric), "took")
+    return Table(head, tuple(rows), frozenset({0, 1, 5, 6}))
 
 
 def sweep_blocks(
@@ -382,7 +385,9 @@ def sweep_blocks(
     else:
         blocks += [*sweep_finding_blocks(sweep), *plots.sweep_plots(sweep)]
         blocks += [Heading("Points"), points_table(sweep), *sweep_note_blocks(sweep)]
-    return [*blocks, *_condition_blocks_of_first(results, "point")] if results else blocks
+    if results:
+        blocks += _condition_blocks_of_first(results, "point")
+    return blocks
 
 
 def sweep_finding_blocks(sweep: Sweep) -> list[Block]:
@@ -437,41 +442,49 @@ def points_table(sweep: Sweep) -> Table:
     """Return the table of the points of a sweep. A failed point has no values: they are those of an
     invalid result."""
     columns = _point_columns(sweep)
-    judged = {"in_force": "in force", "slo_verdict": "SLO"}  # only if a point has it
-    judged = {n: title for n, title in judged.items() if any(getattr(p, n) for p in sweep.points)}
-
-    def row(index: int, point: SweepPoint) -> tuple[str, ...]:
-        missing = "" if point.state in (*UNFINISHED, PointState.SKIPPED) else NA
-        label, state = point.label, str(point.state)
+    judged = {}
+    for name, title in (("in_force", "in force"), ("slo_verdict", "SLO")):
+        if any(getattr(point, name) for point in sweep.points):
+            judged[name] = title
+    rows, marks = [], []
+    for index, point in enumerate(sweep.points):
+        label, *cells = _point_row(point, columns, judged)
         if index == sweep.knee:
             label += f" ({sweep.what_it_finds})"
-        if point.error:
-            state += f": {point.error}"
-        values = [missing] * len(columns)
-        if point.state == PointState.DONE:
-            values = [metric_number(of, getattr(point, name)) for name, of in columns.items()]
-        verdicts = (getattr(point, name) or missing for name in judged)
-        results = ", ".join(f"#{result}" for result in point.result_ids) or missing
-        return label, *values, *verdicts, results, state
-
-    rows = tuple(row(index, point) for index, point in enumerate(sweep.points))
+        rows.append((label, *cells))
+        marks.append(_point_mark(sweep, index))
     head = (sweep.name, *map(short_title, columns.values()), *judged.values(), "results", "state")
-    importance = [0, *range(len(columns)), *(0 for _ in judged), _RESULTS_IMPORTANCE, 0]
     return Table(
         head=head,
-        rows=rows,
+        rows=tuple(rows),
         numeric=frozenset(range(1, 1 + len(columns))),
-        marks=tuple(_point_mark(sweep, index) for index in range(len(rows))),
-        importance=tuple(importance),
+        marks=tuple(marks),
+        importance=(0, *range(len(columns)), *[0] * len(judged), _RESULTS_IMPORTANCE, 0),
     )
+
+
+def _point_row(
+    point: SweepPoint, columns: Mapping[str, str], judged: Iterable[str]
+) -> tuple[str, ...]:
+    missing = "" if point.state in (*UNFINISHED, PointState.SKIPPED) else NA
+    state = ": ".join(filter(None, (point.state, point.error)))
+    values = [missing] * len(columns)
+    if point.state == PointState.DONE:
+        values = [metric_number(of, getattr(point, name)) for name, of in columns.items()]
+    verdicts = [getattr(point, name) or missing for name in judged]
+    results = ", ".join(f"#{result}" for result in point.result_ids) or missing
+    return point.label, *values, *verdicts, results, state
 
 
 def _point_columns(sweep: Sweep) -> dict[str, str]:
     """Return the fields of the points with their metrics, the most important first. A metric that
     no point has is left out, but for the throughput."""
     done = [point for point in sweep.points if point.state == PointState.DONE]
-    measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
-    shown = [name for name in _POINT_METRICS if name in measured or name == "tok_s"]
+    shown = []
+    for name in _POINT_METRICS:
+        is_measured = any(getattr(point, name) is not None for point in done)
+        if is_measured or name == "tok_s":
+            shown.append(name)
     if sweep.facts.varies_load:
         shown.sort(key=(*_OF_LOAD, *shown).index)
     return {name: _POINT_METRICS[name] for name in shown}
@@ -485,4 +498,6 @@ def _point_mark(sweep: Sweep, index: int) -> str:
         return "dim"
     if point.state == PointState.MEASURING or point.in_force not in (None, "yes"):
         return "warning"
-    return "good" if index == sweep.knee else ""
+    if index == sweep.knee:
+        return "good"
+    return ""

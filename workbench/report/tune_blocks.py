@@ -78,21 +78,25 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
 def _cost_text(cost: TuneCost) -> str:
     if cost.took_s is None:
         return UNKNOWN
-    answers = " and the comparison of answers in the final" if cost.compares_answers else ""
-    return f"about {_duration_text(cost.took_s)}{answers}"
+    text = f"about {_duration_text(cost.took_s)}"
+    if cost.compares_answers:
+        text += " and the comparison of answers in the final"
+    return text
 
 
 def _duration_text(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _spec_limits_text(spec: TuneSpec) -> str:
-    said = limits_text(spec.limits) or "none"
-    counts = spec.goal in OF_LATENCIES
-    return f"{said}; those on latencies say what counts" if counts else said
+    text = limits_text(spec.limits) or "none"
+    if spec.goal in OF_LATENCIES:
+        text += "; those on latencies say what counts"
+    return text
 
 
 def tune_goal_text(spec: TuneSpec) -> str:
@@ -102,9 +106,10 @@ def tune_goal_text(spec: TuneSpec) -> str:
 
 def limits_text(limits: TuneLimits) -> str:
     """Return the limits as a person gives them."""
+    texts = [limits.slo] if limits.slo else []
     most = {"power": limits.power_w, "temp": limits.temperature_c, "kld": limits.kld}
-    said = [f"{name}<={value:g}" for name, value in most.items() if value is not None]
-    return ", ".join(filter(None, (limits.slo, *said)))
+    texts += [f"{name}<={value:g}" for name, value in most.items() if value is not None]
+    return ", ".join(texts)
 
 
 def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
@@ -139,10 +144,11 @@ def found_blocks(sweep: Sweep) -> list[Block]:
         mark = "good" if sweep.confirmed else ""
         blocks.append(TextBlock(sweep.knee_text, lead=True, mark=mark))
         blocks += [TextBlock(note) for note in sweep.notes if note.startswith(_WROTE)]
+    why = (sweep.error or "",)
     if sweep.state == "failed":
-        blocks.append(Alert("failed", "The tune has failed", (sweep.error or "",)))
+        blocks.append(Alert("failed", "The tune has failed", why))
     elif sweep.state == "stopped":
-        blocks.append(Alert("warning", "The tune is stopped", (sweep.error or "",)))
+        blocks.append(Alert("warning", "The tune is stopped", why))
     return blocks
 
 
@@ -159,8 +165,9 @@ def race_table(sweep: Sweep) -> Table:
         name, gain = "start preset", ""
         if one.entry != START_ENTRY:
             name = changes_text(one.entry)
-            gain = "" if one.gain is None else change_text(100 * math.expm1(one.gain))
-        values = (_metric_value_text(goal.metric, value) for value in one.values)
+            if one.gain is not None:
+                gain = change_text(100 * math.expm1(one.gain))
+        values = [_metric_value_text(goal.metric, value) for value in one.values]
         rows.append((name, *values, gain, _state_text(sweep, one, leads)))
         marks.append(_standing_mark(one, leads))
     title = short_title(goal.metric)
@@ -180,25 +187,19 @@ def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
         return [Heading("Final"), TextBlock(f"experiment {sweep.experiment_id}")]
     best = changes_text(final.spec.b.words)
     blocks: list[Block] = [Heading(f"Final: {best} against the start preset")]
-    done = (
-        f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')} (experiment {final.id})"
-    )
-    blocks.append(TextBlock(f"{final.verdict}; {done}" if final.verdict else done))
+    pairs = f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')}"
+    done = f"{pairs} (experiment {final.id})"
+    blocks.append(TextBlock("; ".join(filter(None, (final.verdict, done)))))
     metric, decided = final.spec.metric, final.deciding_change
     if decided is None or not decided.pairs:
         return blocks
-    rows = tuple(
-        (
-            str(number),
-            _metric_value_text(metric, a),
-            _metric_value_text(metric, b),
-            change_text(percent_change(a, b)),
-        )
-        for number, (a, b) in enumerate(decided.pairs, start=1)
-    )
+    rows = []
+    for number, (a, b) in enumerate(decided.pairs, start=1):
+        values = (_metric_value_text(metric, a), _metric_value_text(metric, b))
+        rows.append((str(number), *values, change_text(percent_change(a, b))))
     title = short_title(metric)
     head = ("pair", f"start {title}", f"best {title}", "change")
-    return [*blocks, Table(head, rows, frozenset({0, 1, 2, 3}))]
+    return [*blocks, Table(head, tuple(rows), frozenset({0, 1, 2, 3}))]
 
 
 def _metric_value_text(metric: str, value: float | None) -> str:
@@ -207,11 +208,13 @@ def _metric_value_text(metric: str, value: float | None) -> str:
 
 def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
     """Return the configuration that leads the race now; None if the start preset does."""
-    ahead = [one for one in found if one.entry != START_ENTRY and one.gain is not None]
-    best = next((one for one in ahead if not one.newest_point.error), None)
-    if best is None or best.gain is None:
+    for one in found:
+        if one.entry == START_ENTRY or one.gain is None or one.newest_point.error:
+            continue
+        if one.gain > 0 or start_breaks(sweep):
+            return one.entry
         return None
-    return best.entry if best.gain > 0 or start_breaks(sweep) else None
+    return None
 
 
 def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
@@ -224,19 +227,27 @@ def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
         return "not tried"  # for the reason that the tune failed, which stands above
     if point.error:
         return f"not tried: {point.error}" if point.state == PointState.SKIPPED else point.error
-    if point.state in (PointState.PLANNED, PointState.MEASURING):
-        word = "waits" if point.state == PointState.PLANNED else "measuring"
-        return f"leads, {word}" if one.entry == leads else word
+    if point.state in _STATES_OF_A_POINT:
+        state = _STATES_OF_A_POINT[point.state]
+        return f"leads, {state}" if one.entry == leads else state
     if one.entry == leads:
-        if sweep.state == SeriesState.DONE:
-            return "proven in the final" if sweep.confirmed else "not proven in the final"
-        return "leads" if sweep.experiment_id is None else "in the final"
+        return _state_of_leader(sweep)
     left = f"{entry_of_point_label(point.label)[0]}: {changes_text(one.entry)}: "
     why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
     if "; " in why:
         return why.rpartition("; ")[2]
-    over = sweep.state == SeriesState.DONE and one.gain is not None and one.gain <= 0
-    return "not better than the start preset" if over else ""
+    if sweep.state == SeriesState.DONE and one.gain is not None and one.gain <= 0:
+        return "not better than the start preset"
+    return ""
+
+
+_STATES_OF_A_POINT = {PointState.PLANNED: "waits", PointState.MEASURING: "measuring"}
+
+
+def _state_of_leader(sweep: Sweep) -> str:
+    if sweep.state == SeriesState.DONE:
+        return "proven in the final" if sweep.confirmed else "not proven in the final"
+    return "leads" if sweep.experiment_id is None else "in the final"
 
 
 def _standing_mark(one: Standing, leads: Entry | None) -> str:
@@ -248,4 +259,6 @@ def _standing_mark(one: Standing, leads: Entry | None) -> str:
         return "good"
     if one.newest_point.state == PointState.FAILED or broken_limit(one.newest_point):
         return "bad"
-    return "dim" if one.gain is None or one.newest_point.error else ""
+    if one.gain is None or one.newest_point.error:
+        return "dim"
+    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from xml.sax.saxutils import escape, quoteattr
 
 from workbench.model.change_points import change_points
@@ -40,15 +41,17 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
     differently, and the speeds of the nights before."""
     blocks = simulated_alert(any(entry.simulated for entry in night.entries))
     alarms = len(night.entries_with_alarm)
-    lead = count_of(alarms, "alarm") if alarms else "no alarm"
+    lead, mark = "no alarm", ""
+    if alarms:
+        lead, mark = count_of(alarms, "alarm"), "bad"
     failed = sum(entry.state == FAILED for entry in night.entries)
     if failed:
         lead += f"; {count_of(failed, 'watch', 'watches')} failed"
     if not night.done:
         lead += "; the night is not finished"
-    blocks.append(TextBlock(lead, lead=True, mark="bad" if alarms else ""))
-    blocks.append(_night_table(night))
-    blocks += [block for entry in night.entries for block in _chosen_metric_blocks(entry)]
+    blocks += [TextBlock(lead, lead=True, mark=mark), _night_table(night)]
+    for entry in night.entries:
+        blocks += _chosen_metric_blocks(entry)
     for entry in night.entries:
         blocks += _watch_history_blocks(entry, [night, *earlier])
     return blocks
@@ -74,20 +77,7 @@ def loss_text(loss: Loss) -> str:
 
 
 def _night_table(night: Night) -> Table:
-    rows = tuple(
-        (
-            entry.state,
-            entry.watch.preset,
-            entry.watch.candidate,
-            entry.watch.host_text,
-            entry.version or NA,
-            entry.pinned_version or NA,
-            outcome_clause(entry),
-            entry.quality or NA,
-            ", ".join(f"{one}" for one in (entry.first_id, entry.second_id) if one) or NA,
-        )
-        for entry in night.entries
-    )
+    rows = tuple(map(_night_row, night.entries))
     head = (
         "",
         "preset",
@@ -103,6 +93,21 @@ def _night_table(night: Night) -> Table:
     return Table(head, rows, marks=marks, importance=(0, 0, 0, 0, 2, 3, 0, 4, 1))
 
 
+def _night_row(entry: NightEntry) -> tuple[str, ...]:
+    watch, experiments = entry.watch, filter(None, (entry.first_id, entry.second_id))
+    return (
+        entry.state,
+        watch.preset,
+        watch.candidate,
+        watch.host_text,
+        entry.version or NA,
+        entry.pinned_version or NA,
+        outcome_clause(entry),
+        entry.quality or NA,
+        ", ".join(map(str, experiments)) or NA,
+    )
+
+
 def _chosen_metric_blocks(entry: NightEntry) -> list[Block]:
     if not entry.chosen:
         return []
@@ -114,36 +119,36 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
     """Return the nights of a watch, newest first, with the versions and the speed of the candidate
     in percent of the pinned arm of the same night, which is free of what the machine does. A change
     point of this share is one of the candidate; one of the pinned arm's speed is the machine's."""
-    known = [
-        (night, one)
-        for night in nights
-        for one in night.entries
-        if one.watch.watch_name == entry.watch.watch_name and one.speed and one.pinned_speed
-    ]
+    known, speeds, pinned, percents = [], [], [], []
+    for night in nights:
+        for one in night.entries:
+            if one.watch.watch_name == entry.watch.watch_name and one.speed and one.pinned_speed:
+                known.append((night, one))
+                speeds.append(one.speed)
+                pinned.append(one.pinned_speed)
+                percents.append(100 * one.speed / one.pinned_speed)
     if len(known) < 2:
         return []
-    pinned = [one.pinned_speed or 0.0 for _, one in known]
-    shares = [100 * (one.speed or 0.0) / (one.pinned_speed or 1.0) for _, one in known]
     changes = (
-        _change_points_by_place("candidate", shares),
+        _change_points_by_place("candidate", percents),
         _change_points_by_place("machine", pinned),
     )
     versions = [one.version for _, one in known]
     rows, marks = [], []
     for place, (night, one) in enumerate(known):
-        said = [words[place] for words in changes if place in words]
-        if any(before != one.version for before in versions[place + 1 : place + 2]):
-            said.insert(0, "new version")
+        events = _events_at(place, changes)
+        if versions[place + 1 : place + 2] not in ([], [one.version]):
+            events.insert(0, "new version")
         rows.append(
             (
                 time.strftime("%m-%d", time.localtime(night.unix_s)),
                 one.version or NA,
                 metric_number(_METRIC, pinned[place]),
-                metric_number(_METRIC, one.speed or 0.0),
-                f"{shares[place]:.1f} %",
-                _percent_bar(shares[place]),
+                metric_number(_METRIC, speeds[place]),
+                f"{percents[place]:.1f} %",
+                _percent_bar(percents[place]),
                 one.state,
-                "; ".join(said),
+                "; ".join(events),
             )
         )
         marks.append(_MARKS.get(one.state, ""))
@@ -168,13 +173,17 @@ def _last_change(
     known: Sequence[tuple[Night, NightEntry]], changes: Sequence[Mapping[int, str]]
 ) -> str:
     """Return a sentence about the newest change point, or that there is none."""
-    places = [place for words in changes for place in words]
+    places = set(chain.from_iterable(changes))
     if not places:
         return f"No change point in {count_of(len(known), 'night')}."
     place = min(places)
-    said = " and ".join(words[place] for words in changes if place in words)
+    events = " and ".join(_events_at(place, changes))
     night, one = known[place]
-    return f"Newest change: {said} from night {night.id} on, version {one.version or NA}."
+    return f"Newest change: {events} from night {night.id} on, version {one.version or NA}."
+
+
+def _events_at(place: int, changes: Sequence[Mapping[int, str]]) -> list[str]:
+    return [texts[place] for texts in changes if place in texts]
 
 
 def _percent_bar(percent: float) -> str:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support import made_results as made
 from support.real_screen import RealScreen, on_free_port, shown
 
-from workbench.model.quality import ForkCount, InstrumentProof, Interval, QualityMeasure
+from workbench.model.quality import (
+    NOT_MEASURED,
+    ForkCount,
+    InstrumentProof,
+    Interval,
+    QualityMeasure,
+)
 from workbench.quality import texts
 from workbench.session.state import QualityView
 from workbench.store import paths
@@ -111,6 +119,30 @@ def test_without_results_the_page_says_what_to_do() -> None:
         assert "m Measure" not in text
 
     shown(scenario, size=(80, 24))
+
+
+def test_compare_does_not_deny_what_is_being_measured(drive: Callable[..., Any]) -> None:
+    """It said "quality not measured" for the minutes in which it was measured."""
+    changed = replace(made.comparison(), quality=NOT_MEASURED, answer_changes=("kv-cache-dtype",))
+
+    async def scenario(d: Any) -> None:
+        def said(**state: Any) -> str:
+            d.session.push(**state)
+            pane.show(d.session.state)
+            rows = pane.all_rows(100, 30)
+            return "\n".join("".join(text for text, _ in row) for row in rows)
+
+        pane = d.pane("compare")
+        settings = "(A and B differ in kv-cache-dtype)"
+        assert f"quality not measured {settings}" in said(comparison=changed, experiment=None)
+        assert f"quality is being measured {settings}" in said(quality=QualityView("A", "B"))
+        running = replace(made.experiment(), state="running", comparison=changed)
+        pane.of_experiment = True
+        assert f"quality not measured yet {settings}" in said(experiment=running, quality=None)
+        ended = replace(running, state="done")
+        assert f"quality not measured {settings}" in said(experiment=ended)
+
+    drive(scenario)
 
 
 @pytest.fixture

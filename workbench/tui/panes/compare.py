@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.model.series_state import SeriesState
 from workbench.session.bench.row_changes import noise_pct
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, hint, keys_of, plot_results
@@ -12,7 +13,13 @@ from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import enclose_text
 from workbench.tui.interval_trails import IntervalTrails
 from workbench.tui.panes.base import Pane
-from workbench.tui.widgets.comparison import comparison_rows, verdict_rows
+from workbench.tui.widgets.comparison import (
+    QUALITY_COMES,
+    QUALITY_UNDER_WAY,
+    comparison_rows,
+    replace_unmeasured_quality,
+    verdict_rows,
+)
 from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 class Compare(Pane, Scrolled):
     NAME, TITLE, AREA = "compare", "Compare", "bottom"
     FIELDS = frozenset(
-        {"comparison", "experiment", "results", "mark_a", "mark_b", "b_chosen", "bench"}
+        {"comparison", "experiment", "results", "mark_a", "mark_b", "b_chosen", "bench", "quality"}
     )
     KEYS = keys_of(
         "compare",
@@ -97,9 +104,11 @@ class Compare(Pane, Scrolled):
         state = self.state
         if self.of_experiment and state.experiment is not None:
             return self._experiment(state.experiment, width)
-        comparison = state.comparison
-        if comparison is None:
+        if state.comparison is None:
             return paragraph_rows(_why_empty(state), width, "dim")
+        comparison = state.comparison
+        if state.running_quality is not None:
+            comparison = replace_unmeasured_quality(comparison, QUALITY_UNDER_WAY)
         which = self._why_this_b(state, comparison)
         noise = _noise_pct(state, comparison)
         return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
@@ -126,7 +135,10 @@ class Compare(Pane, Scrolled):
         rows = narrowing_rows(e, width, self.trails.of(e.id))
         if e.verdict:
             rows = [*paragraph_rows(e.verdict, width, "strong"), *rows]
-        return [*rows, *comparison_rows(e.comparison, width)]
+        comparison = e.comparison
+        if e.state == SeriesState.RUNNING and e.spec.quality:
+            comparison = replace_unmeasured_quality(comparison, QUALITY_COMES)
+        return [*rows, *comparison_rows(comparison, width)]
 
 
 def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
@@ -141,7 +153,8 @@ def _drawn_state(state: SessionState) -> tuple[object, ...]:
     """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
     under_way = state.bench.under_way
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
-    return *map(id, parts), state.b_chosen, under_way
+    measures_quality = state.running_quality is not None
+    return *map(id, parts), state.b_chosen, under_way, measures_quality
 
 
 def _why_empty(state: SessionState) -> str:

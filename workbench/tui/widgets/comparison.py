@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
@@ -29,6 +30,18 @@ TIMES_FROM = 2.0  # ratio of two speeds from which it is a number of times and n
 
 # kinds of differences that are changes of the person
 _CHANGES = frozenset({"flag", "env", "gpu setting", "executable"})
+
+
+# in place of "quality not measured"
+QUALITY_UNDER_WAY = "quality is being measured"
+QUALITY_COMES = "quality not measured yet"
+
+
+def replace_unmeasured_quality(comparison: Comparison, text: str) -> Comparison:
+    """Return the comparison with `text` in place of "quality not measured", while it is measured."""
+    from workbench.model.quality import NOT_MEASURED  # not for the first frame
+
+    return replace(comparison, quality=text) if comparison.quality == NOT_MEASURED else comparison
 
 
 def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from workbench.bench.http1 import HttpError, body_decoder
 from workbench.bench.trace_conversations import estimate_tokens
+from workbench.model.known_values import known_values
 
 BLOCK_TOKENS = 16  # of a number, as in vLLM's own prefix cache
 MAX_REMEMBERED_PIECES = 1 << 20  # that are remembered: about 140 MB
@@ -119,7 +120,7 @@ class CapturedTraffic:
         if usage.prompt:
             self._characters += len(text)
             self._tokens += usage.prompt
-        turn = self._turns.note_turn(asked.said, at_ms, end_ms)
+        conversation, delay_ms = self._turns.note_turn(asked.said, at_ms, end_ms)
         blocks, reused = self._blocks.block_numbers_of(text, prompt_tokens)
         row = CapturedRow(
             at_ms=round(at_ms),
@@ -127,9 +128,9 @@ class CapturedTraffic:
             answer_tokens=answer_tokens,
             blocks=blocks,
             reused_tokens=BLOCK_TOKENS * reused,
-            conversation=turn[0] if turn is not None else None,
-            delay_ms=turn[1] if turn is not None else None,
-            estimated=usage.prompt is None or usage.answer is None,
+            conversation=conversation,
+            delay_ms=delay_ms,
+            estimated=None in (usage.prompt, usage.answer),
         )
         return row, usage
 
@@ -225,11 +226,11 @@ class _ConversationTurns:
 
     def note_turn(
         self, said: Sequence[str], at_ms: float, end_ms: float
-    ) -> tuple[int, int | None] | None:
-        """Return the conversation of a request, and how long after the answer before it came, None
-        for the first one. None for a prompt that is no conversation."""
+    ) -> tuple[int | None, int | None]:
+        """Return the conversation of a request, None for a prompt that is none, and how long after
+        the answer before it came, None for the first one."""
         if not said:
-            return None
+            return None, None
         running = hashlib.blake2b(key=self._key, digest_size=16)
         upto: list[bytes] = []
         for one in said:
@@ -272,20 +273,25 @@ def _read_prompt_of_request(path: str, request: bytes) -> CapturedPrompt:
     return PROMPT_READERS_BY_PATH[path](fields)._replace(most_tokens=_most_answer_tokens(fields))
 
 
+def _object_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the JSON object of a field; an empty one if the field has none."""
+    value = fields.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 def _most_answer_tokens(fields: dict[str, Any]) -> int | None:
     """Return how many tokens the answer to a request may have; None if the request does not say."""
-    sampling = fields.get("sampling_params")
-    places = (fields, sampling if isinstance(sampling, dict) else {})
-    counts = (_count_of_field(place, name) for place in places for name in _ANSWER_LENGTH_FIELDS)
-    return min((count for count in counts if count), default=None)
+    counts = []
+    for place in (fields, _object_in(fields, "sampling_params")):
+        counts += [_count_of_field(place, name) for name in _ANSWER_LENGTH_FIELDS]
+    return min(filter(None, counts), default=None)
 
 
 def _read_chat_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise LeftOutError("without messages")
-    before = [_text_of_content(fields[name]) for name in ("tools", "system") if fields.get(name)]
-    return _join_conversation_prompt(before, messages)
+    return _join_conversation_prompt(fields, ("tools", "system"), messages)
 
 
 def _read_responses_prompt(fields: dict[str, Any]) -> CapturedPrompt:
@@ -296,39 +302,39 @@ def _read_responses_prompt(fields: dict[str, Any]) -> CapturedPrompt:
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
         raise LeftOutError("without an input")
-    before = [
-        _text_of_content(fields[name]) for name in ("tools", "instructions") if fields.get(name)
-    ]
-    return _join_conversation_prompt(before, items)
+    return _join_conversation_prompt(fields, ("tools", "instructions"), items)
 
 
-def _join_conversation_prompt(before: list[str], messages: list[Any]) -> CapturedPrompt:
-    said = [f"{_role_of(message)}\n{_text_of_content(message)}\n" for message in messages]
-    return CapturedPrompt([*before, *said], [*before, *said])
+def _join_conversation_prompt(
+    fields: dict[str, Any], before: Sequence[str], messages: list[Any]
+) -> CapturedPrompt:
+    """Return the prompt of messages, and of the fields `before` that engines put before them."""
+    said = [_text_of_content(fields[name]) for name in before if fields.get(name)]
+    for message in messages:
+        said.append(f"{_role_of(message)}\n{_text_of_content(message)}\n")
+    return CapturedPrompt(said, said)
 
 
 def _role_of(message: Any) -> str:
-    return str(message.get("role", "")) if isinstance(message, dict) else ""
+    if not isinstance(message, dict):
+        return ""
+    return str(message.get("role", ""))
 
 
 def _read_completion_prompt(fields: dict[str, Any]) -> CapturedPrompt:
-    for name in ("prompt", "text", "input_ids"):
-        prompt = fields.get(name)
-        if prompt:
-            break
-    else:
+    prompt = next(filter(None, map(fields.get, ("prompt", "text", "input_ids"))), None)
+    if prompt is None:
         raise LeftOutError("without a prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        [prompt] = prompt
     if isinstance(prompt, str):
         return CapturedPrompt([prompt], [])
     if not isinstance(prompt, list):
         raise LeftOutError("whose prompt is neither text nor token ids")
-    ids = prompt[0] if len(prompt) == 1 and isinstance(prompt[0], list) else prompt
-    if len(prompt) == 1 and isinstance(prompt[0], str):
-        return CapturedPrompt([prompt[0]], [])
-    if not all(isinstance(one, int) for one in ids):
+    if not all(isinstance(one, int) for one in prompt):
         raise LeftOutError("with several prompts")
     # as many characters for each token as a token of text has, about
-    return CapturedPrompt(["".join(f"{one:04x}" for one in ids)], [])
+    return CapturedPrompt(["".join(map("{:04x}".format, prompt))], [])
 
 
 def _text_of_content(value: Any) -> str:
@@ -379,22 +385,17 @@ def _usage_and_text_of(answer: bytes) -> tuple[Usage, str]:
         usage = _usage_with_higher_counts(usage, _usage_of(document))
     if usage.answer is not None:
         return usage, ""
-    return usage, "".join(_answer_text_in(document) for document in _json_objects_in(answer))
+    return usage, "".join(map(_answer_text_in, _json_objects_in(answer)))
 
 
 # counts of tokens outside of a usage: of SGLang's /generate, and of llama-server's /completion
 _TOKEN_COUNT_KEYS = (b'"completion_tokens"', b'"tokens_predicted"')
 
 
-def _json_objects_in(answer: bytes, needed: Sequence[bytes] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of an answer, only those with one of the `needed` names if there are
-    any."""
-    lines = answer.split(b"\n") if answer.lstrip().startswith((b"data:", b"event:", b":")) else None
-    for line in [answer] if lines is None else lines:
-        data = line.removeprefix(b"data:") if lines is not None else line
-        if lines is not None and data is line:
-            continue
-        if needed and not any(name in data for name in needed):
+def _json_objects_in(answer: bytes, needed: Sequence[bytes] = (b"",)) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of an answer that contain one of the `needed` texts."""
+    for data in _json_texts_in(answer):
+        if not any(name in data for name in needed):
             continue
         try:
             document = json.loads(data)
@@ -404,23 +405,19 @@ def _json_objects_in(answer: bytes, needed: Sequence[bytes] = ()) -> Iterator[di
             yield document
 
 
+def _json_texts_in(answer: bytes) -> Sequence[bytes]:
+    """Return the data of the events of a stream; an answer that is none whole."""
+    if not answer.lstrip().startswith((b"data:", b"event:", b":")):
+        return [answer]
+    lines = answer.split(b"\n")
+    return [line.removeprefix(b"data:") for line in lines if line.startswith(b"data:")]
+
+
 def _usage_of(document: dict[str, Any]) -> Usage:
-    for place in (document, document.get("message"), document.get("response")):
-        usage = place.get("usage") if isinstance(place, dict) else None
+    for place in (document, _object_in(document, "message"), _object_in(document, "response")):
+        usage = place.get("usage")
         if isinstance(usage, dict):
-            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-            cached = (
-                _count_of_field(details, "cached_tokens") if isinstance(details, dict) else None
-            )
-            beside = [
-                _count_of_field(usage, f"cache_{kind}_input_tokens")
-                for kind in ("read", "creation")
-            ]
-            prompt = _first_count(usage, "prompt_tokens", "input_tokens")
-            if prompt is not None:
-                prompt += sum(one or 0 for one in beside)
-            answer = _first_count(usage, "completion_tokens", "output_tokens")
-            return Usage(prompt, answer, beside[0] if cached is None else cached)
+            return _counts_of_usage(usage)
     counts = document.get("meta_info")
     if isinstance(counts, dict):
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -430,21 +427,36 @@ def _usage_of(document: dict[str, Any]) -> Usage:
     )
 
 
+def _counts_of_usage(usage: dict[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = None
+    if isinstance(details, dict):
+        cached = _count_of_field(details, "cached_tokens")
+    read = _count_of_field(usage, "cache_read_input_tokens")
+    created = _count_of_field(usage, "cache_creation_input_tokens")
+    prompt = _first_count(usage, "prompt_tokens", "input_tokens")
+    if prompt is not None:
+        prompt += sum(known_values((read, created)))
+    answer = _first_count(usage, "completion_tokens", "output_tokens")
+    return Usage(prompt, answer, read if cached is None else cached)
+
+
 def _first_count(fields: dict[str, Any], *names: str) -> int | None:
-    counts = (_count_of_field(fields, name) for name in names)
-    return next((count for count in counts if count is not None), None)
+    counts = known_values(_count_of_field(fields, name) for name in names)
+    return next(iter(counts), None)
 
 
 def _count_of_field(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
-    usable = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if usable else None
+    if type(value) is not int or value < 0:  # a bool is an int, but no count
+        return None
+    return value
 
 
 def _usage_with_higher_counts(one: Usage, other: Usage) -> Usage:
     """Return the higher of each count: a stream counts up, and may report one of them early."""
     pairs = zip(one, other, strict=True)
-    return Usage(*(max((n for n in pair if n is not None), default=None) for pair in pairs))
+    return Usage(*(max(known_values(pair), default=None) for pair in pairs))
 
 
 def _answer_text_in(document: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ def _check_requested_length(prompt: str | list[dict[str, Any]], line: Any) -> An
     length = line.get("max_tokens") if isinstance(line, dict) else None
     if length is None:
         return prompt
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+    if type(length) is not int or length < 1:
         raise ValueError(f"max_tokens is {length!r}, but must be a number of at least 1")
     return {"messages" if isinstance(prompt, list) else "prompt": prompt, "max_tokens": length}
 
@@ -123,18 +123,19 @@ def _is_answer_alone(one: Any) -> bool:
     turns = one.get("conversations") if isinstance(one, dict) else None
     if not isinstance(turns, list):
         return False
-    return not any(
-        isinstance(turn, dict) and _ROLE_OF_SPEAKER.get(str(turn.get("from"))) == "user"
-        for turn in turns
-    )
+    speakers = [str(turn.get("from")) for turn in turns if isinstance(turn, dict)]
+    return "user" not in map(_ROLE_OF_SPEAKER.get, speakers)
 
 
 def _json_error_text(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "the JSON is nested too deeply"
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg} at column {error.colno}"
-    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    match error:
+        case RecursionError():
+            return "the JSON is nested too deeply"
+        case json.JSONDecodeError():
+            return f"not JSON: {error.msg} at column {error.colno}"
+        case UnicodeDecodeError():
+            return "not UTF-8"
+    return str(error)
 
 
 def _parse_prompt(line: Any) -> str | list[dict[str, Any]]:
@@ -165,16 +166,10 @@ def _require_text(text: str) -> str:
 def chat_message_of_turn(turn: Any) -> dict[str, Any]:
     """Return the message of an entry of a ShareGPT conversation. Raises ValueError for an invalid
     one."""
-    speaker = turn.get("from") if isinstance(turn, dict) else None
-    if (
-        not isinstance(speaker, str)
-        or speaker not in _ROLE_OF_SPEAKER
-        or not isinstance(turn.get("value"), str)
-    ):
-        raise ValueError(
-            'each entry of "conversations" needs "from" (human, gpt, system) and "value"'
-        )
-    return {"role": _ROLE_OF_SPEAKER[speaker], "content": turn["value"]}
+    match turn:
+        case {"from": str(speaker), "value": str(text)} if speaker in _ROLE_OF_SPEAKER:
+            return {"role": _ROLE_OF_SPEAKER[speaker], "content": text}
+    raise ValueError('each entry of "conversations" needs "from" (human, gpt, system) and "value"')
 
 
 def _messages_to_last_question(messages: list[Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.time_limits import RUN_TIMEOUT_S
 from workbench.bench.trace_load import TraceLoad, trace_load
 from workbench.model.bench import BenchSpec
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.think_time import parse_think_time
 
@@ -36,15 +37,15 @@ def arrival_times(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
     if spec.has_conversations:
         return None
     if spec.trace:
-        times_s = trace_load(spec.trace).times_s
-        return None if warmup else iter([at_s / (spec.speed or 1.0) for at_s in times_s])
+        if warmup:
+            return None
+        speed = spec.speed or 1.0
+        return iter([at_s / speed for at_s in trace_load(spec.trace).times_s])
     if spec.rate is None:
         return None
-    return (
-        _constant_arrivals(spec.rate)
-        if spec.arrival == "constant"
-        else _random_arrivals(spec.rate, spec.burstiness or 1.0, f"{spec.seed}/arrival/{warmup}")
-    )
+    if spec.arrival == "constant":
+        return _constant_arrivals(spec.rate)
+    return _random_arrivals(spec.rate, spec.burstiness or 1.0, f"{spec.seed}/arrival/{warmup}")
 
 
 def _constant_arrivals(rate: float) -> Iterator[float]:
@@ -108,8 +109,10 @@ class LaterTurns:
     predecessor has ended."""
 
     def __init__(self, load: TraceLoad | None = None, speed: float = 1.0) -> None:
-        self._next = {} if load is None else load.next_turn
-        self._pauses_s = {} if load is None else load.pauses_s
+        self._next: dict[int, int] = {}
+        self._pauses_s: dict[int, float] = {}
+        if load is not None:
+            self._next, self._pauses_s = load.next_turn, load.pauses_s
         self._speed = speed
         self._waiting: list[tuple[int, int, int]] = []  # (due time, order, index): a heap
         self._put = 0
@@ -168,7 +171,9 @@ def stagger_duration_s(spec: BenchSpec, duration_s: float | None) -> float:
         rounds = min(rounds, spec.seconds / duration_s)
     if spec.think_time:
         duration_s += parse_think_time(spec.think_time).mean_s
-    return duration_s if rounds >= STEADY_ROUNDS else duration_s * _MAX_RAMP_SHARE * rounds
+    if rounds >= STEADY_ROUNDS:
+        return duration_s
+    return duration_s * _MAX_RAMP_SHARE * rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +191,11 @@ class WarmupOutcome:
     def of_all(cls, outcomes: Sequence[WarmupOutcome]) -> WarmupOutcome:
         """Return one outcome for a warm-up that several processes shared, from the outcome of each
         process."""
-        apart = [one.apart for one in outcomes if one.apart is not None]
         return cls(
             sum(one.seen for one in outcomes),
             sum(one.window for one in outcomes),
             all(one.steady for one in outcomes),
-            max(apart, default=None),
+            max(known_values(one.apart for one in outcomes), default=None),
         )
 
     def note_text(self) -> str:
@@ -201,12 +205,10 @@ class WarmupOutcome:
                 "requests agreed within 3 %; if it became faster only after that, the two halves "
                 "of the run differ"
             )
-        apart = (
-            ""
-            if self.apart is None
-            else (f": the last two windows are {100 * self.apart:.0f} % apart")
-        )
-        return f"the server had not become steady after {self.seen} warm-up requests{apart}"
+        note = f"the server had not become steady after {self.seen} warm-up requests"
+        if self.apart is None:
+            return note
+        return f"{note}: the last two windows are {100 * self.apart:.0f} % apart"
 
 
 class Warmup:
@@ -223,18 +225,14 @@ class Warmup:
 
     def __init__(self, spec: BenchSpec) -> None:
         self.until_steady = spec.until_steady
-        self.window = (
-            max(2, spec.concurrency) if not spec.has_schedule else _OPEN_LOOP_WINDOW_REQUESTS
-        )
-        self.limit = (
-            max(spec.warmup, _MAX_WARMUP_WINDOWS * self.window)
-            if spec.until_steady
-            else spec.warmup
-        )
-        # 0: no limit
-        self.limit_ns = (
-            int((spec.deadline_s or RUN_TIMEOUT_S) * 1e9 / 4) if spec.until_steady else 0
-        )
+        self.window = max(2, spec.concurrency)
+        if spec.has_schedule:
+            self.window = _OPEN_LOOP_WINDOW_REQUESTS
+        self.limit = spec.warmup
+        self.limit_ns = 0  # no limit
+        if spec.until_steady:
+            self.limit = max(spec.warmup, _MAX_WARMUP_WINDOWS * self.window)
+            self.limit_ns = int((spec.deadline_s or RUN_TIMEOUT_S) * 1e9 / 4)
         self.steady = False
         self.first = 0  # first request with the measured prompt length
         self._least = spec.warmup
@@ -254,14 +252,16 @@ class Warmup:
             return False
         if record.ok and record.index >= self.first:
             self._per_token.append((record.end_us, record.output_tokens or 1))
-            if len(self._per_token) >= 2 * self.window and len(self._per_token) % self.window == 0:
-                before, last = (
-                    self._mean_time_per_token_us(-2 * self.window, -self.window),
-                    self._mean_time_per_token_us(-self.window, None),
-                )
-                self._apart = abs(last / before - 1) if before > 0 else math.inf
-                self.steady = self._apart <= _AGREEMENT_SHARE
+            windows, rest = divmod(len(self._per_token), self.window)
+            if windows >= 2 and not rest:
+                self._compare_last_windows()
         return self.steady and self._seen >= self._least
+
+    def _compare_last_windows(self) -> None:
+        before = self._mean_time_per_token_us(-2 * self.window, -self.window)
+        last = self._mean_time_per_token_us(-self.window, None)
+        self._apart = abs(last / before - 1) if before > 0 else math.inf
+        self.steady = self._apart <= _AGREEMENT_SHARE
 
     def _mean_time_per_token_us(self, begin: int, end: int | None) -> float:
         """Return the mean time per token, in microseconds, of the warm-up requests from number
@@ -271,8 +271,6 @@ class Warmup:
 
     def outcome(self) -> WarmupOutcome | None:
         """Return how the warm-up ended. None if the warm-up had a fixed number of requests."""
-        return (
-            WarmupOutcome(self._seen, self.window, self.steady, self._apart)
-            if self.until_steady
-            else None
-        )
+        if not self.until_steady:
+            return None
+        return WarmupOutcome(self._seen, self.window, self.steady, self._apart)

@@ -3,7 +3,7 @@ on how long the run lasted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import sqrt
 
@@ -169,15 +169,25 @@ def why_too_short(counted: Sequence[RequestRecord], window: Window) -> str | Non
     """Return why the measurement is too short to trust, for the user; None if it is long enough, or
     if no request succeeded."""
     good = sum(r.ok for r in counted)
-    if not good or (good >= MIN_REQUESTS and window.seconds >= MIN_WINDOW_S):
+    missing = []
+    if good < MIN_REQUESTS:
+        missing.append(f"{MIN_REQUESTS} requests")
+    if window.seconds < MIN_WINDOW_S:
+        missing.append(f"{MIN_WINDOW_S:g} s")
+    if not good or not missing:
         return None
     requests = "one request" if good == 1 else f"{good} requests"
-    missing = [f"{MIN_REQUESTS} requests"] if good < MIN_REQUESTS else []
-    missing += [f"{MIN_WINDOW_S:g} s"] if window.seconds < MIN_WINDOW_S else []
     return (
         f"the measurement is short: {requests} in {window.seconds:.3g} s; use at least "
         f"{' and '.join(missing)}"
     )
+
+
+def _answered_in(window: Window, counted: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """Return the requests that began in the window and got tokens, in the order of their starts."""
+    inside = [r for r in counted if r.start_s >= window.begin_s and r.ok and r.output_tokens]
+    inside.sort(key=lambda r: r.start_s)
+    return inside
 
 
 def why_halves_differ(
@@ -188,26 +198,22 @@ def why_halves_differ(
     time is the inverse of the throughput (Little's law)."""
     if window.name != STEADY_WINDOW:
         return None
-    inside = [
-        r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us
-    ]
-    inside.sort(key=lambda r: r.start_s)
-    half = len(inside) // 2
+    times_ms = list(filter(None, map(_per_token_ms, _answered_in(window, counted))))
+    half = len(times_ms) // 2
     if half < _MIN_REQUESTS_IN_HALF:
         return None
-    first, second = (_values_of(part, _per_token_ms) for part in (inside[:half], inside[-half:]))
-    apart = fmean(second) / fmean(first) - 1
+    first, second = times_ms[:half], times_ms[-half:]
+    first_ms, second_ms = fmean(first), fmean(second)
+    apart = second_ms / first_ms - 1
     error = sqrt((variance(first) + variance(second)) / half)
-    if (
-        abs(apart) <= _MAX_HALVES_DIFFERENCE
-        or abs(fmean(second) - fmean(first)) <= _SURE_STANDARD_ERRORS * error
-    ):
+    is_chance = abs(second_ms - first_ms) <= _SURE_STANDARD_ERRORS * error
+    if is_chance or abs(apart) <= _MAX_HALVES_DIFFERENCE:
         return None
     advice = "use more --warmup" if spec.until_steady else "use --until-steady or more --warmup"
     return (
-        f"the two halves of the run differ: {fmean(first):.2f} ms per token of a request in the "
+        f"the two halves of the run differ: {first_ms:.2f} ms per token of a request in the "
         "first,"
-        f" {fmean(second):.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, "
+        f" {second_ms:.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, "
         "or something changed;"
         f" {advice}"
     )
@@ -224,15 +230,12 @@ def rate_error_pct(
     """
     if window.name != STEADY_WINDOW or spec.has_pauses:
         return None
-    inside = sorted(
-        (r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s),
-        key=lambda r: r.start_s,
-    )
-    parts = min(_MAX_PARTS, len(inside) // max(spec.concurrency, _MIN_REQUESTS_IN_PART))
+    times_ms = list(map(_per_token_ms, _answered_in(window, counted)))
+    parts = min(_MAX_PARTS, len(times_ms) // max(spec.concurrency, _MIN_REQUESTS_IN_PART))
     if parts < _MIN_PARTS:
         return None
-    edges = [len(inside) * number // parts for number in range(parts + 1)]
-    means = [fmean(_values_of(inside[first:end], _per_token_ms)) for first, end in pairwise(edges)]
+    edges = [len(times_ms) * number // parts for number in range(parts + 1)]
+    means = [fmean(times_ms[first:end]) for first, end in pairwise(edges)]
     return round(100 * sqrt(variance(means) / parts) / fmean(means), 3)
 
 
@@ -245,12 +248,6 @@ def fmean(values: Sequence[float]) -> float:
 def variance(values: Sequence[float]) -> float:
     mean = fmean(values)
     return sum((v - mean) ** 2 for v in values) / (len(values) - 1)
-
-
-def _values_of(
-    records: Sequence[RequestRecord], pick: Callable[[RequestRecord], float]
-) -> list[float]:
-    return [pick(r) for r in records]
 
 
 def _per_token_ms(record: RequestRecord) -> float:

@@ -59,8 +59,11 @@ def read_turns(path: Path, entries: Iterator[tuple[str, Any]], most: int) -> lis
     return turns
 
 
+_CONVERSATION_FIELDS = ("conversations", "conversation")
+
+
 def is_conversation(entry: Any) -> bool:
-    return isinstance(entry, dict) and ("conversations" in entry or "conversation" in entry)
+    return isinstance(entry, dict) and not entry.keys().isdisjoint(_CONVERSATION_FIELDS)
 
 
 def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
@@ -122,19 +125,13 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
                 f"{place}: the JSON is nested too deeply", next_step=EXPECTED_FORM
             ) from None
         except json.JSONDecodeError as error:
-            left = len(buffer) - at
+            read, cut = "", f"not JSON: {error.msg}"
             try:
-                read = _next_text(file, utf_8, more) if left <= _MAX_ENTRY_CHARACTERS else ""
+                if len(buffer) - at <= _MAX_ENTRY_CHARACTERS:
+                    read, cut = _next_text(file, utf_8, more), "the file ends in it"
             except UnicodeDecodeError:
-                raise InputError(
-                    f"{place}: the file is not UTF-8", next_step=EXPECTED_FORM
-                ) from None
+                cut = "the file is not UTF-8"
             if not read:
-                cut = (
-                    "the file ends in it"
-                    if left <= _MAX_ENTRY_CHARACTERS
-                    else f"not JSON: {error.msg}"
-                )
                 raise InputError(f"{place}: {cut}", next_step=EXPECTED_FORM) from None
             buffer, at, more = buffer[at:] + read, 0, 2 * more
         except ValueError as error:

@@ -169,20 +169,22 @@ class _SessionRows:
     def add(self, path: Path, number: int, row: _TraceRow) -> None:
         """Add a row with the time at which its request begins. A turn of a session begins after the
         turn before it. Raises InputError for a row whose time or prompt is unknown."""
-        before = self._latest.get(row.session) if row.session else None
-        if before is not None and row.delay_s is not None:
+        before = self._latest.get(row.session)
+        if before is None:
+            if row.at_s is None and not row.session:
+                _refuse_line(path, number, "the request has no timestamp")
+            row = row._replace(adds=False, at_s=row.at_s or 0.0)
+        elif row.delay_s is not None:
             row = row._replace(before=before, at_s=self._request_time_s(row, self._rows[before]))
-        elif before is not None and not row.hashes:
+        elif row.hashes:
+            row = row._replace(adds=False, at_s=row.at_s or 0.0)
+        else:
             _refuse_line(
                 path,
                 number,
                 f"the request is a turn of the session {row.session!r:.40} and has neither a delay "
                 "nor hash_ids, so the trace does not say what its prompt contains",
             )
-        elif row.at_s is None and not row.session:
-            _refuse_line(path, number, "the request has no timestamp")
-        else:
-            row = row._replace(adds=False, at_s=row.at_s or 0.0)
         if row.session:
             self._broken.discard(row.session)
             self._latest[row.session] = len(self._rows)
@@ -197,13 +199,14 @@ class _SessionRows:
 def _sort_rows_by_time(rows: Sequence[_TraceRow]) -> list[_TraceRow]:
     """Return the rows in the order of their times, in which no turn is before the one before it."""
     order = sorted(range(len(rows)), key=lambda number: rows[number].at_s or 0.0)
+    ordered = [rows[number] for number in order]
     if all(row.before is None for row in rows):
-        return [rows[number] for number in order]
+        return ordered
     places = {number: place for place, number in enumerate(order)}
-    return [
-        row if row.before is None else row._replace(before=places[row.before])
-        for row in (rows[number] for number in order)
-    ]
+    for place, row in enumerate(ordered):
+        if row.before is not None:
+            ordered[place] = row._replace(before=places[row.before])
+    return ordered
 
 
 def _trace_of_rows(
@@ -217,11 +220,7 @@ def _trace_of_rows(
     and the turns that add to them."""
     begin_s = rows[0].at_s or 0.0
     prompt_tokens = sum([prompts.note_prompt(place, row) for place, row in enumerate(rows)])
-    requests = tuple(
-        f"[{_row_time_s(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
-        f"{'' if row.before is None else f',{row.before}'}]"
-        for place, row in enumerate(rows)
-    )
+    requests = tuple(_request_text(place, row, begin_s, prompts) for place, row in enumerate(rows))
     digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
     turns = sum(row.before is not None for row in rows)
     size = count_of(len(rows), "request")
@@ -237,6 +236,14 @@ def _trace_of_rows(
     )
 
 
+def _request_text(place: int, row: _TraceRow, begin_s: float, prompts: _PromptBlocks) -> str:
+    """Return a request as the value of BenchSpec.trace has it."""
+    text = f"[{_row_time_s(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
+    if row.before is not None:
+        text += f",{row.before}"
+    return f"{text}]"
+
+
 def _left_out_text(empty: int, unknown: int) -> str:
     if not empty:
         return ""
@@ -250,8 +257,9 @@ def _left_out_text(empty: int, unknown: int) -> str:
 def _row_time_s(row: _TraceRow, begin_s: float) -> float:
     """Return the time of a request after the first one, or the pause before a later turn, in
     seconds."""
-    after_s = (row.at_s or 0.0) - begin_s if row.before is None else row.delay_s or 0.0
-    return round(after_s, 6)
+    if row.before is None:
+        return round((row.at_s or 0.0) - begin_s, 6)
+    return round(row.delay_s or 0.0, 6)
 
 
 def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] | None:
@@ -269,12 +277,13 @@ def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] |
         entry = json.loads(line)
     except (ValueError, RecursionError):
         entry = None  # reported with the other lines
-    if not is_conversation(entry):
-        return None
-    return (
-        (f"{path}:{number}", _parse_json_line(path, number, line))
-        for number, line in _numbered_lines(path, file)
-    )
+    return _line_entries(path, file) if is_conversation(entry) else None
+
+
+def _line_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """Yield (place, decoded JSON) for each line of a file."""
+    for number, line in _numbered_lines(path, file):
+        yield f"{path}:{number}", _parse_json_line(path, number, line)
 
 
 def _parse_json_line(path: Path, number: int, line: str) -> Any:
@@ -387,29 +396,30 @@ def _parse_mooncake_line(line: str) -> _TraceRow:
     fields = _decode_json(line)
     if not isinstance(fields, dict):
         raise ValueError("the request is not a JSON object")
-    session = fields.get("session_id")
-    needed = ("input_length", "output_length") if session is not None else _MOONCAKE_FIELDS
-    missing = [name for name in needed if name not in fields]
-    if missing:
-        found = ", ".join(map(str, fields)) or "no fields"
-        raise ValueError(f"the request has no {missing[0]}; its fields are {found:.200}")
+    session, at, delay = map(fields.get, ("session_id", "timestamp", "delay"))
+    needed = _MOONCAKE_FIELDS if session is None else ("input_length", "output_length")
+    for name in needed:
+        if name not in fields:
+            found = ", ".join(map(str, fields)) or "no fields"
+            raise ValueError(f"the request has no {name}; its fields are {found:.200}")
+    if session is not None:
+        if type(session) not in (str, int):
+            raise ValueError(f"the session_id is {session!r:.40}, which is no text or whole number")
+        session = str(session)
     hashes = fields.get("hash_ids") or ()
-    if session is not None and (isinstance(session, bool) or not isinstance(session, str | int)):
-        raise ValueError(f"the session_id is {session!r:.40}, which is no text or whole number")
     if not isinstance(hashes, list | tuple):
         raise ValueError("hash_ids is not a list")
     for one in hashes:
-        if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+        if type(one) is not int or one < 0:
             raise ValueError(
                 f"hash_ids contains {one!r:.40}, but needs whole numbers of at least 0"
             )
-    at, delay = fields.get("timestamp"), fields.get("delay")
     return _TraceRow(
         None if at is None else _time_in(at, "timestamp") / 1000,
         _token_count_in(fields["input_length"], "input_length"),
         _token_count_in(fields["output_length"], "output_length"),
         hashes,
-        session="" if session is None else str(session),
+        session=session or "",
         delay_s=None if delay is None else _time_in(delay, "delay") / 1000,
         adds=at is None,  # as AIPerf writes turns; a capture gives whole prompts with their times
     )
@@ -424,24 +434,18 @@ def _csv_parser(places: Sequence[int], columns: int, seconds: Callable[[str], fl
             raise ValueError(f"the line has {count_of(len(cells), 'column')} instead of {columns}")
         return _TraceRow(
             seconds(cells[at].strip()),
-            _token_count_in(
-                _whole_number_in(cells[prompt], "number of prompt tokens"),
-                "number of prompt tokens",
-            ),
-            _token_count_in(
-                _whole_number_in(cells[answer], "number of answer tokens"),
-                "number of answer tokens",
-            ),
+            _parse_token_count(cells[prompt], "number of prompt tokens"),
+            _parse_token_count(cells[answer], "number of answer tokens"),
         )
 
     return parse
 
 
-def _whole_number_in(cell: str, name: str) -> int:
+def _parse_token_count(cell: str, name: str) -> int:
     digits = cell.strip()
     if not digits.isascii() or not digits.removeprefix("-").isdecimal():
         raise ValueError(f"the {name} is {digits!r:.40}, which is no whole number")
-    return int(digits[:30])
+    return _token_count_in(int(digits[:30]), name)
 
 
 def _azure_seconds(text: str) -> float:
@@ -449,19 +453,21 @@ def _azure_seconds(text: str) -> float:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"the time {text!r:.60} is no date and time") from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return at.timestamp()
 
 
 def _plain_seconds(text: str) -> float:
     try:
-        return _time_in(float(text), "time")
-    except ValueError as error:
-        unreadable = "could not convert" in str(error)
-        raise ValueError(f"the time {text!r:.40} is no number") if unreadable else error from None
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"the time {text!r:.40} is no number") from None
+    return _time_in(seconds, "time")
 
 
 def _time_in(value: Any, name: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if type(value) not in (int, float):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
     # compared first: a whole number can be too large for `isfinite`
     if abs(value) > _MAX_TIME or not math.isfinite(value):
@@ -472,7 +478,7 @@ def _time_in(value: Any, name: str) -> float:
 
 
 def _token_count_in(value: Any, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if type(value) is not int:
         raise ValueError(f"the {name} is {value!r:.40}, which is no whole number")
     if value < 0:
         raise ValueError(f"the {name} {value!r:.40} is negative")
@@ -520,7 +526,9 @@ class _BlockSize:
 
 
 def _any_size_text(sizes: Sequence[int]) -> str:
-    return str(sizes[0]) if len(sizes) == 1 else f"one of {', '.join(map(str, sizes))}"
+    if len(sizes) == 1:
+        return str(sizes[0])
+    return f"one of {', '.join(map(str, sizes))}"
 
 
 class _BlockNumbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from workbench.model.gpu import (
     DriverInfo,
@@ -23,6 +23,7 @@ from workbench.model.untrusted_numbers import MOST_GPUS, integer_or_none, number
 from workbench.model.untrusted_records import MOST_ITEMS, build_record, read_fields, read_record
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
+T = TypeVar("T")
 Slow = tuple[dict[str, Any], dict[str, str]]  # values that are sent rarely, and reasons
 
 
@@ -85,17 +86,15 @@ class AgentMessageDecoder:
 
         def sample(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):
-                return GpuSample(
-                    index=gpu.index, uuid=gpu.uuid, state=GpuState.ERROR, message=message
-                )
+                return GpuSample(gpu.index, gpu.uuid, GpuState.ERROR, message)
             why = f"not read while GPU{gpu_index} does not answer"
-            return GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.NOT_READ, message=why)
+            return GpuSample(gpu.index, gpu.uuid, GpuState.NOT_READ, why)
 
         before = self.last or Telemetry(0.0, 0.0, self.driver, HostSample(), self.infos, ())
         return replace(
             before,
             driver=replace(self.driver, status=DriverStatus.HUNG, message=message),
-            gpus=tuple(sample(gpu) for gpu in before.gpus),
+            gpus=tuple(map(sample, before.gpus)),
         )
 
     def _decode_gpus(self, said: Any) -> tuple[GpuSample, ...]:
@@ -142,31 +141,37 @@ def _decode_driver(said: Any) -> DriverInfo:
 
 def decode_processes(field: str, said: Any) -> tuple[GpuProcess, ...]:
     """Return the processes on a GPU from a JSON list. Raises ValueError for anything else."""
-    return tuple(read_record(GpuProcess, one) for one in _check_list(field, said, MOST_ITEMS))
+    return _decode_records(GpuProcess, field, said)
 
 
 def decode_mig_instances(field: str, said: Any) -> tuple[MigInstance, ...]:
     """Return the MIG instances of a GPU from a JSON list. Raises ValueError for anything else."""
-    return tuple(read_record(MigInstance, one) for one in _check_list(field, said, MOST_ITEMS))
+    return _decode_records(MigInstance, field, said)
+
+
+def _decode_records(kind: type[T], field: str, said: Any) -> tuple[T, ...]:
+    return tuple(read_record(kind, one) for one in _check_list(field, said, MOST_ITEMS))
 
 
 def _decode_bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
-    if not isinstance(said, dict) or len(said) > MOST_ITEMS:
-        raise ValueError("not an object of numbers of bytes")
-    known = {
-        clean_text(uuid, NAME_CHARS): number_for_field("bytes", size) for uuid, size in said.items()
-    }
-    return {uuid: int(size) for uuid, size in known.items() if size is not None}
+    sizes = _decode_numbers_by_name("bytes", said, "numbers of bytes")
+    return {uuid: int(size) for uuid, size in sizes.items()}
 
 
 def _decode_watts_by_name(field: str, said: Any) -> dict[str, float]:
+    return _decode_numbers_by_name("rail_w", said, "numbers of watts")
+
+
+def _decode_numbers_by_name(unit: str, said: Any, what: str) -> dict[str, float]:
+    """Return the possible numbers of a JSON object. `unit` names their range."""
     if not isinstance(said, dict) or len(said) > MOST_ITEMS:
-        raise ValueError("not an object of numbers of watts")
-    known = {
-        clean_text(name, NAME_CHARS): number_for_field("rail_w", watts)
-        for name, watts in said.items()
-    }
-    return {name: watts for name, watts in known.items() if watts is not None}
+        raise ValueError(f"not an object of {what}")
+    known: dict[str, float] = {}
+    for name, value in said.items():
+        number = number_for_field(unit, value)
+        if number is not None:
+            known[clean_text(name, NAME_CHARS)] = number
+    return known
 
 
 SLOW_READERS = {"processes": decode_processes, "instance_used_bytes": _decode_bytes_by_uuid}

@@ -56,11 +56,11 @@ class BoardPower:
         found: dict[str, Any] = {}
         if self.chip is None:
             return found
-        texts = {label: self.read_file(path) for label, path in self.rails.items()}
-        watts = {label: _parse_whole_number(text) for label, text in texts.items()}
-        rails_w = {
-            label: round(value * W_PER_UW, 2) for label, value in watts.items() if value is not None
-        }
+        rails_w = {}
+        for label, path in self.rails.items():
+            microwatts = _parse_whole_number(self.read_file(path))
+            if microwatts is not None:
+                rails_w[label] = round(microwatts * W_PER_UW, 2)
         if rails_w:
             found["rails_w"] = rails_w
         prochot = _parse_whole_number(self.read_file(self.chip + "/prochot"))
@@ -74,4 +74,6 @@ class BoardPower:
 
 def _parse_whole_number(text: str | None) -> int | None:
     word = (text or "").strip()
-    return int(word) if word.isdecimal() and len(word) < 16 else None
+    if not word.isdecimal() or len(word) >= 16:
+        return None
+    return int(word)

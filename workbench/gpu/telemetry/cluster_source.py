@@ -11,7 +11,7 @@ from dataclasses import replace
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError
-from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
+from workbench.model.gpu import GpuSample, GpuState, Telemetry
 
 
 class ClusterTelemetry(TelemetrySource):
@@ -48,10 +48,12 @@ class ClusterTelemetry(TelemetrySource):
 
     @property
     def problem(self) -> str | None:
-        others = (
-            f"{name}: {source.problem}" for name, source in self._nodes.items() if source.problem
-        )
-        return super().problem or next(others, None)
+        if own := super().problem:
+            return own
+        for name, source in self._nodes.items():
+            if problem := source.problem:
+                return f"{name}: {problem}"
+        return None
 
     async def set_interval(self, interval_s: float) -> None:
         await super().set_interval(interval_s)
@@ -87,25 +89,24 @@ class ClusterTelemetry(TelemetrySource):
         infos = [replace(info, node=self._name) for info in reading.infos]
         gpus = list(reading.gpus)
         for name, source in self._nodes.items():
-            latest, first = source.latest, max((info.index for info in infos), default=-1) + 1
+            latest = source.latest
             if latest is None:
                 continue
+            first = max((info.index for info in infos), default=-1) + 1
             late = self._lateness_text(source)
-            infos += [_shift_gpu_index(info, first, name) for info in latest.infos]
-            gpus += [
-                _sample_of_late_node(s, first, late) if late else replace(s, index=first + s.index)
-                for s in latest.gpus
-            ]
+            for info in latest.infos:
+                infos.append(replace(info, index=first + info.index, node=name))
+            for sample in latest.gpus:
+                index = first + sample.index
+                if late:
+                    gpus.append(GpuSample(index, sample.uuid, GpuState.NOT_READ, late))
+                else:
+                    gpus.append(replace(sample, index=index))
         return replace(reading, infos=tuple(infos), gpus=tuple(gpus))
 
-    def _lateness_text(self, source: TelemetrySource) -> str | None:
+    def _lateness_text(self, source: TelemetrySource) -> str:
+        """Return since when a node has sent no reading; "" if it is not late."""
         age_s = source.age_s or 0.0
-        return f"no reading for {age_s:.0f} s" if age_s > 3 * self.interval_s + 2 else None
-
-
-def _shift_gpu_index(info: GpuInfo, first: int, node: str) -> GpuInfo:
-    return replace(info, index=first + info.index, node=node)
-
-
-def _sample_of_late_node(sample: GpuSample, first: int, why: str) -> GpuSample:
-    return GpuSample(first + sample.index, sample.uuid, GpuState.NOT_READ, why)
+        if age_s <= 3 * self.interval_s + 2:
+            return ""
+        return f"no reading for {age_s:.0f} s"

@@ -46,12 +46,10 @@ class NvidiaSmiFollower:
             if fewer is None:
                 break
             self._columns = fewer
-        rows = [nvidia_smi.parse_row(self._columns, line) for line in done.out.splitlines()]
-        if any(rows):
+        if any(nvidia_smi.parse_row(self._columns, line) for line in done.out.splitlines()):
             return None
-        return nvidia_smi.driver_problem(text, done.returncode) or _driver_of_unreadable_output(
-            done
-        )
+        problem = nvidia_smi.driver_problem(text, done.returncode)
+        return problem or _driver_of_unreadable_output(done)
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
         """Yield one reading of the GPUs per interval until nvidia-smi ends. The function
@@ -71,7 +69,8 @@ class NvidiaSmiFollower:
             row = nvidia_smi.parse_row(self._columns, line)
             if row is None:
                 message = nvidia_smi.lost_gpu_message(line)
-                lost += [message] if message and len(lost) < MOST_GPUS else []
+                if message and len(lost) < MOST_GPUS:
+                    lost.append(message)
             else:
                 if int(row["index"]) in rows:  # the tick before was short: a GPU went away
                     yield await self._reading_from_rows(rows, lost)
@@ -93,15 +92,17 @@ class NvidiaSmiFollower:
         version = None
         for index in sorted(rows):
             row = rows[index]
-            own = None if self._processes is None else self._processes.get(row["uuid"], ())
-            used = None if own is None else sum(p.memory_bytes or 0 for p in own)
+            own = used = None
+            if self._processes is not None:
+                own = self._processes.get(row["uuid"], ())
+                used = sum(p.memory_bytes or 0 for p in own)
             info, sample = nvidia_smi.parse_gpu_row(row, self._host_sample, used)
             infos.append(info)
             samples.append(replace(sample, processes=own))
             self._uuids[index] = row["uuid"]
-            version = (
-                None if nvidia_smi.absent_reason(row["driver_version"]) else row["driver_version"]
-            )
+            version = row["driver_version"]
+            if nvidia_smi.absent_reason(version):
+                version = None
         missing = [index for index in self._uuids if index not in rows]
         for index, message in zip(missing, lost + [lost_text()] * len(missing), strict=False):
             samples.append(

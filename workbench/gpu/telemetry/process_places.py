@@ -40,11 +40,12 @@ class ProcessPlaces:
         return replace(gpu, processes=tuple(map(self._add_place_of_process, gpu.processes)))
 
     def _add_place_of_process(self, process: GpuProcess) -> GpuProcess:
-        known = self._known.get(process.pid) if process.name is None else None
-        if known is None:
+        known = self._known.get(process.pid)
+        if known is None or process.name is not None:
             return process
-        pid = process.pid if known.pid is None else known.pid
-        return replace(process, pid=pid, name=known.name, place=known.place)
+        if known.pid is not None:
+            process = replace(process, pid=known.pid)
+        return replace(process, name=known.name, place=known.place)
 
     async def _read_places(self, pids: frozenset[int]) -> None:
         try:

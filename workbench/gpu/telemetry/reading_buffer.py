@@ -39,6 +39,9 @@ class Moment(NamedTuple):
 
 def benchmark_reading_of_sample(sample: GpuSample) -> BenchmarkReading:
     """Return the values of a GPU's sample that the summary of a benchmark needs."""
+    reasons: tuple[str, ...] | None = sample.event_reasons
+    if sample.message or "event_reasons" in sample.absent:
+        reasons = None
     return BenchmarkReading(
         sample.index,
         sample.power_w,
@@ -47,7 +50,7 @@ def benchmark_reading_of_sample(sample: GpuSample) -> BenchmarkReading:
         sample.memory_mhz,
         sample.temperature_c,
         sample.gpu_util_pct,
-        None if "event_reasons" in sample.absent or sample.message else sample.event_reasons,
+        reasons,
         sample.power_limit_w,
         sample.pcie_rx_mb_s,
         sample.pcie_tx_mb_s,
@@ -68,9 +71,7 @@ class Moments:
 
     def add_reading(self, telemetry: Telemetry, at_s: float) -> None:
         """Add a reading that arrived at `at_s` (time.monotonic())."""
-        self._newest = Moment(
-            at_s, tuple(benchmark_reading_of_sample(sample) for sample in telemetry.gpus)
-        )
+        self._newest = Moment(at_s, tuple(map(benchmark_reading_of_sample, telemetry.gpus)))
         if self._count % self._every == 0:
             self._kept.append(self._newest)
         if len(self._kept) > self._most:

@@ -68,10 +68,9 @@ class Report:
 
     @property
     def simulated(self) -> bool:
-        series = (self.experiment, self.sweep)
-        return any(r.conditions.simulated for r in self.results) or any(
-            s is not None and s.simulated for s in series
-        )
+        flags = [result.conditions.simulated for result in self.results]
+        flags += [series.simulated for series in (self.experiment, self.sweep) if series]
+        return any(flags)
 
     def masked(self) -> Report:
         """Return a copy of the report in which secrets, such as API keys, are masked."""

@@ -80,7 +80,9 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
 
 
 def _quality_section(report: Report) -> list[Block]:
-    return quality_blocks(report.quality) if report.quality is not None else []
+    if report.quality is None:
+        return []
+    return quality_blocks(report.quality)
 
 
 def _collapsed_result_blocks(report: Report) -> list[Block]:
@@ -98,8 +100,10 @@ def _blocks_inside_report(report: Report, result: BenchResult) -> list[Block]:
     """
     blocks = result_blocks(result, report.samples.get(result.id, ()))
     blocks += answer_blocks(report.answers.get(result.id, ()), whole=False)
-    return [
-        Heading(b.text, b.level + 1) if isinstance(b, Heading) else b
-        for b in blocks
-        if b is not SIMULATED
-    ]
+    inner: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            inner.append(Heading(block.text, block.level + 1))
+        elif block is not SIMULATED:
+            inner.append(block)
+    return inner

@@ -22,8 +22,8 @@ def blocks_of_doctor(
         changes = " ".join(change.option_text for change in finding.changes)
         facts = (("next", finding.fix), ("change", changes))
         known = tuple((label, text) for label, text in facts if text)
-        place = f"{finding.file_and_line}: " if finding.file_and_line else ""
-        found.append(FindingBlock(finding.level, f"{place}{finding.text}", known))
+        text = ": ".join(filter(None, (finding.file_and_line, finding.text)))
+        found.append(FindingBlock(finding.level, text, known))
     if not found:
         found.append(TextBlock(nothing, mark="good"))
     if lines:
@@ -40,8 +40,10 @@ def path_blocks(
     the GPUs and pairs. `tested` says when a kept trial was made."""
     if not lines:
         return []
-    when = f", tried {tested}" if tested else ""
-    found: list[ShownBlock] = [Heading(f"Paths between GPUs{when}")]
+    title = "Paths between GPUs"
+    if tested:
+        title += f", tried {tested}"
+    found: list[ShownBlock] = [Heading(title)]
     if matrix:
         head = ("GB/s", *(f"to {row[0].removeprefix('GPU ')}" for row in matrix))
         numeric = frozenset(range(1, len(head)))
@@ -80,5 +82,6 @@ def advice_blocks(
 
 def text_with_gain(finding: Finding) -> str:
     """Return a finding as one line of text, followed by its expected gain if it is known."""
-    gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
-    return f"{finding.text}{gain}"
+    if not finding.expected_gain:
+        return finding.text
+    return f"{finding.text} ({finding.expected_gain})"

@@ -13,6 +13,7 @@ from workbench.model.metrics import decimals_of
 from workbench.model.untrusted_text import clean_text
 
 NA = "n/a"
+_LEAST_OF_DIGITS = ((1, 10.0), (2, 1.0), (3, 0.1))  # decimals, and from which size on
 MINUS = "−"
 # the reason for a missing value; stored in the summaries of imported results
 NOT_IN_FILE = "not in the imported file"
@@ -29,19 +30,20 @@ def number_text(value: float | None, unit: str = "", decimals: int | None = None
     has `decimals` decimals if they are given, and else at least three significant digits."""
     if value is None:
         return NA
+    digits = _digits_of_number(value, decimals)
+    text = f"{value:,.{digits}f}".replace("-", MINUS)
+    if unit:
+        text += f" {unit}"
+    return text
+
+
+def _digits_of_number(value: float, decimals: int | None) -> int:
     size = abs(value)
     if isinstance(value, int) or size >= 100 or not size:
-        digits = 0
-    elif decimals is not None:
-        digits = decimals
-    elif size >= 10:
-        digits = 1
-    elif size >= 1:
-        digits = 2
-    else:
-        digits = 3 if size >= 0.1 else 4
-    text = f"{value:,.{digits}f}".replace("-", MINUS)
-    return f"{text} {unit}" if unit else text
+        return 0
+    if decimals is not None:
+        return decimals
+    return next((digits for digits, least in _LEAST_OF_DIGITS if size >= least), 4)
 
 
 def metric_number(name: str, value: float | None, unit: str = "") -> str:
@@ -54,8 +56,8 @@ def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
     and the reason."""
     value = getattr(summary, name)
     reason = summary.absent.get(name)
-    if value is None or (reason is not None and not value):
-        return f"{NA} ({reason})" if reason else NA
+    if reason and not value:
+        return f"{NA} ({reason})"
     return metric_number(name, value, unit)
 
 
@@ -67,7 +69,9 @@ def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
 
 def percent_change(a: float | None, b: float | None) -> float | None:
     """Return the change from `a` to `b` in percent; None if one is unknown, or `a` is 0."""
-    return 100 * (b / a - 1) if a and b is not None else None
+    if not a or b is None:
+        return None
+    return 100 * (b / a - 1)
 
 
 def change_text(percent: float | None, half: float | None = None) -> str:
@@ -78,7 +82,9 @@ def change_text(percent: float | None, half: float | None = None) -> str:
         return NA
     digits = 1 if max(abs(percent), half or 0.0) >= 0.095 or not percent else 2
     text = f"{percent:+.{digits}f} %".replace("-", MINUS)
-    return text if half is None else f"{text} ± {half_width(half, digits)}"
+    if half is not None:
+        text += f" ± {half_width(half, digits)}"
+    return text
 
 
 def utc_time(unix_s: float) -> str:

@@ -16,16 +16,7 @@ def in_force_blocks(report: InForceReport) -> list[Block]:
     mark = "warning" if report.count_differing else ""
     table = Table(
         head=("", "setting", "asked", "in force", "where read"),
-        rows=tuple(
-            (
-                "!" if row.differs else "",
-                row.name,
-                _shorten_text(row.asked or "-"),
-                _shorten_text(row.in_force or NOT_REPORTED),
-                row.where,
-            )
-            for row in report.rows
-        ),
+        rows=tuple(map(_setting_row, report.rows)),
         marks=tuple(map(_status_mark, report.rows)),
     )
     blocks: list[Block] = [TextBlock(f"{differing} from what was asked", mark=mark), table]
@@ -34,11 +25,21 @@ def in_force_blocks(report: InForceReport) -> list[Block]:
     return blocks
 
 
+def _setting_row(row: InForceRow) -> tuple[str, ...]:
+    asked = _shorten_text(row.asked or "-")
+    in_force = _shorten_text(row.in_force or NOT_REPORTED)
+    return "!" if row.differs else "", row.name, asked, in_force, row.where
+
+
 def _status_mark(row: InForceRow) -> str:
     if row.differs:
         return "warning"
-    return "dim" if row.in_force is None else ""
+    if row.in_force is None:
+        return "dim"
+    return ""
 
 
 def _shorten_text(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+    if len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[: _MOST_TEXT - 1]}…"

@@ -65,7 +65,7 @@ def _known_values(samples: Sequence[Sample], name: str) -> Iterator[float]:
             yield value
 
 
-def _is_counted(sample: Sample) -> bool:
+def is_counted(sample: Sample) -> bool:
     """Return whether the request is neither a failed one nor one of the warm-up."""
     return not sample.get("error") and not sample.get("warmup")
 
@@ -77,7 +77,7 @@ def _token_arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     # of a large benchmark, only one of several requests is kept, and stands for the others
     stands_for = sample.get(KEPT_ONE_OF, 1)
-    if not _is_counted(sample) or not tokens or start_s is None:
+    if not is_counted(sample) or not tokens or start_s is None:
         return
     at_s = start_s + sample.get("ttft_us", sample.get("end_us", 0)) / 1e6
     gaps = sample.get("gaps_us", ())
@@ -96,7 +96,7 @@ def _round_up_step(step: float) -> float:
 def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
     """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks.
     Failed and warm-up requests do not count. A distribution with too little data is left out."""
-    counted = list(filter(_is_counted, samples))
+    counted = list(filter(is_counted, samples))
     ttfts = _known_values(counted, "ttft_us")
     gaps = chain.from_iterable(sample.get("gaps_us", ()) for sample in counted)
     one_of = max((sample.get(KEPT_ONE_OF, 1) for sample in counted), default=1)

@@ -86,11 +86,10 @@ def _metrics_by_name(summary: BenchSummary) -> dict[str, dict[str, Any]]:
         good = float(round(every * summary.slo_pct / 100))
         scalars["good_request_count"] = ("requests", good)
         scalars["good_request_fraction"] = ("ratio", summary.slo_pct / 100)
-    found: dict[str, dict[str, Any]] = {
-        name: {"unit": unit, "avg": value}
-        for name, (unit, value) in scalars.items()
-        if value is not None
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, (unit, value) in scalars.items():
+        if value is not None:
+            found[name] = {"unit": unit, "avg": value}
     for name, field in _LATENCIES.items():
         values = _latency_values(getattr(summary, field), summary.partial.get(field, {}))
         if values:
@@ -117,10 +116,11 @@ def _token_counts_by_name(summary: BenchSummary) -> dict[str, tuple[str, float |
 
 
 def _latency_values(whole: Distribution | None, partial: Mapping[str, float]) -> dict[str, Any]:
-    stated = {part: partial.get(part) if whole is None else getattr(whole, part) for part in _PARTS}
-    values: dict[str, Any] = {
-        _PARTS[part]: value for part, value in stated.items() if value is not None
-    }
+    values: dict[str, Any] = {}
+    for part, name in _PARTS.items():
+        value = getattr(whole, part, partial.get(part))
+        if value is not None:
+            values[name] = value
     if whole is not None:
         values["count"] = whole.count
     return values

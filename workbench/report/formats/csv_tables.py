@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from workbench.model.bench import KEPT_ONE_OF, BenchResult
@@ -42,8 +43,8 @@ def render(report: Report) -> str:
     if report.layout is Layout.RESULT:
         return _csv_text(("name", "value"), _result_cells(report, report.results[0]).items())
     rows = [_result_cells(report, result) for result in report.results]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return _csv_text(names, ([row.get(name) for name in names] for row in rows))
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    return _csv_text(names, (map(row.get, names) for row in rows))
 
 
 def _result_cells(report: Report, result: BenchResult) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def _answer_cells(answers: Answers) -> dict[str, Any]:
             (".high", one.value.high),
         ):
             cells.setdefault(f"quality.{one.name}{name}", value)
-        cells.setdefault(f"quality.{one.name}.floor", one.floor.value if one.floor else None)
+        cells.setdefault(f"quality.{one.name}.floor", one.floor and one.floor.value)
         cells.setdefault(f"quality.{one.name}.margin", one.margin)
     return cells
 
@@ -107,10 +108,7 @@ def _flatten_fields(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple
 def _csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_safe_cell(name) for name in head])
-    writer.writerows(
-        [["" if value is None else _safe_cell(value) for value in row] for row in rows]
-    )
+    writer.writerows(map(_safe_cell, row) for row in (head, *rows))
     return out.getvalue()
 
 
@@ -121,4 +119,6 @@ def _safe_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     value = clean_text(value, len(value), lines=True)
-    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    if value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value

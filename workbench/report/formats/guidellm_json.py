@@ -31,6 +31,7 @@ from workbench.report.formats.stated_load import (
     missing_field_error,
     writer_of_export,
 )
+from workbench.report.plots import is_counted
 
 REPORT_VERSION = 2
 _PERCENTILES = {
@@ -90,7 +91,7 @@ def render(report: Report) -> str:
 
 
 def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    good = [one for one in samples if not one.get("error") and not one.get("warmup")]
+    good = list(filter(is_counted, samples))
     ended_s = result.unix_s
     lasted_s = result.summary.duration_s or 0.0  # not None: checked above
     begun_s = ended_s - lasted_s
@@ -113,7 +114,18 @@ def _metrics_data(result: BenchResult, good: Sequence[Mapping[str, Any]]) -> dic
     writes them."""
     summary = result.summary
     measured = [name for name in _FROM_REQUESTS if getattr(summary, name) is not None]
-    prompt, output = ([one.get(f"{kind}_tokens") for one in good] for kind in ("prompt", "output"))
+    prompt = [one.get("prompt_tokens") for one in good]
+    output = [one.get("output_tokens") for one in good]
+    total = []
+    for asked, answered in zip(prompt, output, strict=True):
+        if asked is not None and answered is not None:
+            total.append(asked + answered)
+    latencies_s = []
+    ttfts_ms = []
+    if "e2e_ms" in measured:
+        latencies_s = [one["end_us"] / 1e6 for one in good]
+    if "ttft_ms" in measured:
+        ttfts_ms = [_milliseconds(one.get("ttft_us")) for one in good]
     by_token: Counter[float] = Counter()
     after_first: Counter[float] = Counter()
     for one in good:
@@ -126,18 +138,11 @@ def _metrics_data(result: BenchResult, good: Sequence[Mapping[str, Any]]) -> dic
         "request_totals": _request_totals(result),
         "requests_per_second": _distribution_of_values([summary.request_s]),
         "output_tokens_per_second": _distribution_of_values([summary.output_tok_s]),
-        "request_latency": _distribution_of_values(
-            one["end_us"] / 1e6 for one in good if "e2e_ms" in measured
-        ),
+        "request_latency": _distribution_of_values(latencies_s),
         "prompt_token_count": _distribution_of_values(prompt),
         "output_token_count": _distribution_of_values(output),
-        "total_token_count": _distribution_of_values(
-            None if asked is None or answered is None else asked + answered
-            for asked, answered in zip(prompt, output, strict=True)
-        ),
-        "time_to_first_token_ms": _distribution_of_values(
-            _milliseconds(one.get("ttft_us")) for one in good if "ttft_ms" in measured
-        ),
+        "total_token_count": _distribution_of_values(total),
+        "time_to_first_token_ms": _distribution_of_values(ttfts_ms),
         "time_per_output_token_ms": _distribution_of_counts(by_token),
         "inter_token_latency_ms": _distribution_of_counts(after_first),
         **{name: _distribution_of_values(()) for name in _NOT_MEASURED},
@@ -213,7 +218,12 @@ def _scheduler_state(result: BenchResult, begun_s: float, ended_s: float) -> dic
 def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
     """Return the load as GuideLLM's strategy, and the limits of the SLO without percentages."""
     spec = result.spec
-    simulation = {"simulation": SIMULATED} if result.conditions.simulated else {}
+    environment: dict[str, Any] = {
+        "written_by": writer_of_export(result),
+        "window": result.summary.window,
+    }
+    if result.conditions.simulated:
+        environment["simulation"] = SIMULATED
     return {
         "run_id": f"workbench-{result.id}",
         "run_index": 0,
@@ -224,9 +234,7 @@ def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
         "requests": {},
         "backend": _backend_config(spec),
         "environment": {
-            "written_by": writer_of_export(result),
-            "window": result.summary.window,
-            **simulation,
+            **environment,
             "absent": _DELAYS_SAID,
             "notes": [*result.summary.notes, *result.summary.marked],
             "not_valid": list(result.summary.refused),
@@ -238,11 +246,12 @@ def _scenario_config(result: BenchResult) -> dict[str, Any]:
     """Return the load in the form of GuideLLM's configuration."""
     spec = result.spec
     strategy = _strategy_config(spec)
-    loads: dict[str, Any] = {
-        name: [strategy[name]] for name in ("streams", "rate") if name in strategy
-    }
-    kind = strategy["type_"]
-    profile = _REPLAY if kind == _TRACE else {"kind": kind, **loads}
+    profile: dict[str, Any] = {"kind": strategy["type_"]}
+    for name in ("streams", "rate"):
+        if name in strategy:
+            profile[name] = [strategy[name]]
+    if strategy["type_"] == _TRACE:
+        profile = _REPLAY
     return {"backend": _backend_config(spec), "profile": profile, "data": [_dataset_config(result)]}
 
 
@@ -250,8 +259,8 @@ def _dataset_config(result: BenchResult) -> dict[str, Any]:
     spec = result.spec
     file = spec.trace_name or spec.prompts_name
     if file:
-        name = file.partition(" (")[0]
-        return {"kind": "csv_file" if name.endswith(".csv") else "json_file", "path": file}
+        is_csv = file.partition(" (")[0].endswith(".csv")
+        return {"kind": "csv_file" if is_csv else "json_file", "path": file}
     lengths = {"prompt_tokens": "input_tokens", "output_tokens": "max_tokens"}
     knows = result.conditions.knows
     known = {name: getattr(spec, ours) for name, ours in lengths.items() if knows(ours)}

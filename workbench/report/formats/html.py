@@ -4,6 +4,7 @@ escaped, because an imported result can contain any text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 
@@ -30,13 +31,12 @@ _PAGE = Path(__file__).with_name("page.html")
 
 def render(report: Report) -> str:
     document = document_of(report)
+    title = f"SIMULATED: {document.title}" if document.simulated else document.title
     return Template(_PAGE.read_text("utf-8")).substitute(
-        title=escape_markup(
-            f"SIMULATED: {document.title}" if document.simulated else document.title
-        ),
+        title=escape_markup(title),
         heading=escape_markup(document.title),
         subtitle=escape_markup(document.subtitle),
-        blocks="\n".join(_block_html(block) for block in document.blocks),
+        blocks="\n".join(map(_block_html, document.blocks)),
         version=escape_markup(__version__),
     )
 
@@ -49,8 +49,7 @@ def _block_html(block: Block) -> str:
             kind = ' class="lead"' if block.lead else ""
             return f"<p{kind}>{escape_markup(block.text)}</p>"
         case Alert():
-            lines = "".join(f"<li>{escape_markup(line)}</li>" for line in block.lines)
-            body = f"<ul>{lines}</ul>" if lines else ""
+            body = f"<ul>{_items_html(block.lines)}</ul>" if block.lines else ""
             return (
                 '<div class="alert '
                 f'{block.kind}"><strong>{escape_markup(block.title)}</strong>{body}</div>'
@@ -74,19 +73,24 @@ def _block_html(block: Block) -> str:
         case PlotBlock():
             return f"<figure>{block.svg}<figcaption>{escape_markup(block.caption)}</figcaption></figure>"
         case Items():
-            return f'<ul class="items">{"".join(f"<li>{escape_markup(line)}</li>" for line in block.lines)}</ul>'
+            return f'<ul class="items">{_items_html(block.lines)}</ul>'
         case Fold():
-            inner = "".join(_block_html(one) for one in block.blocks)
+            inner = "".join(map(_block_html, block.blocks))
             return f"<details><summary>{escape_markup(block.title)}</summary>{inner}</details>"
 
 
-def _table_html(table: Table) -> str:
-    def cells(row: tuple[str, ...], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if i in table.numeric else ''}>{escape_markup(cell)}</{tag}>"
-            for i, cell in enumerate(row)
-        )
+def _items_html(lines: Iterable[str]) -> str:
+    return "".join(f"<li>{escape_markup(line)}</li>" for line in lines)
 
-    rows = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
-    head = cells(table.head, "th")
+
+def _table_html(table: Table) -> str:
+    def write_cells(row: tuple[str, ...], tag: str) -> str:
+        written = ""
+        for i, cell in enumerate(row):
+            kind = " class=n" if i in table.numeric else ""
+            written += f"<{tag}{kind}>{escape_markup(cell)}</{tag}>"
+        return written
+
+    rows = "".join(f"<tr>{write_cells(row, 'td')}</tr>" for row in table.rows)
+    head = write_cells(table.head, "th")
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -47,7 +47,9 @@ def _result_json(report: Report, result: BenchResult) -> dict[str, Any]:
 
 def simulated_fields(simulated: bool) -> dict[str, Any]:
     """Return the fields that say whether values are of a model: for programs, and in words."""
-    return {"simulated": simulated, **({"simulation": SIMULATED} if simulated else {})}
+    if not simulated:
+        return {"simulated": False}
+    return {"simulated": True, "simulation": SIMULATED}
 
 
 def answers_json(answers: Answers) -> list[dict[str, Any]]:

@@ -78,12 +78,10 @@ def _block_lines(block: Block) -> Iterable[str]:
         case Items():
             return [f"- {escape_markdown(line)}" for line in block.lines]
         case Fold():
-            inner = [
-                line
-                for one in block.blocks
-                if not isinstance(one, PlotBlock)
-                for line in (*_block_lines(one), "")
-            ]
+            inner: list[str] = []
+            for one in block.blocks:
+                if not isinstance(one, PlotBlock):
+                    inner += [*_block_lines(one), ""]
             return [
                 f"<details><summary>{escape_markdown(block.title)}</summary>",
                 "",
@@ -94,17 +92,14 @@ def _block_lines(block: Block) -> Iterable[str]:
 
 def _table_lines(table: Table) -> Iterable[str]:
     marks = ("---:" if i in table.numeric else "---" for i in range(len(table.head)))
-    return [
-        _table_row(table.head),
-        f"|{'|'.join(marks)}|",
-        *(_table_row(row) for row in table.rows),
-    ]
+    return [_table_row(table.head), f"|{'|'.join(marks)}|", *map(_table_row, table.rows)]
 
 
 def _table_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(escape_markdown(cell) for cell in cells)} |"
+    return f"| {' | '.join(map(escape_markdown, cells))} |"
 
 
 def _code_lines(text: str) -> Iterable[str]:
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    longest = max(map(len, re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
     return [f"{fence}sh", clean_text(text, len(text), lines=True), fence]

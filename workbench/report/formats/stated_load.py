@@ -35,7 +35,9 @@ def _latency_with_two_limits(slo: str) -> str:
 
 
 def _limits_of(slo: str) -> tuple[Limit, ...]:
-    return parse_slo(slo) if slo else ()
+    if not slo:
+        return ()
+    return parse_slo(slo)
 
 
 def limits_ms(slo: str, names: Mapping[str, str]) -> dict[str, float]:
@@ -54,6 +56,7 @@ def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:
 
 def writer_of_export(result: BenchResult) -> str:
     """Return who wrote the export and, if it was not Workbench, who measured the values."""
-    measured = result.conditions.imported
-    also = f" (measured by {measured})" if measured else ""
-    return f"Workbench {__version__}{also}"
+    writer = f"Workbench {__version__}"
+    if result.conditions.imported:
+        writer += f" (measured by {result.conditions.imported})"
+    return writer

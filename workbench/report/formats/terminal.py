@@ -68,9 +68,10 @@ def _lines_of_block(block: ShownBlock) -> Iterable[str]:
 
 
 def _finding_lines(finding: FindingBlock) -> list[str]:
-    number = "" if finding.number is None else f"{finding.number:>2}. "
-    facts = [f"    {label:<9} {text}" for label, text in finding.facts]
-    return [f"{number}{finding.level}: {finding.text}", *facts]
+    line = f"{finding.level}: {finding.text}"
+    if finding.number is not None:
+        line = f"{finding.number:>2}. {line}"
+    return [line, *(f"    {label:<9} {text}" for label, text in finding.facts)]
 
 
 def _align_columns(
@@ -86,9 +87,9 @@ def _align_columns(
         if not any(row[1:]):
             lines.append(_INDENT + row[0])
             continue
-        cells = [
-            c.rjust(w) if i in numeric else c.ljust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            align = cell.rjust if column in numeric else cell.ljust
+            cells.append(align(width))
         lines.append((_INDENT + "  ".join(cells)).rstrip())
     return lines

@@ -46,50 +46,54 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
         at = "" if number == 1 else f"document {number}"
         line = begins_at if len(documents) > 1 else None
         if not isinstance(document, dict):
-            raise InputError(
-                f"{path}: {at or 'the file'} is not a JSON object", next_step=_NEXT_STEP
-            )
+            text = f"{path}: {at or 'the file'} is not a JSON object"
+            raise InputError(text, next_step=_NEXT_STEP)
         if is_proof(document):
             check_intact(document, path)
-        tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
-        if tool is None:
-            raise InputError(f"{path}: {_why_format_is_unknown(document)}", next_step=_NEXT_STEP)
-        stated = options or ImportOptions()
-        if document.get("simulated") is True:  # an export of Workbench in the form of another tool
-            stated = replace(stated, simulated=True)
-        try:
-            cleaned = mask_data(clean_data(document, _MOST_BYTES))
-            # The id comes from the content, so that a file that is imported twice is stored once.
-            plain = json.dumps(document, sort_keys=True)
-        except RecursionError:
-            raise _too_deep_error(path) from None
-        fields = Fields(path, cleaned, at, line)
-        results = tool.read(fields, stated)
-        for place, one in enumerate(results):
-            _refuse_impossible_counts(fields, place, one)
-        results = [_check_imported(one, path) for one in results]
+        results = _read_document(document, path, at, line, options or ImportOptions())
         if not results:
             raise empty
-        digest = hashlib.sha256(plain.encode()).hexdigest()[:24]
-        found += [
-            replace(one, uid=one.uid or f"{digest}-{place}") for place, one in enumerate(results)
-        ]
+        found += results
     if not found:
         raise empty
     return tuple(found)
+
+
+def _read_document(
+    document: Mapping[str, Any], path: Path, at: str, line: int | None, options: ImportOptions
+) -> list[Imported]:
+    """Return the results in one document of the file. `at` and `line` say where it is."""
+    tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
+    if tool is None:
+        raise InputError(f"{path}: {_why_format_is_unknown(document)}", next_step=_NEXT_STEP)
+    if document.get("simulated") is True:  # an export of Workbench in the form of another tool
+        options = replace(options, simulated=True)
+    try:
+        cleaned = mask_data(clean_data(document, _MOST_BYTES))
+        # The id comes from the content, so that a file that is imported twice is stored once.
+        plain = json.dumps(document, sort_keys=True)
+    except RecursionError:
+        raise _too_deep_error(path) from None
+    fields = Fields(path, cleaned, at, line)
+    digest = hashlib.sha256(plain.encode()).hexdigest()[:24]
+    results = tool.read(fields, options)
+    for place, one in enumerate(results):
+        _refuse_impossible_counts(fields, place, one)
+    checked = [_check_imported(one, path) for one in results]
+    return [replace(one, uid=one.uid or f"{digest}-{n}") for n, one in enumerate(checked)]
 
 
 def _refuse_impossible_counts(fields: Fields, place: int, one: Imported) -> None:
     """Raise InputError if a result counts what no run can have had: a rate, a mean and a verdict
     would follow from it."""
     for name, value in _counts_of(one):
-        whole = not isinstance(value, float) or value.is_integer()
-        if not whole or why_impossible(value, 0, MOST_COUNTED):
-            raise fields.inner_value_error(
-                f"result {place + 1}",
+        is_broken = isinstance(value, float) and not value.is_integer()
+        if is_broken or why_impossible(value, 0, MOST_COUNTED):
+            problem = (
                 f"the number of {name} must be a whole number from 0 to {MOST_COUNTED:,}, "
-                f"found {value!r:.40}",
+                f"found {value!r:.40}"
             )
+            raise fields.inner_value_error(f"result {place + 1}", problem)
 
 
 def _counts_of(one: Imported) -> Iterator[tuple[str, Any]]:
@@ -115,8 +119,9 @@ def _check_imported(one: Imported, path: Path) -> Imported:
     InputError for a result without any measured value."""
     made = one.summary
     every = made.requests_ok + made.requests_failed
-    measured = made.output_tok_s or made.request_s or made.prompt_tok_s or made.per_stream_tok_s
-    if made.requests_ok and (measured or made.ttft_ms or made.e2e_ms or made.partial):
+    rates = (made.output_tok_s, made.request_s, made.prompt_tok_s, made.per_stream_tok_s)
+    is_measured = any((*rates, made.ttft_ms, made.e2e_ms, made.partial))
+    if made.requests_ok and is_measured:
         if made.requests_failed <= FAILED_SHARE * every or made.refused:
             return one
         why = (
@@ -164,8 +169,8 @@ def _json_documents(path: Path) -> Iterator[tuple[int, Any]]:
         except RecursionError:
             raise _too_deep_error(path) from None
         # `vllm bench sweep` writes the results of one setting as a list.
-        for one in document if isinstance(document, list) else (document,):
-            yield line, one
+        several = document if isinstance(document, list) else [document]
+        yield from ((line, one) for one in several)
         line += text.count("\n", place, end)
         place = end
 
@@ -208,5 +213,7 @@ def _why_format_is_unknown(document: Mapping[str, Any]) -> str:
         return "a result of SGLang's bench_serving without its duration or its output rate"
     if {"metadata", "metrics", "error"} <= document.keys():
         return "AIPerf's file of single requests; import the profile_export_aiperf.json beside it"
-    names = ", ".join(sorted(map(str, document))[:6]) or "none"
-    return f"not a result of a known tool (its fields: {names}{', …' if len(document) > 6 else ''})"
+    names = sorted(map(str, document))[:6] or ["none"]
+    if len(document) > 6:
+        names.append("…")
+    return f"not a result of a known tool (its fields: {', '.join(names)})"

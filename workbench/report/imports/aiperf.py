@@ -16,7 +16,7 @@ from typing import Any
 from workbench.model.bench import Distribution
 from workbench.model.distribution import PERCENTILES, REQUIRED_PARTS
 from workbench.model.errors import InputError
-from workbench.model.untrusted_text import clean_text
+from workbench.model.untrusted_text import as_list, as_table, clean_text
 from workbench.report.formats.aiperf_json import WHOLE_RUN_RATE
 from workbench.report.imports.checked_fields import (
     WINDOWS,
@@ -62,8 +62,10 @@ _COUNTED_HERE = (
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
+    if "aiperf_version" in document:
+        return True
     metric = document.get("request_throughput") or document.get("request_latency")
-    return "aiperf_version" in document or (isinstance(metric, dict) and "unit" in metric)
+    return "unit" in as_table(metric)
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
@@ -98,6 +100,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         partial.pop("tpot_ms", None)
         reasons |= dict.fromkeys(_OF_TOKENS, by_tokenizer)
     reasons |= dict.fromkeys(partial, "the file has only some of its percentiles")
+    notes = (_ITL, of_runs, limits, counts, zone_note, _client_command(fields))
     metrics = imported_summary(
         reasons,
         requests_ok=ok,
@@ -112,9 +115,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         tok_per_joule=_scalar_metric(fields, "nvidia_output_tokens_per_joule", "tokens/J"),
         energy_per_request_j=_scalar_metric(fields, "nvidia_energy_per_request", "joules/request"),
         partial=partial,
-        notes=tuple(
-            filter(None, (_ITL, of_runs, limits, counts, zone_note, _client_command(fields)))
-        ),
+        notes=tuple(filter(None, notes)),
         refused=_reasons_for_invalid_result(fields),
         **tokens,
         **whole,
@@ -145,9 +146,8 @@ def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
         )
     runs = metadata.required_count("num_successful_runs")
     if runs > _MOST_RUNS:
-        raise metadata.field_error(
-            "num_successful_runs", f"the field must be at most {_MOST_RUNS:,}"
-        )
+        problem = f"the field must be at most {_MOST_RUNS:,}"
+        raise metadata.field_error("num_successful_runs", problem)
     joined: dict[str, dict[str, Any]] = {}
     for tag in metrics.data:
         name, _, statistic = tag.rpartition("_")
@@ -155,7 +155,8 @@ def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
         if not mean or statistic not in _DISTRIBUTION.values():
             continue
         value = mean.number("mean")
-        if value is not None and (name in _OF_ALL_RUNS or name.startswith(_TOTAL)):
+        is_sum = name in _OF_ALL_RUNS or name.startswith(_TOTAL)
+        if value is not None and is_sum:
             value *= runs
         joined.setdefault(name, {"unit": mean.text("unit")})[statistic] = value
     requests = joined.get("request_count", {}).get("avg")
@@ -175,7 +176,7 @@ def _attainment_fields(fields: Fields, config: Fields, requests: int) -> tuple[d
     without limits. AIPerf's limits have no percentage: a request is good if it keeps all of them,
     and one that failed is not."""
     good = _metric_total(fields, "good_request_count")
-    limits = config.data.get("slos")
+    limits = as_table(config.data.get("slos"))
     if good is None or not requests:
         return {}, ""
     if good > requests:
@@ -184,7 +185,7 @@ def _attainment_fields(fields: Fields, config: Fields, requests: int) -> tuple[d
         "slo_pct": 100 * good / requests,
         "goodput_request_s": _scalar_metric(fields, "goodput", "requests/sec"),
     }
-    if not isinstance(limits, dict) or not limits:
+    if not limits:
         return found, "the file has requests that kept an SLO, but not its limits"
     said = clean_text(" and ".join(f"{name} <= {limit}" for name, limit in limits.items()), 300)
     return found, f"requests that kept the SLO are those with {said} (AIPerf's names, in its units)"
@@ -253,7 +254,9 @@ def _scalar_metric(fields: Fields, name: str, unit: str) -> float | None:
 def _metric_total(fields: Fields, name: str) -> int | None:
     """Return the total of a metric, or None if the file does not have the metric."""
     metric = fields.object(name)
-    return round(metric.number("avg") or 0) if metric else None
+    if not metric:
+        return None
+    return round(metric.number("avg") or 0)
 
 
 def _run_duration_s(fields: Fields) -> float | None:
@@ -262,15 +265,18 @@ def _run_duration_s(fields: Fields) -> float | None:
     if factor is None:
         raise metric.field_error("unit", "the field must be a unit of time")
     found = metric.number("avg")
-    return found * factor / 1000 if found else None
+    if not found:
+        return None
+    return found * factor / 1000
 
 
 def _error_counts(fields: Fields) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in fields.objects("error_summary"):
         details = one.object("error_details")
-        code, kind = details.count("code"), details.text("type")
-        name = f"http {code}" if code else kind or "failed"
+        code, name = details.count("code"), details.text("type") or "failed"
+        if code:
+            name = f"http {code}"
         found[name] = found.get(name, 0) + one.required_count("count")
     return found
 
@@ -305,12 +311,15 @@ def _window_fields(fields: Fields, rate: float | None) -> dict[str, Any]:
 
 def _client_command(fields: Fields) -> str:
     command = fields.object("run_info").text("cli_command")
-    return f"its command: {command}" if command else ""
+    if not command:
+        return ""
+    return f"its command: {command}"
 
 
 def _counts_by_server(config: Fields) -> bool:
-    counts = not _is_genai_perf(config) and _endpoint_config(config).flag("use_server_token_count")
-    return bool(counts)
+    if _is_genai_perf(config):
+        return False
+    return bool(_endpoint_config(config).flag("use_server_token_count"))
 
 
 def _is_genai_perf(config: Fields) -> bool:
@@ -318,7 +327,9 @@ def _is_genai_perf(config: Fields) -> bool:
 
 
 def _endpoint_config(config: Fields) -> Fields:
-    return config if _is_genai_perf(config) else config.object("endpoint")
+    if _is_genai_perf(config):
+        return config
+    return config.object("endpoint")
 
 
 def _model_name(config: Fields) -> str | None:
@@ -327,11 +338,12 @@ def _model_name(config: Fields) -> str | None:
     """
     for item in config.object("models").objects("items"):
         return item.text("name")
-    key = "model" if _is_genai_perf(config) else "model_names"
-    names = _endpoint_config(config).data.get(key)
-    if _is_genai_perf(config) and isinstance(names, str):
-        return names
-    return str(names[0]) if isinstance(names, list) and names else None
+    names = _endpoint_config(config).data.get("model_names")
+    if _is_genai_perf(config):
+        names = config.data.get("model")
+        if isinstance(names, str):
+            return names
+    return next(map(str, as_list(names)), None)
 
 
 def _load_fields(config: Fields) -> dict[str, Any]:
@@ -362,7 +374,9 @@ def _load_of_measured_phase(config: Fields) -> Fields:
         for phase in reversed(config.objects("phases")):
             if not phase.data.get("exclude_from_results") and phase.data.get("name") != "warmup":
                 return phase
-    return config if _is_genai_perf(config) else config.object("loadgen")
+    if _is_genai_perf(config):
+        return config
+    return config.object("loadgen")
 
 
 def _length_fields(fields: Fields) -> dict[str, int]:

@@ -4,9 +4,9 @@ names the file and the field.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -88,19 +88,22 @@ class Fields:
     def field_error(self, name: str, problem: str) -> InputError:
         """Return the error for a field whose value is invalid. `name` is the field, and `problem` a
         text such as "the field must be a number"."""
-        value = repr(self.data.get(name))
-        found = value if len(value) <= 60 else value[:59] + "…"
+        found = repr(self.data.get(name))
+        if len(found) > 60:
+            found = f"{found[:59]}…"
         return self.inner_value_error(name, f"{problem}, found {found}")
 
     def inner_value_error(self, place: str, problem: str) -> InputError:
         """Return the error for a value inside of this object. `place` is where it is, such as
         "own.p", and `problem` says what it is."""
-        place_in_file = f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
+        place_in_file = str(self.file)
+        if self.line is not None:
+            place_in_file += f":{self.line}"
         text = f"{place_in_file}: {self._place_of(place)}: {problem}"
         return InputError(text, next_step=NOTHING_IMPORTED)
 
     def _place_of(self, name: str) -> str:
-        return f"{self.at}.{name}" if self.at else name
+        return ".".join(filter(None, (self.at, name)))
 
     def number(self, name: str, unit: str = "") -> float | None:
         """Return the field `name`, which must be a finite number that is not negative; None if it
@@ -135,9 +138,8 @@ class Fields:
         if value is not None and not isinstance(value, str):
             raise self.field_error(name, "the field must be text")
         if value and len(value) > MOST_CHARS:
-            raise self.field_error(
-                name, f"the field must be text of at most {MOST_CHARS:,} characters"
-            )
+            problem = f"the field must be text of at most {MOST_CHARS:,} characters"
+            raise self.field_error(name, problem)
         return value or None
 
     def flag(self, name: str) -> bool | None:
@@ -177,9 +179,11 @@ class Fields:
     def latency_parts(self, tag: str) -> dict[str, float]:
         """Return the statistics of a latency that the file states, in fields such as "p99_TAG_ms".
         Without streaming they are zeros, which are left out."""
-        stated = ((part, self.number(f"{name}_{tag}_ms")) for name, part in _PARTS.items())
-        found = {part: value for part, value in stated if value is not None}
-        return found if any(found.values()) else {}
+        stated = {part: self.number(f"{name}_{tag}_ms") for name, part in _PARTS.items()}
+        found = {part: value for part, value in stated.items() if value is not None}
+        if not any(found.values()):
+            return {}
+        return found
 
     def unix_number(self, name: str) -> float:
         """Return the time in Unix seconds in the field `name`. If the field is absent or 0, the
@@ -266,7 +270,8 @@ def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
     withheld = _reasons_to_withhold(metrics)
     reasons = {**reasons, **withheld}
     metrics |= dict.fromkeys(withheld)
-    metrics["partial"] = _without(metrics.get("partial") or {}, withheld)
+    partial = metrics.get("partial", {})
+    metrics["partial"] = {name: partial[name] for name in partial if name not in withheld}
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
     tpot = metrics["tpot_ms"]
     if metrics["per_stream_tok_s"] is None and tpot is not None and tpot.mean > 0:
@@ -278,37 +283,31 @@ def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
     return BenchSummary(**metrics, absent={**absent, **extra})
 
 
-def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
-
-
 def _reasons_to_withhold(metrics: Mapping[str, Any]) -> dict[str, str]:
     """Return the reason for each metric whose value no run can have, by its name."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-    reasons = {
-        name: why_impossible(value, *range_of(name))
-        for name, value in numbers.items()
-        if name not in _SUMS
-    }
+    reasons = {}
+    for name, value in numbers.items():
+        if name not in _SUMS:
+            reasons[name] = why_impossible(value, *range_of(name))
     for rate, total in _TOTALS.items():
         counted = numbers.get(total)
         by_rate = numbers.get(rate, 0) * numbers.get("duration_s", 0)
-        if counted and by_rate > _FAR * counted:
-            reasons[rate] = reasons.get(rate) or (
-                f"this rate gives {by_rate:,.0f} in the duration, and the file counts {counted:,.0f}"
-            )
+        is_far = counted and by_rate > _FAR * counted
+        if is_far and not reasons.get(rate):
+            counts = f"the file counts {counted:,.0f}"
+            reasons[rate] = f"this rate gives {by_rate:,.0f} in the duration, and {counts}"
     for name, parts in _parts_of_latencies(metrics).items():
         reasons[name] = _why_impossible_latency(parts)
     return {name: f"withheld: {why}" for name, why in reasons.items() if why}
 
 
 def _parts_of_latencies(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]]:
-    whole = {
-        name: {part: getattr(value, part) for part in (*_RISING, "mean")}
-        for name, value in metrics.items()
-        if isinstance(value, Distribution)
-    }
-    return {**whole, **(metrics.get("partial") or {})}
+    found: dict[str, Mapping[str, float | None]] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Distribution):
+            found[name] = {part: getattr(value, part) for part in (*_RISING, "mean")}
+    return {**found, **metrics.get("partial", {})}
 
 
 def _why_impossible_latency(parts: Mapping[str, float | None]) -> str:
@@ -318,13 +317,17 @@ def _why_impossible_latency(parts: Mapping[str, float | None]) -> str:
         if why := why_impossible(value, *range_of("ms")):
             return why
     rising = [known[part] for part in _RISING if part in known]
-    if any(later < earlier * (1 - _ROUNDED) for earlier, later in pairwise(rising)):
+    if not all(starmap(_may_be_in_order, pairwise(rising))):
         return "its percentiles in the file are not in order"
-    mean = known.get("mean", 0.0)
-    too_low = "mean" in known and mean < known.get("min", 0.0) * (1 - _ROUNDED)
-    if too_low or mean * (1 - _ROUNDED) > known.get("max", mean):
+    around_mean = [known[part] for part in ("min", "mean", "max") if part in known]
+    if "mean" in known and not all(starmap(_may_be_in_order, pairwise(around_mean))):
         return "its mean in the file is not between its minimum and its maximum"
     return ""
+
+
+def _may_be_in_order(lower: float, higher: float) -> bool:
+    """Return whether the values can be in this order, apart from how they were rounded."""
+    return higher >= lower * (1 - _ROUNDED)
 
 
 def served_model_name(fields: Fields, options: ImportOptions, name: str | None) -> str:

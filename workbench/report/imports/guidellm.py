@@ -16,6 +16,7 @@ from typing import Any
 
 from workbench.model.bench import Distribution
 from workbench.model.distribution import PERCENTILES, REQUIRED_PARTS
+from workbench.model.untrusted_text import as_table
 from workbench.report.imports.checked_fields import (
     WINDOWS,
     Fields,
@@ -42,12 +43,13 @@ _NO_ITL = "GuideLLM keeps no gaps between chunks"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    metadata, runs = document.get("metadata"), document.get("benchmarks")
+    runs = document.get("benchmarks")
     if not isinstance(runs, list):
         return False
-    if isinstance(metadata, dict) and "guidellm_version" in metadata:
+    if "guidellm_version" in as_table(document.get("metadata")):
         return True
-    return any(isinstance(run, dict) and run.get("type_") == _OLDER_TYPE for run in runs[:1])
+    first = as_table(next(iter(runs), None))
+    return bool(first.get("type_") == _OLDER_TYPE)
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
@@ -98,7 +100,9 @@ def _statistics_of_successful(metrics: Fields, name: str) -> Fields:
     """Return the statistics of a metric over the successful requests. They are absent if no request
     has a value of the metric, in which case GuideLLM writes zeros."""
     found = metrics.object(name).object("successful")
-    return found if found.number("count") else Fields(found.file, None)
+    if not found.number("count"):
+        return Fields(found.file, None)
+    return found
 
 
 def _mean_of_successful(metrics: Fields, name: str) -> float | None:
@@ -107,7 +111,9 @@ def _mean_of_successful(metrics: Fields, name: str) -> float | None:
 
 def _total_of_successful(metrics: Fields, name: str) -> int | None:
     total = _statistics_of_successful(metrics, name).number("total_sum")
-    return None if total is None else round(total)
+    if total is None:
+        return None
+    return round(total)
 
 
 def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distribution | None:
@@ -140,11 +146,13 @@ def _load_fields(strategy: Fields) -> dict[str, Any]:
 
 def _mean_lengths(metrics: Fields, ok: int) -> dict[str, Any]:
     """Return the mean lengths of the `ok` successful requests as fields of BenchSpec."""
+    if not ok:
+        return {}
     totals = {
         "input_tokens": _total_of_successful(metrics, "prompt_token_count"),
         "max_tokens": _total_of_successful(metrics, "output_token_count"),
     }
-    return {name: round(tokens / ok) for name, tokens in totals.items() if tokens and ok}
+    return {name: round(tokens / ok) for name, tokens in totals.items() if tokens}
 
 
 def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dict[str, Any]:
@@ -156,9 +164,10 @@ def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dic
         return {}
     if share > 1:
         raise metrics.field_error("slo_attainment", "the field must be a share from 0 to 1")
-    limits = [
-        f"{title} <= {slo.number(name):g} ms" for name, title in _LIMITS.items() if slo.number(name)
-    ]
+    limits = []
+    for name, title in _LIMITS.items():
+        if most_ms := slo.number(name):
+            limits.append(f"{title} <= {most_ms:g} ms")
     notes.append(f"requests that kept the SLO are those with {' and '.join(limits)}")
     goodput = _mean_of_successful(metrics, "request_goodput") if share else 0.0
     return {"slo_pct": round(100 * share, 4), "goodput_request_s": goodput}
@@ -167,11 +176,11 @@ def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dic
 def _fields_only_workbench_writes(config: Fields) -> dict[str, Any]:
     """Return what only Workbench writes in GuideLLM's form: why the result is not valid, and the
     part of the run that the rates are of."""
-    environment = config.data.get("environment")
-    if not isinstance(environment, dict):
-        return {}
+    environment = as_table(config.data.get("environment"))
     reasons, window = environment.get("not_valid"), environment.get("window")
-    found: dict[str, Any] = {"window": window} if window in WINDOWS else {}
+    found: dict[str, Any] = {}
+    if window in WINDOWS:
+        found["window"] = window
     if isinstance(reasons, list):
         found["refused"] = tuple(map(str, reasons))
     return found
@@ -181,9 +190,9 @@ def _model_name(fields: Fields, run: Fields) -> str | None:
     """Return the model's name from the first place that has one; versions of GuideLLM differ."""
     arguments = fields.object("args") or fields.object("config")
     for holder in (run.object("config"), arguments.object("spec"), arguments):
-        backend = holder.data.get("backend")
-        if isinstance(backend, dict) and isinstance(backend.get("model"), str):
-            return str(backend["model"])
+        model = as_table(holder.data.get("backend")).get("model")
+        if isinstance(model, str):
+            return model
     worker = run.object("worker")
     if worker:
         return worker.text("backend_model")

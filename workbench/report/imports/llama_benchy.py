@@ -91,11 +91,12 @@ def _imported_run(
             notes.append(f"{title}: {rate.mean:,.1f} tok/s (mean of {rate.count})")
     if ttfr:
         notes.append(f"first chunk of any kind, including role-only chunks: p50 {ttfr.p50:,.1f} ms")
+    answered = ttft.count if ttft else 0
     metrics = imported_summary(
         _WHY_ABSENT,
-        requests_ok=ttft.count if ttft else 0,
+        requests_ok=answered,
         ttft_ms=ttft,
-        per_stream_tok_s=per_stream.mean if per_stream else None,
+        per_stream_tok_s=per_stream and per_stream.mean,
         notes=tuple(notes),
     )
     workload["requests"] = metrics.requests_ok

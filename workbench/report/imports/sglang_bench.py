@@ -39,14 +39,15 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     output = fields.count("total_output_tokens")
     latencies = {name: fields.latency_parts(tag) for tag, name in _LATENCIES.items()}
     known = {name: parts for name, parts in latencies.items() if parts and completed}
+    output_tok_s = fields.number("output_throughput") or None
     made = imported_summary(
         dict.fromkeys(known, _SOME),
         requests_ok=completed,
         duration_s=fields.run_duration_s("duration", completed),
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=output,
-        output_tok_s=fields.number("output_throughput") or None,
-        whole_run_tok_s=fields.number("output_throughput") or None,
+        output_tok_s=output_tok_s,
+        whole_run_tok_s=output_tok_s,
         request_s=fields.number("request_throughput") or None,
         partial=known,
         notes=tuple(filter(None, (_TPOT, _retokenized_note(fields, output)))),
@@ -78,9 +79,8 @@ def _workload_fields(fields: Fields, completed: int, output: int | None) -> dict
     if streams:
         found["concurrency"] = streams
     stated = fields.data.get("request_rate")
-    paced = not isinstance(stated, str) and stated != math.inf  # else "trace", or all at once
-    rate = fields.number("request_rate") if paced else None
-    if rate:
+    is_paced = not isinstance(stated, str) and stated != math.inf  # else "trace", or all at once
+    if is_paced and (rate := fields.number("request_rate")):
         found |= {"rate": rate, "arrival": "poisson"}
     for name, tokens in (
         ("input_tokens", fields.count("total_input_tokens")),

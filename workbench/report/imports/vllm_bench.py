@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.model.bench import Distribution, EngineDuring
 from workbench.model.distribution import distribution_of
+from workbench.model.untrusted_text import as_list
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
@@ -24,6 +25,7 @@ from workbench.report.imports.checked_fields import (
 
 TOOL = "vllm bench serve"
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
+_REQUIRED = {"completed", "duration", "output_throughput", "request_throughput"}
 _ROLE = (
     "vllm bench counts the chunk that has only the role as the first token: its TTFT may be "
     "shorter, and its ITL has a"
@@ -39,12 +41,9 @@ _TOKENS = (
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return {
-        "completed",
-        "duration",
-        "output_throughput",
-        "request_throughput",
-    } <= document.keys() and ("total_output_tokens_retokenized" not in document)
+    if "total_output_tokens_retokenized" in document:  # SGLang's
+        return False
+    return document.keys() >= _REQUIRED
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
@@ -59,21 +58,23 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     samples = _request_samples(fields)
     whole, partial = _latency_distributions(fields, samples, completed)
     workload = _workload_fields(fields, completed, prompts or completed + failed, chat)
-    why = "the file has only some of its percentiles"
+    reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
     if not completed:
-        why = "no request was answered"
+        reasons = dict.fromkeys(_LATENCIES.values(), "no request was answered")
+    notes = (_ROLE if chat else "", _TPOT, _TOKENS, zone_note)
+    output_tok_s = fields.number("output_throughput") or None
     metrics = imported_summary(
-        {name: why for name in _LATENCIES.values() if not completed or name in partial},
+        reasons,
         requests_ok=completed,
         requests_failed=failed,
         duration_s=fields.run_duration_s("duration", completed),
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=fields.count("total_output_tokens"),
-        output_tok_s=fields.number("output_throughput") or None,
-        whole_run_tok_s=fields.number("output_throughput") or None,
+        output_tok_s=output_tok_s,
+        whole_run_tok_s=output_tok_s,
         request_s=fields.number("request_throughput") or None,
         partial=partial,
-        notes=tuple(filter(None, (*((_ROLE,) if chat else ()), _TPOT, _TOKENS, zone_note))),
+        notes=tuple(filter(None, notes)),
         engine=_engine_counters(fields),
         **whole,
     )
@@ -90,7 +91,9 @@ def _workload_fields(fields: Fields, completed: int, prompts: int, chat: bool) -
     chat endpoint. The token counts are means over the completed requests."""
     workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
-    rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")
+    rate = None
+    if fields.data.get("request_rate") != "inf":
+        rate = fields.number("request_rate")
     if cap:
         workload["concurrency"] = cap
     elif rate is None:
@@ -115,43 +118,46 @@ def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     ttfts, itls = fields.numbers("ttfts", "s"), fields.data.get("itls")
     if ttfts is None or itls is None:
         return ()
-    if not isinstance(itls, list) or len(itls) != len(ttfts):
-        raise fields.field_error(
-            "itls", f"the field must be a list of {len(ttfts)} lists of numbers"
-        )
-    if not all(isinstance(own, list) for own in itls):
-        raise fields.field_error("itls", "the field must be a list of lists of numbers")
-    gaps = [
-        Fields(fields.file, {"itls": own}, fields.at, fields.line).numbers("itls", "s") or []
-        for own in itls
-    ]
-    columns = {
-        name: _column_of_length(fields, name, len(ttfts))
-        for name in ("input_lens", "output_lens", "start_times", "latencies")
-    }
-    errors = fields.data.get("errors")
-    if not isinstance(errors, list) or len(errors) != len(ttfts):
-        errors = [""] * len(ttfts)
-    first = min(columns["start_times"] or [0.0])
+    gaps, count = _gaps_of_requests(fields, itls, len(ttfts)), len(ttfts)
+    prompts = _column_of_length(fields, "input_lens", count)
+    answers = _column_of_length(fields, "output_lens", count)
+    starts = _column_of_length(fields, "start_times", count)
+    ends = _column_of_length(fields, "latencies", count)
+    errors = as_list(fields.data.get("errors"))
+    if len(errors) != count:
+        errors = [""] * count
+    first = min(starts, default=0.0)
     found = []
     for i, (ttft, own) in enumerate(zip(ttfts, gaps, strict=True)):
-        end_s = columns["latencies"][i] if columns["latencies"] else ttft + sum(own)
+        end_s = ends[i] if ends else ttft + sum(own)
         sample: dict[str, Any] = {"index": i, "warmup": False, "end_us": _microseconds(end_s)}
-        if columns["start_times"]:
-            sample["start_s"] = columns["start_times"][i] - first
+        if starts:
+            sample["start_s"] = starts[i] - first
         if errors[i]:
             found.append({**sample, "error": "failed", "detail": str(errors[i])[:500]})
             continue
-        sample |= {
-            "ttft_us": _microseconds(ttft),
-            "gaps_us": [_microseconds(g) for g in own],
-            "chunks": len(own) + 1,
-        }
-        for name, column in (("prompt_tokens", "input_lens"), ("output_tokens", "output_lens")):
-            if columns[column]:
-                sample[name] = int(columns[column][i])
+        sample["ttft_us"] = _microseconds(ttft)
+        sample["gaps_us"] = list(map(_microseconds, own))
+        sample["chunks"] = len(own) + 1
+        if prompts:
+            sample["prompt_tokens"] = int(prompts[i])
+        if answers:
+            sample["output_tokens"] = int(answers[i])
         found.append(sample)
     return tuple(found)
+
+
+def _gaps_of_requests(fields: Fields, itls: Any, count: int) -> list[list[float]]:
+    """Return the gaps between the chunks of each request, in seconds, from the field "itls"."""
+    if not isinstance(itls, list) or len(itls) != count:
+        raise fields.field_error("itls", f"the field must be a list of {count} lists of numbers")
+    gaps = []
+    for own in itls:
+        if not isinstance(own, list):
+            raise fields.field_error("itls", "the field must be a list of lists of numbers")
+        one = Fields(fields.file, {"itls": own}, fields.at, fields.line)
+        gaps.append(one.numbers("itls", "s") or [])
+    return gaps
 
 
 def _column_of_length(fields: Fields, name: str, length: int) -> list[float]:
@@ -175,18 +181,22 @@ def _latency_distributions(
     partial: dict[str, dict[str, float]] = {}
     if not completed:
         return whole, partial
-    good = [s for s in samples if "error" not in s]
-    if good:
-        whole = {
-            "ttft_ms": distribution_of(s["ttft_us"] / 1000 for s in good),
-            "itl_ms": distribution_of(g / 1000 for s in good for g in s["gaps_us"]),
-            "e2e_ms": distribution_of(s["end_us"] / 1000 for s in good),
-            "tpot_ms": distribution_of(
-                (s["end_us"] - s["ttft_us"]) / 1000 / (s["output_tokens"] - 1)
-                for s in good
-                if s.get("output_tokens", 0) > 1
-            ),
-        }
+    values: dict[str, list[float]] = {name: [] for name in _LATENCIES.values()}
+    for sample in samples:
+        if "error" in sample:
+            continue
+        ttft_us, end_us, tokens = (
+            sample["ttft_us"],
+            sample["end_us"],
+            sample.get("output_tokens", 0),
+        )
+        values["ttft_ms"].append(ttft_us / 1000)
+        values["itl_ms"] += [gap_us / 1000 for gap_us in sample["gaps_us"]]
+        values["e2e_ms"].append(end_us / 1000)
+        if tokens > 1:
+            values["tpot_ms"].append((end_us - ttft_us) / 1000 / (tokens - 1))
+    if values["ttft_ms"]:
+        whole = {name: distribution_of(found) for name, found in values.items()}
     for short, name in _LATENCIES.items():
         parts = fields.latency_parts(short)
         if parts and whole.get(name) is None:
@@ -196,4 +206,6 @@ def _latency_distributions(
 
 def _engine_counters(fields: Fields) -> EngineDuring | None:
     accepted = fields.number("spec_decode_acceptance_rate", "pct")
-    return None if accepted is None else EngineDuring(spec_accepted_pct=accepted)
+    if accepted is None:
+        return None
+    return EngineDuring(spec_accepted_pct=accepted)

@@ -26,7 +26,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
-    documents = fields.objects("results") if "workbench_report" in fields.data else [fields]
+    documents = [fields]
+    if "workbench_report" in fields.data:
+        documents = fields.objects("results")
     return [_imported_result(document, options) for document in documents]
 
 
@@ -37,22 +39,20 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     spec, conditions = fields.object("spec"), fields.object("conditions")
     unix_s = fields.number("unix_s")
     samples = fields.objects("samples") or fields.objects("requests")
-    if not spec or not conditions or unix_s is None:
-        raise fields.field_error(
-            "unix_s" if unix_s is None else "spec", "a Workbench result must have this field"
-        )
+    if unix_s is None:
+        raise fields.field_error("unix_s", "a Workbench result must have this field")
+    if not spec or not conditions:
+        raise fields.field_error("spec", "a Workbench result must have this field")
     for part, data in (("spec", spec.data), ("conditions", conditions.data), ("", summary.data)):
-        if why := find_impossible_number(data, part):
-            raise fields.field_error(
-                why.partition(":")[0], f"the field has {why.partition(': ')[2]}"
-            )
+        place, _, why = find_impossible_number(data, part).partition(": ")
+        if why:
+            raise fields.field_error(place, f"the field has {why}")
     try:
         made = from_json(Conditions, conditions.data)
         read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)
     except ValueError as error:
-        raise fields.field_error(
-            "conditions", f"the field is not valid in a Workbench result ({error})"
-        ) from None
+        text = f"the field is not valid in a Workbench result ({error})"
+        raise fields.field_error("conditions", text) from None
     if problem := _impossible_load(read_spec, made):
         raise fields.inner_value_error(*problem)
     uid = fields.text("uid") or ""
@@ -60,19 +60,14 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
         raise fields.field_error("uid", "the field must be an id of letters, digits and hyphens")
     # only unsaved results have one: these are the user's own, an export may be anyone's
     if not uid:
-        version = f" {made.workbench_version}" if made.workbench_version else ""
-        made = replace(made, imported=made.imported or f"Workbench{version}")
+        writer = f"Workbench {made.workbench_version}".rstrip()
+        made = replace(made, imported=made.imported or writer)
     made = replace(
         made,
         model=options.model or made.model,
         engine=options.engine or made.engine,
         host=options.host or made.host,
     )
-    tags = fields.data.get("tags") or []
-    if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
-        raise fields.field_error("tags", "the field must be a list of strings")
-    if any(len(tag) > MOST_CHARS for tag in tags):
-        raise fields.field_error("tags", f"a tag must have at most {MOST_CHARS:,} characters")
     return Imported(
         spec=read_spec,
         conditions=made,
@@ -80,10 +75,22 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
         unix_s=unix_s,
         samples=tuple(s.data for s in samples),
         note=fields.text("note") or "",
-        tags=tuple(tags),
+        tags=_parse_tags(fields),
         uid=uid,
         quality=tuple(_parse_quality_result(one, made) for one in _comparison_objects(fields)),
     )
+
+
+def _parse_tags(fields: Fields) -> tuple[str, ...]:
+    tags = fields.data.get("tags") or []
+    if not isinstance(tags, list):
+        raise fields.field_error("tags", "the field must be a list of strings")
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise fields.field_error("tags", "the field must be a list of strings")
+        if len(tag) > MOST_CHARS:
+            raise fields.field_error("tags", f"a tag must have at most {MOST_CHARS:,} characters")
+    return tuple(tags)
 
 
 def _impossible_load(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:

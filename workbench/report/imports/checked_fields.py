@@ -179,8 +179,11 @@ class Fields:
     def latency_parts(self, tag: str) -> dict[str, float]:
         """Return the statistics of a latency that the file states, in fields such as "p99_TAG_ms".
         Without streaming they are zeros, which are left out."""
-        stated = {part: self.number(f"{name}_{tag}_ms") for name, part in _PARTS.items()}
-        found = {part: value for part, value in stated.items() if value is not None}
+        found = {}
+        for name, part in _PARTS.items():
+            value = self.number(f"{name}_{tag}_ms")
+            if value is not None:
+                found[part] = value
         if not any(found.values()):
             return {}
         return found

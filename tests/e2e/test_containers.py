@@ -25,7 +25,7 @@ from support.ssh_box import SOON_S, ready
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts import container_kinds, detached_process
 from workbench.hosts.base import Host, HostUnreachable
-from workbench.hosts.container import containers_of, open_container
+from workbench.hosts.container import list_containers, open_container
 from workbench.hosts.local import LocalHost
 from workbench.model.server_run import ServerState
 from workbench.session.session import Session
@@ -382,7 +382,7 @@ def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -
 
 
 def test_the_running_containers_of_a_host(engine: Podman, box: str) -> None:
-    found = asyncio.run(containers_of(LocalHost()))
+    found = asyncio.run(list_containers(LocalHost()))
     assert f"podman:{box}" in {one.address for one in found.containers}
     assert f"podman:{box}  localhost/this-machine:1" in found.lines
     assert not [problem for problem in found.problems if "podman" in problem]

@@ -21,7 +21,7 @@ from support.typed_screen import TypedScreen
 from workbench.model.errors import SettingsError
 from workbench.model.interrupted import Interrupted
 from workbench.model.server_run import ServerState
-from workbench.server.file_limit import file_limit_of_process, file_limit_on_host
+from workbench.server.file_limit import read_host_file_limit, read_process_file_limit
 from workbench.session.plans.preset_apply import AppliedPreset, PresetApply
 from workbench.session.session import Session
 from workbench.sim import profiles
@@ -156,7 +156,7 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
         done = await PresetApply(session).apply_preset(whole)
         assert done.parts_not_applied == () and done.run_id is not None and box.now == APPLIED
         status = session.servers.supervisor.status(done.run_id)
-        limit = await file_limit_of_process(session.host, status.pid or 0)
+        limit = await read_process_file_limit(session.host, status.pid or 0)
         assert status.state is ServerState.READY and limit is not None and limit.soft >= 256
         assert await session.servers.missing_of_preset(status) == ()
         (box.root / "runs" / done.run_id / "warm_up.json").unlink()
@@ -234,7 +234,7 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
     write_preset(power_w=9000.0, files=2**30)
 
     async def scenario(session: Session) -> None:
-        limit = await file_limit_on_host(session.host)
+        limit = await read_host_file_limit(session.host)
         whole = await PresetApply(session).look_at_preset()
         lacking = problems(whole.parts)
         assert "no cpuidle in this virtual machine" in lacking["CPU C-states"]

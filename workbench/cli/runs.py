@@ -80,7 +80,7 @@ async def prune(arguments: argparse.Namespace) -> int:
         await supervisor.runs()  # marks those that have ended
         root = await supervisor.runs_dir()
         every = await old_runs.ended_runs(session.host, root)
-        chosen = old_runs.runs_to_remove(every, **limits)
+        chosen = old_runs.choose_runs_to_remove(every, **limits)
         removed: Sequence[str] = ()
         if chosen:
             where = f"of {count_of(len(every), 'ended run')} on {session.host.name} ({root})"

@@ -115,9 +115,9 @@ def _start_exit_code(
         note(f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}")
         return 1
     if arguments.wait and not arguments.json:
-        from workbench.server.start_times import ready_text
+        from workbench.server.start_times import format_start_duration
 
-        took = ready_text(status, every)
+        took = format_start_duration(status, every)
         note(f"{status.state_word}{took} at {status.url}")
         for finding in name_host_in_fixes(status.findings, arguments):
             if finding.code.startswith("text."):
@@ -187,7 +187,7 @@ async def _live_metrics_by_run(
     computed from two readings of its counters, one second apart. Its field "absent" has the reason
     for each missing metric."""
     from workbench.model.engine_live import LIVE_METRICS
-    from workbench.server.engine_rates import rates_between
+    from workbench.server.engine_rates import compute_rates
 
     supervisor = session.servers.supervisor
     runs = [s.run_id for s in statuses if s.state is ServerState.READY]
@@ -202,7 +202,7 @@ async def _live_metrics_by_run(
         await asyncio.sleep(1.0)
     live: dict[str, dict[str, Any]] = {}
     for run_id, before, now in zip(runs, first, await read(), strict=True):
-        values = rates_between(before, now)
+        values = compute_rates(before, now)
         shown: dict[str, Any] = {}
         absent = {}
         for metric in LIVE_METRICS:

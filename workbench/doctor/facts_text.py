@@ -10,7 +10,7 @@ from workbench.doctor.host_values import HostValues
 from workbench.doctor.optional_text import format_known
 from workbench.model.counts import gpus_text
 from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
-from workbench.server.file_limit import UNLIMITED_FILES, limit_text
+from workbench.server.file_limit import UNLIMITED_FILES, format_file_limit
 
 
 def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
@@ -136,4 +136,4 @@ def _size_text(kib: int | None) -> str:
 
 
 def _limit_text(number: int | None) -> str:
-    return "unknown" if number is None else limit_text(number)
+    return "unknown" if number is None else format_file_limit(number)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from workbench.engines import registry
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import KERNEL_LOG_FUNCTION, key_value_pairs, shell_argv
+from workbench.hosts.shell_scripts import KERNEL_LOG_FUNCTION, parse_key_value_pairs, shell_argv
 from workbench.hosts.swept_command import run_swept
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_hexadecimal
@@ -84,7 +84,7 @@ def parse_host_values(output: str) -> HostValues:
     understood are skipped."""
     one: dict[str, str] = {}
     many: dict[str, list[str]] = {}
-    for key, value in key_value_pairs(output, OUTPUT_MAX_BYTES):
+    for key, value in parse_key_value_pairs(output, OUTPUT_MAX_BYTES):
         one.setdefault(key, value.strip())
         many.setdefault(key, []).append(value.strip())
     shared = _numbers_in(one.get("shared_memory"))

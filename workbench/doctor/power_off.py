@@ -14,7 +14,7 @@ from workbench.doctor.optional_text import join_known
 from workbench.engines import gpu_table
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
+from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
 from workbench.hosts.swept_command import run_swept
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
@@ -83,7 +83,7 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
     ahead_s, started_s = 0.0, None
     journal: list[tuple[float, str]] = []
     wtmp: list[tuple[float, bool]] = []
-    for key, value in key_value_pairs(output):
+    for key, value in parse_key_value_pairs(output):
         if key == "now":
             ahead_s = (_unix_seconds_in(value) or now) - now
         elif key == "started":

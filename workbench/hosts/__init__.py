@@ -78,7 +78,7 @@ def _is_ssh_name(name: str) -> bool:
 def _ssh_names() -> Iterable[str]:
     from workbench.hosts import ssh_names
 
-    return ssh_names.host_aliases()
+    return ssh_names.list_host_aliases()
 
 
 def _open_ssh(name: str, known_as: str) -> Host:

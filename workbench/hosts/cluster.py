@@ -24,7 +24,7 @@ from workbench.hosts.base import (
     SshAddress,
     Stream,
 )
-from workbench.hosts.cluster_network import place_nodes
+from workbench.hosts.cluster_network import choose_node_addresses
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.host_entry import ClusterEntry, ClusterNode
@@ -67,7 +67,7 @@ class ClusterHost(BaseHost):
         self.may_sudo = self.head.may_sudo
         self.preset_variables = self.head.preset_variables
         # what hosts.toml names; all once connected
-        self.places = place_nodes(entry.nodes, [NodeNetwork()] * len(hosts))
+        self.places = choose_node_addresses(entry.nodes, [NodeNetwork()] * len(hosts))
         self.cluster_variables = _variables(self.places)
         # node: why it could not be reached when the cluster was opened
         self.unreached: Mapping[str, str] = {}
@@ -110,7 +110,7 @@ class ClusterHost(BaseHost):
             if isinstance(outcome, HostUnreachable)
         }
 
-    def check_reached(self) -> None:
+    def check_nodes_reachable(self) -> None:
         """Raise HostUnreachable if a node could not be reached when the cluster was opened. The
         error names the first such node."""
         for name, why in self.unreached.items():
@@ -126,7 +126,7 @@ class ClusterHost(BaseHost):
         networks = await asyncio.gather(
             *(interfaces.read_node_network(node.host) for node in self.nodes)
         )
-        self.places = place_nodes(self.entry.nodes, networks)
+        self.places = choose_node_addresses(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)
 
     def accept_host_key(self, fingerprint: str) -> None:

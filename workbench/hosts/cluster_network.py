@@ -15,18 +15,19 @@ _WRITTEN = "hosts.toml"
 _PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")
 
 
-def place_nodes(
+def choose_node_addresses(
     nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
 ) -> tuple[NodePlace, ...]:
     """Return the address, interface and RDMA devices of each node. Values in hosts.toml take
     precedence. The other values are those of the fastest network that all nodes have in common."""
     shared = _network_of_all_nodes(nodes, networks)
     return tuple(
-        _place_node(node, network, shared) for node, network in zip(nodes, networks, strict=True)
+        _choose_node_address(node, network, shared)
+        for node, network in zip(nodes, networks, strict=True)
     )
 
 
-def _place_node(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
+def _choose_node_address(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
     origins: dict[str, str] = {}
     address, name = node.address, node.interface
     if address:

@@ -49,7 +49,7 @@ from workbench.hosts.container_kinds import (
     ContainerState,
     is_refusal_of_rights,
 )
-from workbench.hosts.container_listing import containers_of
+from workbench.hosts.container_listing import list_containers
 from workbench.hosts.container_ports import ContainerPorts
 from workbench.hosts.line_splitter import split_lines
 from workbench.hosts.login_question import Ask
@@ -62,7 +62,7 @@ from workbench.model.process_container import container_of_process
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
-__all__ = ["KINDS", "ContainerHost", "containers_of", "open_container"]
+__all__ = ["KINDS", "ContainerHost", "list_containers", "open_container"]
 
 LOOK_S = 20.0  # for one look at the state; a busy daemon takes seconds
 SILENT_S = 4.0  # without output of a streamed command, before the state is looked at
@@ -174,7 +174,7 @@ class ContainerStream:
 
     async def stderr_tail(self) -> str:
         errors, _ = shell_scripts.split_exit_code(await self.inner.stderr_tail())
-        return shell_scripts.stderr_after_mark(errors, shell_scripts.INSIDE).strip()
+        return shell_scripts.remove_text_before_mark(errors, shell_scripts.INSIDE).strip()
 
     async def close(self) -> None:
         self._closing = True
@@ -301,7 +301,7 @@ class ContainerHost(BaseHost):
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:
             raise await self._container_absent_error()
-        step = f"on {self.inner.name}: {kind.wake_up(other.state, self.container)}"
+        step = f"on {self.inner.name}: {kind.command_to_start(other.state, self.container)}"
         raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
     async def _read_container_state(
@@ -428,7 +428,7 @@ class ContainerHost(BaseHost):
         )
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(_ignore_errors_of(work))
+        task = asyncio.create_task(_run_ignoring_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -500,7 +500,7 @@ class ContainerHost(BaseHost):
         if code is None:
             raise await self.cut_off(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
-        err = shell_scripts.stderr_after_mark(errors, shell_scripts.INSIDE).encode(
+        err = shell_scripts.remove_text_before_mark(errors, shell_scripts.INSIDE).encode(
             "utf-8", "surrogateescape"
         )
         return Completed(tuple(argv), code, out, err)
@@ -605,7 +605,7 @@ class ContainerHost(BaseHost):
         return number, ProcessAround(None, title, place or self.inner.name)
 
 
-async def _ignore_errors_of(work: Callable[[], Awaitable[None]]) -> None:
+async def _run_ignoring_errors(work: Callable[[], Awaitable[None]]) -> None:
     """Await what `work` returns, and ignore its errors. The task may be cancelled before it begins,
     and a coroutine that was made before would then never be awaited."""
     with contextlib.suppress(Exception):  # it ends what nobody awaits

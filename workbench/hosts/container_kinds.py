@@ -78,7 +78,7 @@ class ContainerKind:
     # whether it is on another machine than its host, with the files of that host
     elsewhere: bool = False
 
-    def wake_up(self, state: str, name: str) -> str:
+    def command_to_start(self, state: str, name: str) -> str:
         """Return the command with which the user can start or examine the container `name`, which
         is in the state `state` and not running."""
         return f"{self.wake.get(state, self.wake[''])} {name}"

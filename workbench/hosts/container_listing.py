@@ -38,7 +38,7 @@ class ContainerList:
         )
 
 
-async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerList:
+async def list_containers(host: Host, *, sudo: bool | None = None) -> ContainerList:
     """Return the running containers of `host`. `sudo` says whether sudo may be used, and None means
     only if the user's own rights are not enough. Raises HostError if the host is out of reach."""
     programs = sorted({kind.listing[0] for kind in KINDS.values()})

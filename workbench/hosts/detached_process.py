@@ -151,7 +151,7 @@ async def start_detached(
     command = shell_scripts.start_script_argv(
         run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files, port
     )
-    return _started_process(await host.run(command, env=env), host, run_dir, argv, workdir)
+    return _parse_started_process(await host.run(command, env=env), host, run_dir, argv, workdir)
 
 
 async def start_again(
@@ -171,7 +171,7 @@ async def start_again(
     command = shell_scripts.start_again(
         run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv
     )
-    return _started_process(await host.run(command, env=env), host, run_dir, argv, None)
+    return _parse_started_process(await host.run(command, env=env), host, run_dir, argv, None)
 
 
 async def end_session(host: Host, run_dir: str) -> None:
@@ -194,7 +194,7 @@ async def _kill_session(host: Host, look: _RunState) -> None:
         await _signal_processes(host, "KILL", [p.key for p in left], left, SLICE_S)
 
 
-def _started_process(
+def _parse_started_process(
     done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None
 ) -> DetachedProcess:
     """Return the process that a start script has started. `done` is the result of the script.
@@ -277,7 +277,7 @@ async def is_process_alive(host: Host, process: DetachedProcess) -> bool:
     return parse_whole_number(words[19].decode("ascii", "replace")) == process.start_time
 
 
-async def existing_pids(host: Host, pids: Collection[int]) -> frozenset[int]:
+async def find_existing_pids(host: Host, pids: Collection[int]) -> frozenset[int]:
     """Return those of the process ids that exist on the host now."""
     if not pids:
         return frozenset()
@@ -307,7 +307,8 @@ async def list_runs(
     survey = await _survey_host(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
     read = tuple(
-        _status_from_survey(run, survey, run_processes.living_members(run, survey)) for run in runs
+        _status_from_survey(run, survey, run_processes.find_living_members(run, survey))
+        for run in runs
     )
     return read, survey.older
 
@@ -325,7 +326,7 @@ async def run_dirs_with_processes(host: Host, run_dirs: Sequence[str]) -> frozen
     """Return those of the run directories that have a living process."""
     survey = await _survey_host(host, run_dirs, ())
     return frozenset(
-        run.run_dir for run in survey.runs if run_processes.living_members(run, survey).all
+        run.run_dir for run in survey.runs if run_processes.find_living_members(run, survey).all
     )
 
 
@@ -445,7 +446,7 @@ async def _read_run(
     run = survey.runs[0]
     if before is not None:
         run = replace(run, seen=run.seen | before.run.seen | {p.key for p in before.found.others})
-    return _RunState(run, survey, run_processes.living_members(run, survey))
+    return _RunState(run, survey, run_processes.find_living_members(run, survey))
 
 
 async def _write_new_members(host: Host, run: RunFiles, found: Members) -> None:

@@ -65,7 +65,7 @@ def parse_host_facts(
     property without a line is None.
     """
     facts: dict[str, str] = {}
-    for key, value in shell_scripts.key_value_pairs(output):
+    for key, value in shell_scripts.parse_key_value_pairs(output):
         facts.setdefault(key, value.strip())
     memory_kib = parse_whole_number(facts.get("memory_kib"))
     return HostFacts(
@@ -81,7 +81,7 @@ def parse_host_facts(
         cpu_count=parse_whole_number(facts.get("cpu_count")),
         memory_total_bytes=memory_kib * 1024 if memory_kib is not None else None,
         python3=facts.get("python3"),
-        python3_version=_python_version_in(facts.get("python3_version")),
+        python3_version=_parse_python_version(facts.get("python3_version")),
         nvidia_smi=facts.get("nvidia_smi"),
         initial_user_namespace=_is_initial_namespace(facts.get("uid_map")),
         container=_container_kind(facts),
@@ -94,7 +94,7 @@ def parse_host_facts(
     )
 
 
-def _python_version_in(text: str | None) -> str | None:
+def _parse_python_version(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 

@@ -159,7 +159,7 @@ class LocalHost(BaseHost):
         stdin: int,
     ) -> LocalProcess:
         environment = {**os.environ, **env} if env else None
-        await self._wait_for_own_turn()
+        await self._wait_for_command_slot()
         try:
             return await start_process(argv, stdin=stdin, env=environment)
         except (FileNotFoundError, PermissionError, NotADirectoryError):
@@ -170,16 +170,16 @@ class LocalHost(BaseHost):
                 f"{shown[0]} could not be started: {error.strerror}", host=self.name, next_step=step
             ) from None
 
-    async def _wait_for_own_turn(self) -> None:
+    async def _wait_for_command_slot(self) -> None:
         """Wait until no other process has been started in this turn of the event loop. To start ten
         programs in one turn takes 0.1 s, in which the screen would answer no key."""
         loop = asyncio.get_running_loop()
         while self._starting is loop:  # noqa: ASYNC110 (an Event belongs to one loop)
             await asyncio.sleep(0)
         self._starting = loop
-        loop.call_soon(self._end_turn)
+        loop.call_soon(self._release_command_slot)
 
-    def _end_turn(self) -> None:
+    def _release_command_slot(self) -> None:
         self._starting = None
 
     async def _run(

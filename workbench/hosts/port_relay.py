@@ -63,13 +63,13 @@ class Relay:
             self._server.close()
 
     def _relay_accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._carry_connection(reader, writer))
+        task = asyncio.create_task(self._relay_connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # a task that is cancelled before its first step closes nothing
         task.add_done_callback(lambda _: writer.transport.abort())
 
-    async def _carry_connection(
+    async def _relay_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         far: Writer | None = None

@@ -184,7 +184,7 @@ def _parse_run_files(run_dir: str, values: Mapping[str, str], files: dict[str, b
     )
 
 
-def living_members(run: RunFiles, survey: Survey) -> Members:
+def find_living_members(run: RunFiles, survey: Survey) -> Members:
     """Return the living processes of `run`. Zombies do not count as living."""
     if run.boot_id != survey.boot_id:
         return Members(None, ())
@@ -218,7 +218,7 @@ def is_too_new(run: RunFiles, survey: Survey) -> bool:
     if not starts or run.exit_code is not None or run.boot_id != survey.boot_id:
         return False
     read_at = max((process.start for process in survey.processes.values()), default=0)
-    return max(starts) >= read_at and not living_members(run, survey).all
+    return max(starts) >= read_at and not find_living_members(run, survey).all
 
 
 def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:

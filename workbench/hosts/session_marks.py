@@ -12,7 +12,7 @@ import os
 Processes = frozenset[tuple[int, int]]
 
 
-def processes_of_session(sid: int) -> Processes:
+def read_session_processes(sid: int) -> Processes:
     """Return the id and the start time of each living process that is in the session `sid`,
     or has an ancestor there. The start times are in clock ticks since boot."""
     starts: dict[int, int] = {}

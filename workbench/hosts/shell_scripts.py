@@ -23,7 +23,7 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
-def key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[str, str]]:
+def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[str, str]]:
     """Return (key, value) of each line key=value in the output of a script, as clean text of at most
     `limit` characters a line. Other lines are left out."""
     found = (clean_text(line, limit).partition("=") for line in output.split("\n"))
@@ -70,14 +70,14 @@ def shell_order_line(
     return text.encode("utf-8", "surrogateescape")
 
 
-def stderr_after_mark(errors: str, mark: str = MARK) -> str:
+def remove_text_before_mark(errors: str, mark: str = MARK) -> str:
     """Return the part of stderr, given as `errors`, that the command itself wrote. It begins after
     the line `mark`, before which the login shell wrote."""
     before, mark, rest = errors.partition(mark)
     return rest.partition("\n")[2] if mark else before
 
 
-def pid_in_stderr(errors: str) -> int | None:
+def parse_pid(errors: str) -> int | None:
     """Return the process id that the script PRELUDE printed on stderr after MARK. None if it
     printed none."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()

@@ -208,7 +208,7 @@ class SshStream:
     async def stderr_tail(self) -> str:
         if self._process.returncode is not None:
             await asyncio.wait([self._errors], timeout=1.0)
-        return shell_scripts.stderr_after_mark(self._tail.text())
+        return shell_scripts.remove_text_before_mark(self._tail.text())
 
     async def close(self) -> None:
         """Close stdin and wait up to CLOSE_S seconds for the command to end, so that its ssh
@@ -577,13 +577,15 @@ class SshHost(BaseHost):
                 )
             except asyncssh.ChannelOpenError:
                 tried = (
-                    None if connection.is_closed() else await self._additional_connection(number)
+                    None
+                    if connection.is_closed()
+                    else await self._get_additional_connection(number)
                 )
                 if tried is None:
                     raise
                 number += 1
 
-    async def _additional_connection(self, number: int) -> asyncssh.SSHClientConnection | None:
+    async def _get_additional_connection(self, number: int) -> asyncssh.SSHClientConnection | None:
         """Return the additional connection with this number to the same host, and open it if
         necessary. None if there are too many already, if opening one failed just before, or if the
         user would be asked for a password again."""
@@ -636,16 +638,16 @@ class SshHost(BaseHost):
         out, err = bytes(output.out), bytes(output.err)
         if _MARK + b"\n" not in out:
             raise self.command_not_started_error(argv, err.decode("utf-8", "replace"))
-        errors = shell_scripts.stderr_after_mark(err.decode("utf-8", "surrogateescape")).encode(
-            "utf-8", "surrogateescape"
-        )
+        errors = shell_scripts.remove_text_before_mark(
+            err.decode("utf-8", "surrogateescape")
+        ).encode("utf-8", "surrogateescape")
         own_out = out.partition(_MARK + b"\n")[2]
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
     async def _end_command_processes(self, output: CommandOutput) -> None:
         """End the processes of a command for which nobody waits any more, since closing its channel
         would leave them running. Their process id is in `output`, on stderr."""
-        pid = shell_scripts.pid_in_stderr(output.err.decode("utf-8", "replace"))
+        pid = shell_scripts.parse_pid(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
         connection = await self._link.get()

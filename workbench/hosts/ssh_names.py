@@ -43,7 +43,7 @@ def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
     return host.strip("[]"), given | ({"port": int(port)} if port else {})
 
 
-def host_aliases(config: Path | None = None) -> list[str]:
+def list_host_aliases(config: Path | None = None) -> list[str]:
     """Return the host aliases in an ssh configuration file, without patterns and without what
     cannot name a host. None means the user's ~/.ssh/config."""
     names = (

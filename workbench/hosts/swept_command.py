@@ -47,7 +47,7 @@ async def run_swept(
         raise
 
 
-async def run_on_leash(
+async def run_swept_until_disconnected(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> str:
     """Run `argv` on `host` and return its output as text, after ending every process that it has left

@@ -134,7 +134,7 @@ class ClusterSupervisor(Supervisor):
             return 0.0
         return time.time() - self._records_by_server()[server_id].created_unix_s
 
-    def _merged_status(self, server: ClusterRun) -> ServerStatus:
+    def _compute_server_status(self, server: ClusterRun) -> ServerStatus:
         return cluster_state.merge_rank_states(
             server,
             self._rank_states(server),
@@ -146,11 +146,11 @@ class ClusterSupervisor(Supervisor):
 
     def status(self, run_id: str) -> ServerStatus:
         server = self._find_cluster_run(run_id)
-        return self._merged_status(server) if server else super().status(run_id)
+        return self._compute_server_status(server) if server else super().status(run_id)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         plain = [run.status for run in self.watched_runs() if run.record.cluster is None]
-        merged = map(self._merged_status, self._known_servers())
+        merged = map(self._compute_server_status, self._known_servers())
         return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
@@ -215,7 +215,7 @@ class ClusterSupervisor(Supervisor):
     def _publish_or_stop(self, server: ClusterRun) -> None:
         """Publish the status of a server if that has changed. If one of its ranks has ended, stop
         the other ranks."""
-        server_id, status = server.server_id, self._merged_status(server)
+        server_id, status = server.server_id, self._compute_server_status(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
             self._emit_event(status)
@@ -367,7 +367,7 @@ class ClusterSupervisor(Supervisor):
         server = ClusterRun(
             self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib
         )
-        watch = await watched_rank.watch_of(self.host, self._head_address, server)
+        watch = await watched_rank.make_rank_watch(self.host, self._head_address, server)
 
         async def prepare(at: int) -> PreparedServer:
             rank = ranks[at]
@@ -415,8 +415,8 @@ class ClusterSupervisor(Supervisor):
         """Return the commands that a start on several nodes runs: those of `commands`, without Ray's
         if Ray runs already. `replaces` is the run that is stopped before. Raises ServerError if a
         program, a model or a port is missing or in use on a node."""
-        if replaces is None or not self._started_ray(replaces):
-            commands = await self._without_running_ray(plan, commands)
+        if replaces is None or not self._has_started_ray(replaces):
+            commands = await self._omit_running_ray(plan, commands)
         replaced = self.status(replaces) if replaces is not None else None
         checks = await asyncio.gather(
             *(
@@ -457,12 +457,12 @@ class ClusterSupervisor(Supervisor):
         self._publish_or_stop(server)
         return self.status(server.server_id)
 
-    def _started_ray(self, run_id: str) -> bool:
+    def _has_started_ray(self, run_id: str) -> bool:
         """Return whether a live run has started Ray itself, so that its stop ends Ray, too."""
         nodes = self.record(run_id).plan.nodes
         return self.status(run_id).may_live and any(node.role for node in nodes)
 
-    async def _without_running_ray(
+    async def _omit_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
         """Return `commands`, the (node, command) pairs of a start. If Ray already runs on the head
@@ -540,12 +540,12 @@ class ClusterSupervisor(Supervisor):
         if replaced is not None:
             own = {replaced.run_id, *(rank.run_id for rank in replaced.ranks)}
             runs = tuple(run for run in runs if run.run_id not in own)
-            freed = self._ports_of(replaced, name)
+            freed = self._ports_on_node(replaced, name)
         await preflight.check_before_start(
             supervisor.host, plan, command, runs, simulated=simulated, freed=freed
         )
 
-    def _ports_of(self, server: ServerStatus, name: str) -> set[int]:
+    def _ports_on_node(self, server: ServerStatus, name: str) -> set[int]:
         """Return the ports on the node `name` that become free when `server` is stopped: also that
         of the Ray that the server has started."""
         ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]
@@ -617,12 +617,12 @@ class ClusterSupervisor(Supervisor):
         server = self._find_cluster_run(run_id)
         if server is None:
             return await super().load_log(run_id)
-        await self._for_each_rank(
+        await self._call_for_each_rank(
             server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id)
         )
         return self.log(run_id)
 
-    async def _for_each_rank(
+    async def _call_for_each_rank(
         self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]
     ) -> None:
         async def work_on_rank(rank: ClusterRank, _: WatchedRun) -> None:
@@ -657,7 +657,7 @@ class ClusterSupervisor(Supervisor):
                 line = cluster_log.label_line(rank.label, match.line)
                 found.append(replace(match, line=line))
 
-        await self._for_each_rank(server, search)
+        await self._call_for_each_rank(server, search)
         return tuple(sorted(found, key=lambda match: match.number)[:limit])
 
     async def close(self) -> None:

@@ -58,16 +58,18 @@ def summarize_counters(
         values[f"{name}_mean"] = round(fmean(known), 2) if known else None
         values[f"{name}_max"] = max(known, default=None)
         if not known:
-            absent[f"{name}_mean"] = absent[f"{name}_max"] = _why_unread(name, during, after)
+            absent[f"{name}_mean"] = absent[f"{name}_max"] = _explain_missing_reading(
+                name, during, after
+            )
     values["in_flight_median"] = _median_in_flight(during)
     if values["in_flight_median"] is None:
-        absent["in_flight_median"] = absent.get("running_mean") or _why_unread(
+        absent["in_flight_median"] = absent.get("running_mean") or _explain_missing_reading(
             "waiting", during, after
         )
     use = _known_values(during, "kv_use_pct")
     values["kv_use_max_pct"] = round(max(use), 2) if use else None
     if not use:
-        absent["kv_use_max_pct"] = _why_unread("kv_use_pct", during, after)
+        absent["kv_use_max_pct"] = _explain_missing_reading("kv_use_pct", during, after)
     return EngineDuring(**values, samples=len(during), absent=absent)  # type: ignore[arg-type]
 
 
@@ -84,7 +86,7 @@ def _median_in_flight(during: Sequence[EngineMetrics]) -> float | None:
     return float(median(known)) if known else None
 
 
-def no_counters(reason: str) -> EngineDuring:
+def counters_without_values(reason: str) -> EngineDuring:
     """Return the result of `summarize_counters` for a benchmark without counters: every value is None, for
     the given reason."""
     names = (
@@ -100,14 +102,14 @@ def no_counters(reason: str) -> EngineDuring:
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
 
-def is_readable(metrics: EngineMetrics) -> bool:
+def has_any_value(metrics: EngineMetrics) -> bool:
     """Return whether the reading contains the value of at least one counter, or the number of
     running or waiting requests."""
     names = ("running", "waiting", *_COUNTER_FIELDS.values())
     return any(getattr(metrics, name) is not None for name in names)
 
 
-def count_disagreements(
+def describe_count_differences(
     engine: EngineDuring, requests: int, prompt: int | None, output: int | None
 ) -> tuple[str, ...]:
     """Return a sentence for each count that differs between the engine and the benchmark; () if all
@@ -130,7 +132,7 @@ def _counts_of_both(
             yield title, counted, own
 
 
-def foreign_load_reason(
+def describe_foreign_load(
     engine: EngineDuring,
     requests: int,
     prompt: int | None,
@@ -173,7 +175,7 @@ def foreign_load_reason(
         return (
             f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
             f"counted during this run "
-            f"({'; '.join(count_disagreements(engine, requests, prompt, output))}); {limit}"
+            f"({'; '.join(describe_count_differences(engine, requests, prompt, output))}); {limit}"
         )
     if engine.samples < _MIN_SAMPLES or at_once * (1 - MAX_FOREIGN_SHARE) <= streams:
         return None
@@ -205,7 +207,7 @@ def _counter_increase(
         return None, after.absent.get(name, "the engine's counters could not be read after the run")
     earlier = getattr(before, name)
     if earlier is None:
-        if not is_readable(before):
+        if not has_any_value(before):
             return None, before.absent.get(
                 name, "the engine's counters could not be read before the run"
             )
@@ -215,7 +217,9 @@ def _counter_increase(
     return later - earlier, None
 
 
-def _why_unread(name: str, during: Sequence[EngineMetrics], after: EngineMetrics) -> str:
+def _explain_missing_reading(
+    name: str, during: Sequence[EngineMetrics], after: EngineMetrics
+) -> str:
     if not during:
         return "the run was shorter than the time between two readings of the engine's counters"
     return (

@@ -82,18 +82,18 @@ async def probe_engine(
         facts.get("job", [""])[0], facts.get("visible", [gpu_allotment.UNSET])[0]
     )
     if "path" not in facts:
-        return replace(_missing_engine(host, engine, first, facts), allotment=allotment)
+        return replace(_describe_missing_engine(host, engine, first, facts), allotment=allotment)
     path = facts["path"][0]
-    python = _interpreter_of_script(facts.get("script", []))
+    python = _parse_interpreter(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
-    known = await _installed_version(host, engine, path, python, facts)
+    known = await _read_installed_version(host, engine, path, python, facts)
     modified = "".join(facts.get("modified", []))
     counts = ("".join(facts.get(name, [])) for name in ("cpus", "cores", "nodes"))
     cores = host_cores.parse_cores(*counts)
     return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified, cores=cores)
 
 
-async def _installed_version(
+async def _read_installed_version(
     host: Host, engine: Engine, path: str, python: str | None, facts: Mapping[str, list[str]]
 ) -> InstalledEngine:
     if not engine.packages and not engine.version_arguments:
@@ -127,7 +127,7 @@ async def _why_source_cannot_run(host: Host, engine: Engine, workdir: str | None
     )
 
 
-def _missing_engine(
+def _describe_missing_engine(
     host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]
 ) -> InstalledEngine:
     elsewhere = tuple(dict.fromkeys(facts.get("elsewhere", [])))
@@ -142,7 +142,7 @@ def _missing_engine(
     return InstalledEngine(engine.name, None, problem=problem, elsewhere=elsewhere)
 
 
-def _interpreter_of_script(script: Sequence[str]) -> str | None:
+def _parse_interpreter(script: Sequence[str]) -> str | None:
     """Return the path of the Python that runs a console script; None if it is not a Python script.
     `script` has the first lines of the script. If the path is too long for a "#!" line, pip writes
     the line `'''exec' "/long/path" …` instead."""

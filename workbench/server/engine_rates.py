@@ -34,7 +34,7 @@ class _Counter:
         if self.unix_s % 1.0 == 0.0:
             self.second, self.count_then = int(self.unix_s), self.count
 
-    def increase_per_second(self, unix_s: float, count: int) -> dict[int, float]:
+    def add_count(self, unix_s: float, count: int) -> dict[int, float]:
         """Add a later reading of the counter, and return its increase in each whole second that has
         ended since the previous reading, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
@@ -77,9 +77,7 @@ class RateMeter:
         increases: dict[str, dict[int, float]] = {}
         for name in _COUNTER_NAMES:
             if name in counts and name in self._counters:
-                increases[name] = self._counters[name].increase_per_second(
-                    read.unix_s, counts[name]
-                )
+                increases[name] = self._counters[name].add_count(read.unix_s, counts[name])
             elif name in counts:
                 self._counters[name] = _Counter(read.unix_s, counts[name])
             else:
@@ -91,7 +89,7 @@ class RateMeter:
         return values
 
 
-def rates_between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
+def compute_rates(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
     """Return the metric values between two readings, as {metric field: value}: rates per second,
     shares in %, and the gauges of the second reading, such as the number of running requests. A
     counter that decreased, as after an engine's restart, gives no value."""
@@ -104,7 +102,7 @@ def rates_between(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
         now = after.get(name, -1)
         if now >= was:
             grown[name] = (now - was) / seconds
-    return {**_rates_and_shares(grown), **gauge_values(second)}
+    return {**_compute_rates_and_shares(grown), **gauge_values(second)}
 
 
 def _known_counts(read: EngineMetrics) -> dict[str, int]:
@@ -124,12 +122,12 @@ def _values_of_second(second: int, increases: dict[str, dict[int, float]]) -> di
     """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric
     field: value}. `increases` has the increase of each counter in each second, as {counter:
     {second: increase}}."""
-    return _rates_and_shares(
+    return _compute_rates_and_shares(
         {name: by_second[second] for name, by_second in increases.items() if second in by_second}
     )
 
 
-def _rates_and_shares(inside: Mapping[str, float]) -> dict[str, float]:
+def _compute_rates_and_shares(inside: Mapping[str, float]) -> dict[str, float]:
     """Return rates per second and shares in %, as {metric field: value}. `inside` has the increase
     of each counter within one second."""
     values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}

@@ -95,7 +95,7 @@ class KernelLog:
         return next((line for line in self.lines if _KERNEL_KILLED.search(line)), None)
 
     @property
-    def for_lack_of_memory(self) -> bool:
+    def reports_lack_of_memory(self) -> bool:
         return self.killed_line is not None or bool(self.oom_kills)
 
 
@@ -103,14 +103,14 @@ async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> 
     """Return why the server of `run`, which has ended, ended. Its log must have been read.
     `first_error` is the line of the log that explains the end, None if no line does."""
     lines = run.follower.ring.lines()
-    part = first_ended_process(lines, run.engine)
+    part = find_first_ended_process(lines, run.engine)
     if part is not None:
         before = lines[max(0, part.number - _LINES_BEFORE) : part.number]
         cause = await asyncio.to_thread(find_cause_in_lines, before, run.record.engine)
         if cause is not None:
             return ServerEnding(cause)
         kernel = await read_kernel_log(host, run, part)
-        return _ending_of_part(part, kernel, run)
+        return _explain_part_end(part, kernel, run)
     ended_by = run.facts.exit_signal
     if ended_by not in _VIOLENT_SIGNALS or run.facts.launched is not None:
         return ServerEnding(first_error)
@@ -120,7 +120,7 @@ async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> 
     return ServerEnding(None, _kernel_findings(kernel, ended_by))
 
 
-def first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
+def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
     """Return the first process of a server whose end the log reports; None if it reports none."""
     patterns = engine.part_ended_logs if engine is not None else ()
     for number, line in enumerate(lines):
@@ -215,10 +215,10 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     return part.name.lower().startswith(short.lower())
 
 
-def _ending_of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> ServerEnding:
+def _explain_part_end(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> ServerEnding:
     assert run.engine is not None
     ended_by = "SIGKILL" if kernel.killed_line else part.signal_name
-    if kernel.for_lack_of_memory:
+    if kernel.reports_lack_of_memory:
         how = "the kernel killed it for lack of memory"
     elif ended_by is not None:
         how = f"{ended_by} killed it"
@@ -236,7 +236,9 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
     """Return findings with what the kernel says about the end of a process. `ended_by` is the name
     of the signal that ended it, None if that is unknown."""
     if kernel.lines:
-        return tuple(_quote_line_in_finding(finding) for finding in _known_findings(kernel.lines))
+        return tuple(
+            _quote_line_in_finding(finding) for finding in _explain_kernel_lines(kernel.lines)
+        )
     source, fix = "the kernel's log", f"{_KERNEL_LOG_HINT}; {_OOM_GUARD_HINT}"
     if kernel.oom_kills:
         processes = "a process" if kernel.oom_kills == 1 else f"{kernel.oom_kills} processes"
@@ -254,7 +256,7 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
     return (Finding(Level.ERROR, _FINDING_CODE, text, fix=fix, source=source),)
 
 
-def _known_findings(lines: Sequence[str]) -> tuple[Finding, ...]:
+def _explain_kernel_lines(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings about lines of the kernel's log, with the explanations of known ones."""
     known = log_patterns.match_lines(lines)
     line = log_patterns.plain_line(lines[0])

@@ -92,10 +92,10 @@ class ExplainedLog:
             return
         self._tracebacks.feed(lines, self._lines.total + 1)
         told = list(zip(lines, log_patterns.forms_of(lines), strict=True))
-        fresh = self._to_search(
+        fresh = self._choose_searched_lines(
             {form: line for line, form in told if form not in self._kinds and not _is_binary(line)}
         )
-        needles = log_patterns.needles_in(tuple(fresh.values()), self._engine)
+        needles = log_patterns.find_needles(tuple(fresh.values()), self._engine)
         for number, (line, form) in enumerate(told, self._lines.total + 1):
             kind = self._kinds.get(form)
             if kind is None and form not in fresh:
@@ -107,7 +107,7 @@ class ExplainedLog:
             self._count(kind, line, number)
         self._lines.extend(lines)
 
-    def _to_search(self, fresh: Mapping[str, str]) -> Mapping[str, str]:
+    def _choose_searched_lines(self, fresh: Mapping[str, str]) -> Mapping[str, str]:
         """Return those of the lines by their form that are searched, which bounds the time for a log
         of very many lines that differ."""
         chosen = fresh
@@ -119,7 +119,7 @@ class ExplainedLog:
             chosen = {
                 form: line
                 for form, line in fresh.items()
-                if _is_ready(line) or _line_has(line.lower(), signs)
+                if _is_ready(line) or _contains_any(line.lower(), signs)
             }
         self._searched_chars += sum(map(len, chosen.values()))
         return chosen
@@ -129,7 +129,7 @@ class ExplainedLog:
         if self._searched_chars <= _MAX_SEARCHED_CHARACTERS:
             return
         last = self._lines.lines()[-_SEARCHED_LAST_LINES:]
-        needles = log_patterns.needles_in(last, self._engine)
+        needles = log_patterns.find_needles(last, self._engine)
         first = self._lines.total - len(last) + 1
         for number, line in enumerate(last, first):
             kind = self._kind(line, needles)
@@ -152,13 +152,15 @@ class ExplainedLog:
     def _kind(self, line: str, needles: Sequence[str]) -> _LineKind:
         """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
         the texts of log patterns that it may contain."""
-        named = _log_words() if self._engine is None else {}
+        named = _log_words_by_engine() if self._engine is None else {}
         binary = _is_binary(line)
-        finding = None if binary else log_patterns.explain_among(line, self._engine, needles)
+        finding = (
+            None if binary else log_patterns.explain_line_by_needles(line, self._engine, needles)
+        )
         marked = finding is None and level_of_line(line) in _MARKED_LEVELS
         return _LineKind(
             finding,
-            tuple(name for name, words in named.items() if _line_has(line, words)),
+            tuple(name for name, words in named.items() if _contains_any(line, words)),
             ready=_is_ready(line),
             answers=bool(_ANSWERED_REQUEST.search(line)),
             failed=bool(_FAILED_SERVER.search(line)),
@@ -199,15 +201,17 @@ class ExplainedLog:
         engine = self._engine or self._most_named_engine
         found = self._found.values()
         own = found if engine is None else _findings_of_engine(found, engine)
-        passed = self._passed_errors(own)
-        stopped = self._stop_line(own)
+        passed = self._find_survived_errors(own)
+        stopped = self._find_stop_line(own)
         own = [self._soften_by_later_lines(finding, passed, stopped) for finding in own]
         raised = {error.number for error in self._tracebacks.errors} - {0}
         no_causes = passed.keys() | {number for number in raised if number > stopped}
         before = {number for number in raised if number < self._last_success}
-        causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes | before)
+        causes = log_patterns.find_possible_causes(
+            own, self._tracebacks, engine, no_causes | before
+        )
         if before and not _has_error(causes):
-            causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes)
+            causes = log_patterns.find_possible_causes(own, self._tracebacks, engine, no_causes)
         if not _has_error(causes):
             causes = (*causes, *self._explain_end_without_pattern(causes, engine))
         ended = (self._judge_finding_by_end(finding, engine) for finding in causes)
@@ -230,16 +234,16 @@ class ExplainedLog:
         number = 0 if self._lines.dropped else error.index + 1
         of_request = log_patterns.is_of_request_handler(lines[error.index])
         ignored = of_request or number in self._tracebacks.ignored
-        if ignored or number > self._stop_line(told):
+        if ignored or number > self._find_stop_line(told):
             return ()
         if error.only_reports:
             return self._explain_report(error, lines, told)
         if number and any(_is_warning_near(one, number) for one in told):
             return ()
         if 0 < self._ready < (number or self._lines.total):
-            return (log_patterns.error_by_its_text(error, number or None, Level.WARN),)
-        finding = log_patterns.error_by_its_text(error, number or None, Level.ERROR)
-        shown = self._later_phase(number)
+            return (log_patterns.explain_error_by_its_text(error, number or None, Level.WARN),)
+        finding = log_patterns.explain_error_by_its_text(error, number or None, Level.ERROR)
+        shown = self._find_later_phase(number)
         if shown is None:
             return (finding,)
         return (self._without_end(finding, "went on with its start", shown, Level.HINT),)
@@ -251,21 +255,21 @@ class ExplainedLog:
         if self._has_served or any(map(log_patterns.reports_process_end, told)):
             return ()
         phase = self._last_start_phase()
-        return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
+        return (log_patterns.explain_unfinished_start(phase, lines[-1]),) if phase else ()
 
     def _explain_report(
         self, error: log_patterns.LoggedError, lines: Sequence[str], told: Sequence[Finding]
     ) -> Sequence[Finding]:
         """Return the finding about an `error` that only reports that something else has failed."""
-        quoted = log_patterns.quoted_error(error)
+        quoted = log_patterns.explain_quoted_error(error)
         if quoted is not None:
             return (quoted,)
         if any(map(log_patterns.reports_process_end, told)):
             return ()
         before = lines[error.index - 1] if error.index else ""
-        return (log_patterns.error_without_cause(error, before),)
+        return (log_patterns.explain_bare_report(error, before),)
 
-    def _later_phase(self, number: int) -> int | None:
+    def _find_later_phase(self, number: int) -> int | None:
         """Return the line in which the process that wrote the line `number`, which is no part of a
         traceback, went on with its start; None if it did not, or if `number` is 0."""
         if not number:
@@ -275,7 +279,7 @@ class ExplainedLog:
         if raised or log_patterns.is_in_traceback(line) or not log_patterns.has_level(line):
             return None
         writer = log_patterns.writer_of(line)
-        phases = self._phases_between(number, self._lines.total + 1)
+        phases = self._find_phases_between(number, self._lines.total + 1)
         return next((one for one, who in phases if who == writer), None)
 
     def _logged_error(
@@ -306,9 +310,9 @@ class ExplainedLog:
         server became ready or answered requests is a warning."""
         if engine is not None:
             finding = log_patterns.add_fix_for_engine(finding, engine)
-        return self._with_later_success(finding)
+        return self._soften_error_before_success(finding)
 
-    def _with_later_success(self, finding: Finding) -> Finding:
+    def _soften_error_before_success(self, finding: Finding) -> Finding:
         """Return the finding; as a warning if the server became ready or answered requests after its
         last line."""
         last = self._last_line(finding)
@@ -332,7 +336,7 @@ class ExplainedLog:
         """Return the finding; below the level ERROR if the lines after it say that it is no cause."""
         finding = self._soften_passed_error(finding, passed)
         finding = self._soften_error_after_stop(finding, stop)
-        return self._with_later_success(finding)
+        return self._soften_error_before_success(finding)
 
     def _soften_passed_error(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
         """Return the finding; as a hint if its last line is among the errors `passed`."""
@@ -341,14 +345,14 @@ class ExplainedLog:
             return finding
         return self._without_end(finding, "went on with its start", later, Level.HINT)
 
-    def _stop_line(self, findings: Iterable[Finding]) -> int:
+    def _find_stop_line(self, findings: Iterable[Finding]) -> int:
         """Return the number of the line that says that the server was stopped from outside, or shuts
         down without a failure. It is the number after the last line if there is none, or if a start
         follows it, which makes it the end of an earlier server."""
         after_log = self._lines.total + 1
         lines = {one.line or 0 for one in findings if one.code in _STOP_CODES}
         stop = min((lines | {self._shut_down}) - {0}, default=after_log)
-        if stop == after_log or self._lines.dropped or self._phases_between(stop, after_log):
+        if stop == after_log or self._lines.dropped or self._find_phases_between(stop, after_log):
             return after_log
         return stop
 
@@ -363,7 +367,7 @@ class ExplainedLog:
         """Return the number of the last line that the finding is about; 0 if unknown."""
         return self._last.get(finding.code, finding.line or 0)
 
-    def _passed_errors(self, findings: Iterable[Finding]) -> Mapping[int, int]:
+    def _find_survived_errors(self, findings: Iterable[Finding]) -> Mapping[int, int]:
         """Return the numbers of the lines with errors after which their process went on with its start,
         with the line that shows it. The last error is none of them, because it ended the server, unless
         it stands before the start and only its kind is known: then the script that starts the server
@@ -375,10 +379,12 @@ class ExplainedLog:
             return {}
         cut = self._tracebacks.unfinished
         end = max(numbers[-1], cut.number if cut is not None else 0)
-        phases = self._phases_between(numbers[0], self._lines.total + 1)
+        phases = self._find_phases_between(numbers[0], self._lines.total + 1)
         of_script = set[int]()
-        if phases and not self._phases_between(0, numbers[-1]):
-            of_script.update(map(self._last_line, filter(log_patterns.is_general, findings)))
+        if phases and not self._find_phases_between(0, numbers[-1]):
+            of_script.update(
+                map(self._last_line, filter(log_patterns.is_general_finding, findings))
+            )
         passed = {}
         for number in numbers:
             (line,) = self._lines.lines(number - 1, 1)
@@ -395,7 +401,7 @@ class ExplainedLog:
                 passed[number] = later
         return passed
 
-    def _phases_between(self, first: int, last: int) -> Sequence[tuple[int, str]]:
+    def _find_phases_between(self, first: int, last: int) -> Sequence[tuple[int, str]]:
         """Return the numbers of the lines between two that report a phase of the start, with the
         process that wrote each. Progress bars do not count: they are often written late."""
         lines = self._lines.lines(first, last - first - 1)
@@ -404,7 +410,7 @@ class ExplainedLog:
         found = []
         for number, (line, form) in enumerate(zip(lines, forms, strict=True), first + 1):
             if form not in told:
-                told[form] = self._phase_in(line)
+                told[form] = self._parse_phase(line)
             phase = told[form]
             if phase and "%" not in phase:
                 found.append((number, log_patterns.writer_of(line)))
@@ -421,10 +427,10 @@ class ExplainedLog:
     def _last_start_phase(self) -> str | None:
         """Return the start-up phase that the log reports last, such as the loading of weights; None
         if the log reports none."""
-        phases = map(self._phase_in, reversed(self._lines.lines()))
+        phases = map(self._parse_phase, reversed(self._lines.lines()))
         return next(filter(None, phases), None)
 
-    def _phase_in(self, line: str) -> str | None:
+    def _parse_phase(self, line: str) -> str | None:
         """Return the start-up phase that a line reports; None if it reports none."""
         from workbench import engines
 
@@ -519,14 +525,14 @@ def _is_binary(line: str) -> bool:
 
 
 @cache
-def _log_words() -> Mapping[str, tuple[str, ...]]:
+def _log_words_by_engine() -> Mapping[str, tuple[str, ...]]:
     from workbench import engines
 
     return {name: engines.get_engine(name).log_words for name in engines.engine_names()}
 
 
 @cache
-def _ready_words() -> tuple[str, ...]:
+def _all_ready_words() -> tuple[str, ...]:
     from workbench import engines
 
     return tuple(
@@ -535,8 +541,8 @@ def _ready_words() -> tuple[str, ...]:
 
 
 def _is_ready(line: str) -> bool:
-    return _line_has(line, _ready_words())
+    return _contains_any(line, _all_ready_words())
 
 
-def _line_has(line: str, words: Sequence[str]) -> bool:
+def _contains_any(line: str, words: Sequence[str]) -> bool:
     return any(word in line for word in words)

@@ -131,13 +131,13 @@ class ExternalServers:
     async def find(self, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
         """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
         which are skipped. Raises HostError if the host cannot be searched."""
-        processes, listening = _parse_look(await self._look())
-        candidates = _candidate_servers(processes, listening, set(known_ports))
+        processes, listening = _parse_scan(await self._look())
+        candidates = _find_candidates(processes, listening, set(known_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
             for gone in table.keys() - set(candidates):
                 del table[gone]
         due = [one for one in candidates if self._is_due(one)]
-        answers = await asyncio.gather(*(_ask_models(self.host, one) for one in due))
+        answers = await asyncio.gather(*(_read_models(self.host, one) for one in due))
         for one, answer in zip(due, answers, strict=True):
             self._answers[one] = answer
             pause_s = self._pause_s.get(one, _ASK_AGAIN_AFTER_S / 2)
@@ -181,7 +181,7 @@ def _server_patterns() -> str:
     return "|".join([registry.server_patterns(), _OTHER_ENGINES_PATTERN])
 
 
-def _candidate_servers(
+def _find_candidates(
     processes: list[_SeenProcess], listening: Mapping[str, int], known_ports: set[int]
 ) -> list[FoundServer]:
     """Return a server for each port on which one of `processes` listens."""
@@ -193,8 +193,8 @@ def _candidate_servers(
         if seen.own or not seen.argv:
             continue
         ports = {listening[i] for i in seen.inodes if i in listening}
-        for port in sorted((ports or _port_on_command_line(seen, open_ports)) - known_ports):
-            candidates.setdefault(port, _found_server(seen, port))
+        for port in sorted((ports or _find_port_option(seen, open_ports)) - known_ports):
+            candidates.setdefault(port, _make_server(seen, port))
     return list(candidates.values())
 
 
@@ -207,7 +207,7 @@ def _is_shell(seen: _SeenProcess) -> bool:
     )
 
 
-def _parse_look(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
+def _parse_scan(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
     """Return the processes and the listening sockets of a look. What is not of the expected form,
     as on a host that lies, is left out."""
     document = as_table(found)
@@ -239,7 +239,7 @@ def _parse_process_row(row: Mapping[str, object]) -> _SeenProcess | None:
     )
 
 
-def _port_on_command_line(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
+def _find_port_option(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
     """Return the port that the process's command line gives, as a set of one. Return an empty set
     if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
     of other users, whose sockets cannot be read."""
@@ -247,7 +247,7 @@ def _port_on_command_line(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
 
-def _found_server(seen: _SeenProcess, port: int) -> FoundServer:
+def _make_server(seen: _SeenProcess, port: int) -> FoundServer:
     line = " ".join(seen.argv)
     engine = registry.engine_of_process(line)
     argv = mask_argv(seen.argv)
@@ -256,7 +256,7 @@ def _found_server(seen: _SeenProcess, port: int) -> FoundServer:
     )
 
 
-async def _ask_models(host: Host, server: FoundServer) -> FoundServer | None:
+async def _read_models(host: Host, server: FoundServer) -> FoundServer | None:
     """Return `server` with the names of the models that it serves. None if its port does not answer
     /v1/models: some ports that an engine opens do not speak HTTP."""
     from workbench.server import readiness  # not before a server is found

@@ -21,13 +21,13 @@ class FileLimit(NamedTuple):
     hard: int
 
 
-async def file_limit_on_host(host: Host) -> FileLimit | None:
+async def read_host_file_limit(host: Host) -> FileLimit | None:
     """Return the limit that a process gets when Workbench starts it on the host; None if the host
     does not report a limit."""
     return _parse_limit((await host.run(shell_argv("ulimit -Sn; ulimit -Hn"))).out)
 
 
-async def can_have_open_files(host: Host, files: int) -> bool:
+async def can_open_files(host: Host, files: int) -> bool:
     """Return whether a process that Workbench starts on the host can have `files` open files. A
     shell on the host tries to set this limit for itself, because even root may lack the right to
     raise the hard limit in a container."""
@@ -36,7 +36,7 @@ async def can_have_open_files(host: Host, files: int) -> bool:
     ).returncode == 0
 
 
-async def file_limit_of_process(host: Host, pid: int) -> FileLimit | None:
+async def read_process_file_limit(host: Host, pid: int) -> FileLimit | None:
     """Return the limit on open files of the running process `pid`. None if the process has ended or
     belongs to another user."""
     try:
@@ -56,5 +56,5 @@ def _parse_limit(text: str) -> FileLimit | None:
     return FileLimit(*words) if len(words) == 2 else None
 
 
-def limit_text(files: int) -> str:
+def format_file_limit(files: int) -> str:
     return "unlimited" if files >= UNLIMITED_FILES else f"{files:,}"

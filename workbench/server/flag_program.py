@@ -71,7 +71,7 @@ def _flag_of_action(names: Sequence[str], group: str, action: argparse.Action) -
     negations = list(getattr(action, "negative_option_strings", ())) if switch else []
     if switch and type(action).__name__ == "BooleanOptionalAction" and not negations:
         negations = [name for name in names if name.startswith("--no-")]
-    kind, fields = ("bool", []) if switch else _value_type_of(action.type)
+    kind, fields = ("bool", []) if switch else _find_value_type(action.type)
     text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
     return {
         "names": [name for name in names if name not in negations],
@@ -79,8 +79,8 @@ def _flag_of_action(names: Sequence[str], group: str, action: argparse.Action) -
         "kind": kind,
         "json_fields": fields,
         "human_readable_int": kind == "int" and _convert(action.type, "1k") == 1000,
-        "choices": None if switch else [_plain_json(choice) for choice in action.choices or ()],
-        "default": _plain_json(action.default),
+        "choices": None if switch else [_to_json_data(choice) for choice in action.choices or ()],
+        "default": _to_json_data(action.default),
         "nargs": None if switch or action.nargs is None else str(action.nargs),
         "repeatable": isinstance(action, argparse._AppendAction),
         "group": group,
@@ -91,7 +91,7 @@ def _flag_of_action(names: Sequence[str], group: str, action: argparse.Action) -
     }
 
 
-def _value_type_of(convert: Any) -> Any:
+def _find_value_type(convert: Any) -> Any:
     """Return (type of a flag's values, field names). The type is "str", "int", "float" or "json",
     and the field names are those of the JSON object, or []. `convert`, the flag's conversion
     function in argparse, is called with sample values, because its name says nothing reliable."""
@@ -115,7 +115,7 @@ def _convert(convert: Any, text: str) -> Any:
         return None
 
 
-def _plain_json(value: Any) -> Any:
+def _to_json_data(value: Any) -> Any:
     """Return `value` as JSON data; None for an object that is not JSON data, such as an object of
     the engine."""
     if isinstance(value, enum.Enum):
@@ -125,9 +125,9 @@ def _plain_json(value: Any) -> Any:
     if isinstance(value, str):
         return None if value == argparse.SUPPRESS else value
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain_json(item) for item in value]
+        return [_to_json_data(item) for item in value]
     return (
-        {str(key): _plain_json(item) for key, item in value.items()}
+        {str(key): _to_json_data(item) for key, item in value.items()}
         if isinstance(value, dict)
         else None
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def find_hub(first: int) -> str:
+def hub_search_script(first: int) -> str:
     """Return the lines of a shell script that set `hub` to the cache's directory. Arguments `first`
     and `first` + 1 of the script are those of `hub_variables`."""
     cache, home = f"${{{first}:-", f"${{{first + 1}:+${first + 1}/hub}}"

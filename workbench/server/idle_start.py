@@ -56,7 +56,7 @@ class ActivityReading:
     def pids(self) -> frozenset[int]:
         return frozenset(process.pid for process in self.processes)
 
-    def worked_since(self, before: ActivityReading) -> bool:
+    def has_worked_since(self, before: ActivityReading) -> bool:
         """Return whether the processes have worked since an earlier reading. New and ended
         processes are work."""
         if self.pids != before.pids:
@@ -83,7 +83,7 @@ class IdleWatch:
     def add_reading(self, reading: ActivityReading | None) -> None:
         """Add a reading. None, for processes that cannot be read, begins anew."""
         self.last = reading
-        if reading is None or self._first is None or reading.worked_since(self._first):
+        if reading is None or self._first is None or reading.has_worked_since(self._first):
             self._first = reading
 
     @property

@@ -25,7 +25,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, is_secret_name, mask_data, mask_text
 from workbench.model.untrusted_text import as_table, clean_json, clean_text
-from workbench.server.running_server_secrets import command_of_process
+from workbench.server.running_server_secrets import read_process_command
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -90,7 +90,7 @@ async def read_in_force(run: WatchedRun) -> InForceReport:
     if run.facts.alive:
         why = "its process cannot be read by this user"
     if run.facts.alive and run.facts.pid:
-        process = await command_of_process(run.host, run.facts.pid)
+        process = await read_process_command(run.host, run.facts.pid)
     if process is None:
         notes.append(f"{why}: its command line and environment are those that were asked")
     got: dict[str, _EndpointAnswers] = {}
@@ -269,11 +269,11 @@ def _settings_in_answer(answer: Any) -> dict[str, str]:
 
 
 def _settings_in_log(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    found = _first_match(pattern, log)
+    found = _find_first_match(pattern, log)
     return settings_in(found[1]) if found else {}
 
 
-def _first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.Match[str] | None:
+def _find_first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.Match[str] | None:
     return next(filter(None, (re.search(pattern, line) for line in log)), None)
 
 
@@ -295,12 +295,12 @@ def _find_value(answer: Answer, sources: Sources) -> tuple[str | None, str]:
         value = _value_at(sources.answers.get(path), steps)
         if value not in (None, ""):
             return _value_text(value), "server's answer" if path == "config" else path
-    if answer.metric and (found := _metric_value(sources.metrics, answer.metric)) is not None:
+    if answer.metric and (found := _find_metric_value(sources.metrics, answer.metric)) is not None:
         return _value_text(found), "/metrics"
     for pattern, text in answer.log:
-        if match := _first_match(pattern, sources.log):
+        if match := _find_first_match(pattern, sources.log):
             return text.format(**match.groupdict()), "log"
-    if answer.log_product and (factors := _first_match(answer.log_product, sources.log)):
+    if answer.log_product and (factors := _find_first_match(answer.log_product, sources.log)):
         return str(math.prod(map(int, factors.groups()))), "log"
     return None, ""
 
@@ -316,7 +316,7 @@ def _value_at(document: Any, steps: str) -> Any:
     return document
 
 
-def _metric_value(page: str, wanted: str) -> str | None:
+def _find_metric_value(page: str, wanted: str) -> str | None:
     """Return the value of the first sample of the metric `wanted` on a Prometheus page. For
     "metric{label}", return that label's value instead. None if the page has no such sample or
     label."""

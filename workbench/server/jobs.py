@@ -96,12 +96,12 @@ def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
             values.get("queue"),
             values.get("comment") if state != "R" else None,
             values["exec_host"].partition("/")[0] if "exec_host" in values else None,
-            _gpus_of_pbs(values),
+            _parse_pbs_gpus(values),
             None if limit_s is None else max(0, limit_s - used_s),
         )
 
 
-def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
+def _parse_pbs_gpus(values: Mapping[str, str]) -> str | None:
     if "Resource_List.ngpus" in values:
         return f"gpu:{values['Resource_List.ngpus']}"
     asked = values.get("Resource_List.select") or values.get("Resource_List.nodes") or ""

@@ -3,7 +3,7 @@
 The screen reads the counters of a server each second. A request through httpx, with a connection of
 its own, takes ten times the CPU of one here, and httpx takes 5 MiB and 0.1 s to load. The server is
 not trusted: an answer must be complete within a time limit, must not be too large, and must not be
-compressed. `kept_connection_to` requests pages over TLS, too, for which it loads httpx.
+compressed. `open_kept_connection` requests pages over TLS, too, for which it loads httpx.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_text
-from workbench.server.small_requests import CONNECT_TIMEOUT_S, AskPath, Reply, asker, reply_of
+from workbench.server.small_requests import CONNECT_TIMEOUT_S, AskPath, Reply, asker, make_reply
 
 if TYPE_CHECKING:
     import ssl
@@ -160,7 +160,7 @@ class KeptConnection:
                     "the server's answer is compressed, although Workbench requested it "
                     "uncompressed"
                 )
-            keep = keep and _has_end(status, headers)
+            keep = keep and _has_known_end(status, headers)
             content = await _read_body(reader, status, headers)
         except BaseException:
             keep = False
@@ -173,7 +173,7 @@ class KeptConnection:
                 connection.writer.transport.abort()
             self._in_use -= 1
             self._given_back.set()
-        return reply_of(status, content)
+        return make_reply(status, content)
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> bytes:
         method, headers, data = "GET", self._headers, b""
@@ -193,7 +193,7 @@ class KeptConnection:
 
 
 @contextlib.asynccontextmanager
-async def kept_connection_to(
+async def open_kept_connection(
     base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
 ) -> AsyncIterator[AskPath]:
     """Yield a function that makes small requests to the server at `base_url`, with the API key if
@@ -247,7 +247,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
     return int(number), headers, keep
 
 
-def _has_end(status: int, headers: dict[str, str]) -> bool:
+def _has_known_end(status: int, headers: dict[str, str]) -> bool:
     return status in _STATUSES_WITHOUT_BODY or _is_chunked(headers) or "content-length" in headers
 
 
@@ -281,7 +281,7 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     body = bytearray()
-    while size := _chunk_size_of(await _read_line(reader)):
+    while size := _parse_chunk_size(await _read_line(reader)):
         _check_size(len(body) + size)
         body += await reader.readexactly(size)
         if await _read_line(reader):
@@ -301,7 +301,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
     return line
 
 
-def _chunk_size_of(line: bytes) -> int:
+def _parse_chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
     if not digits or digits.strip(b"0123456789abcdefABCDEF") or len(digits) > 15:
         raise _BadAnswerError(f"the server sent an invalid size of a chunk: {line[:40]!r}")

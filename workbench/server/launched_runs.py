@@ -45,7 +45,7 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
         return None
 
 
-def is_lost(run: WatchedRun) -> bool:
+def has_lost_keeper(run: WatchedRun) -> bool:
     """Return whether a run has lost its keeper, the process that follows a server which a launcher
     such as Slurm runs. A lost keeper has ended without recording the server's end. False for a run
     without a launcher."""
@@ -57,7 +57,7 @@ def is_lost(run: WatchedRun) -> bool:
     return launcher_of_plan(run.record.plan) is not None
 
 
-async def is_current(host: Host, run: WatchedRun) -> bool:
+async def is_launch_report_current(host: Host, run: WatchedRun) -> bool:
     """Return whether `run.facts.launched` equals the present content of the file `launched` of the
     run directory. In this file, the run's keeper (the process that follows the server) reports what
     it knows. True for a run without a launcher."""

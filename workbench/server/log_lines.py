@@ -63,11 +63,11 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
     may have ended there, or else its last state."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
-        text = _state_to_keep(text.split("\r"))
+        text = _choose_shown_state(text.split("\r"))
     return clean_text(mask_text(text, secrets))
 
 
-def _state_to_keep(states: Sequence[str]) -> str:
+def _choose_shown_state(states: Sequence[str]) -> str:
     newest_first = (clean_text(state.expandtabs(8), len(state) * 8) for state in reversed(states))
     last = next((state for state in newest_first if state.strip()), "")
     errors = (state for state in newest_first if _is_error_state(state))
@@ -115,7 +115,7 @@ class LineAssembler:
         within_line = self._within_line
         self._within_line = within_line and not complete
         if len(rest) > self._limit:
-            rest = _without_old_states(rest)
+            rest = _drop_old_states(rest)
         if len(rest) > self._limit:
             complete.append(rest)
             rest = b""
@@ -123,7 +123,7 @@ class LineAssembler:
         self._rest = rest
         lines = log_lines(complete, self._secrets)
         if within_line and lines:
-            lines[0] = _without_first_words(lines[0])
+            lines[0] = _drop_first_words(lines[0])
         return lines
 
     @property
@@ -137,7 +137,7 @@ class LineAssembler:
         if not self._rest:
             return ""
         line = log_line(self._rest, self._secrets)
-        return _without_first_words(line) if self._within_line else line
+        return _drop_first_words(line) if self._within_line else line
 
     def flush(self) -> list[str]:
         """Return a list of the last log line, which has no line end; [] if there is none. Call this
@@ -158,7 +158,7 @@ class LineAssembler:
         self._within_line = False
 
 
-def _without_old_states(line: bytes) -> bytes:
+def _drop_old_states(line: bytes) -> bytes:
     """Return the unfinished line of a progress bar without the states that `log_line` leaves out."""
     *old, last = line[:-1].split(b"\r")
     if not old:
@@ -168,7 +168,7 @@ def _without_old_states(line: bytes) -> bytes:
     return b"\r".join([*kept, last]) + line[-1:]
 
 
-def _without_first_words(line: str) -> str:
+def _drop_first_words(line: str) -> str:
     return _FIRST_WORDS.sub("…", line, count=1)
 
 

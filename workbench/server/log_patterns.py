@@ -205,7 +205,7 @@ def _patterns_document() -> dict[str, Any]:
 def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return one finding for each log pattern that matches a line of `lines`, in the order of the
     lines. The evidence of a finding is the first line that matches."""
-    matches = sorted(_matches_in_lines(lines, engine), key=itemgetter(1))
+    matches = sorted(_find_matches(lines, engine), key=itemgetter(1))
     return tuple(pattern.finding(line, engine) for pattern, _, line in matches)
 
 
@@ -226,7 +226,7 @@ def stuck_start_findings(
         for p in patterns_of_engine(engine)
         if p.only_last and p.is_in(last_line)
     )
-    why = _usual_reason(phase)
+    why = _explain_stuck_phase(phase)
     text = (
         f"no new line in the log for {silent_s // 60:.0f} min, in the phase "
         f"“{phase or 'starting'}”: {why['cause']}"
@@ -235,16 +235,16 @@ def stuck_start_findings(
     return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
 
 
-def _usual_reason(phase: str | None) -> Mapping[str, str]:
+def _explain_stuck_phase(phase: str | None) -> Mapping[str, str]:
     """Return the "cause" and the "fix" of starts that do not come out of a phase."""
     rows = _patterns_document()["phases"]
     found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
     return found
 
 
-def start_without_end(phase: str, last_line: str) -> Finding:
+def explain_unfinished_start(phase: str, last_line: str) -> Finding:
     """Return the finding about the log of a start that has no error and ends in `phase`."""
-    why = _usual_reason(phase)
+    why = _explain_stuck_phase(phase)
     text = (
         f"the log has no error and ends in the phase “{phase}”. If the server still runs: {why['cause']}. "
         "If it does not, it was killed, and a killed process writes nothing"
@@ -281,7 +281,7 @@ class LogScan:
     def findings_to_act_on(self) -> tuple[Finding, ...]:
         """The findings about the log that are more than information (above the level INFO), the
         most severe first."""
-        told = possible_causes(self.found, self._tracebacks, self.engine)
+        told = find_possible_causes(self.found, self._tracebacks, self.engine)
         return by_severity(finding for finding in told if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
@@ -294,7 +294,7 @@ class LogScan:
             return
         self._forms = self._forms | fresh if len(self._forms) < MAX_REMEMBERED_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
-        matches = _matches_in_lines([lines[index] for index in chosen], self.engine)
+        matches = _find_matches([lines[index] for index in chosen], self.engine)
         for pattern, index, line in sorted(matches, key=itemgetter(1)):
             finding = pattern.finding(line, self.engine)
             if finding.code not in self._codes:
@@ -313,7 +313,7 @@ def forms_of(lines: Sequence[str]) -> list[str]:
     return [line.translate(_WITHOUT_DIGITS) if line.isascii() else line for line in lines]
 
 
-def _matches_in_lines(
+def _find_matches(
     lines: Sequence[str], engine: str | None, among: Sequence[LogPattern] | None = None
 ) -> Iterator[tuple[LogPattern, int, str]]:
     text = "\n".join(lines)
@@ -351,27 +351,29 @@ def _is_no_failure_of_server(line: str) -> bool:
     return _level(line) in _INFO_LEVELS
 
 
-def needles_in(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
+def find_needles(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
     """Return the texts in `lines`, in lower case, one of which is in each line that a log pattern of
     `engine` can match. They are far fewer than all texts of the patterns."""
     lower = "\n".join(lines).lower()
-    return tuple(needle for needle in _by_needle(engine) if needle in lower)
+    return tuple(needle for needle in _pattern_numbers_by_needle(engine) if needle in lower)
 
 
-def explain_among(line: str, engine: str | None, needles: Sequence[str]) -> Finding | None:
-    """Return what `explain_line` returns, for one of many lines. `needles` are from `needles_in` of
+def explain_line_by_needles(
+    line: str, engine: str | None, needles: Sequence[str]
+) -> Finding | None:
+    """Return what `explain_line` returns, for one of many lines. `needles` are from `find_needles` of
     all of them. None if no pattern matches."""
-    lower, places = line.lower(), _by_needle(engine)
+    lower, places = line.lower(), _pattern_numbers_by_needle(engine)
     numbers = set[int]().union(*(places[needle] for needle in needles if needle in lower))
     patterns = patterns_of_engine(engine)
     among = [patterns[number] for number in sorted(numbers)]
-    matches = _matches_in_lines((line,), engine, among)
+    matches = _find_matches((line,), engine, among)
     found = (pattern.finding(line, engine) for pattern, _, line in matches)
     return next(iter(by_severity(found)), None)
 
 
 @cache
-def _by_needle(engine: str | None) -> Mapping[str, Sequence[int]]:
+def _pattern_numbers_by_needle(engine: str | None) -> Mapping[str, Sequence[int]]:
     """Return the numbers of the patterns that have a needle, by needle."""
     numbers: dict[str, list[int]] = {}
     for number, pattern in enumerate(patterns_of_engine(engine)):
@@ -383,7 +385,7 @@ def _by_needle(engine: str | None) -> Mapping[str, Sequence[int]]:
 def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
     """Return whether the line reports an error itself that none of the `better` patterns
     explains."""
-    error, message = _error_in_line(line)
+    error, message = _parse_error(line)
     if not error or _WRAPPER_LINE.search(message):
         return False
     return not any(pattern.is_in(line[:_MAX_SEARCHED_CHARACTERS]) for pattern in better)
@@ -398,7 +400,7 @@ def _codes_of_patterns(trait: str) -> frozenset[str]:
 _OF_KERNEL = re.compile(r"\]:? (?:segfault at|general protection)|\btraps: ")
 
 
-def _is_of_kernel(finding: Finding) -> bool:
+def _is_about_kernel_line(finding: Finding) -> bool:
     """Return whether a finding is about a line of the kernel's log, which reports the crash of a
     process and never its cause."""
     return _OF_KERNEL.search(finding.evidence or "") is not None
@@ -410,13 +412,15 @@ def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     remains, and none beside a specific cause."""
     found = tuple(findings)
     # lines of the kernel's log are pasted in: where they stand says nothing
-    following = sorted(filter(reports_process_end, found), key=_is_of_kernel)
+    following = sorted(filter(reports_process_end, found), key=_is_about_kernel_line)
     first_line = next(map(_line_number, following), 0)
     causes = filterfalse(reports_process_end, filter(_is_error, found))
-    explained = any(not is_general(one) or _line_number(one) <= first_line for one in causes)
+    explained = any(
+        not is_general_finding(one) or _line_number(one) <= first_line for one in causes
+    )
     kept = _without_findings(found, following if explained else following[1:])
-    general = list(filter(is_general, kept))
-    known = not all(map(is_general, filter(_is_error, kept)))
+    general = list(filter(is_general_finding, kept))
+    known = not all(map(is_general_finding, filter(_is_error, kept)))
     return _without_findings(kept, general if known else general[1:])
 
 
@@ -460,7 +464,7 @@ def _engine_part_of_path(path: str) -> EnginePart | None:
     return next((part for part in _engine_parts() if re.search(part.path, path)), None)
 
 
-def part_named_in(text: str) -> str | None:
+def find_part_name(text: str) -> str | None:
     """Return the name of the part of an engine's code that a path or a call belongs to; None if it
     belongs to none."""
     part = _engine_part_of_path(text)
@@ -497,7 +501,7 @@ def traceback_reader() -> TracebackReader:
     return TracebackReader(_split_prefix)
 
 
-def possible_causes(
+def find_possible_causes(
     findings: Iterable[Finding],
     tracebacks_read: TracebackReader,
     engine: str | None,
@@ -511,24 +515,24 @@ def possible_causes(
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
     described = []
-    for finding in _findings_about_end(findings, tracebacks_read.ignored, of_server):
+    for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
         finding = _add_place_of_line(finding, errors)
         if any(_is_about(finding, error) for error in of_requests):
-            finding = _request_error_finding(finding)
+            finding = _soften_to_request_error(finding)
         described.append(finding)
     kept = _add_native_calls(drop_consequences(described), tracebacks_read.native_calls)
     first = _first_raised_error(of_server, of_requests)
     if first is None:
         return kept
-    first = _most_telling_error(first, errors)
-    general = next(filter(is_general, kept), None)
+    first = _choose_best_placed_error(first, errors)
+    general = next(filter(is_general_finding, kept), None)
     if general is not None and _precedes_error(general, first, errors):
         return kept
-    known = list(filterfalse(is_general, filter(_is_error, kept)))
+    known = list(filterfalse(is_general_finding, filter(_is_error, kept)))
     if known and not _precedes_causes(first, known, errors):
         return kept
-    others = tuple(filterfalse(is_general, kept))
-    kind = _error_kind_finding(first, engine, {one.code for one in kept})
+    others = tuple(filterfalse(is_general_finding, kept))
+    kind = _explain_error_kind(first, engine, {one.code for one in kept})
     return (kind, *others) if kind is not None else others
 
 
@@ -542,7 +546,7 @@ def _first_raised_error(
         (of_server, _reports_another_error),
         (of_requests, _reports_another_error),
     ):
-        found = tracebacks.root_error(errors, is_consequence)
+        found = tracebacks.find_root_error(errors, is_consequence)
         if found is not None:
             return found
     return None
@@ -565,11 +569,11 @@ def _precedes_causes(
     were raised from it, so that none of them explains it."""
     if error.is_attempt or error.ended_one_request:
         return False
-    end = _end_of_chain(error, errors)
+    end = _last_line_of_chain(error, errors)
     return error.number > 0 and all(_line_number(one) > end for one in causes)
 
 
-def _end_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
+def _last_line_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
     """Return the number of the last line of the errors that were raised from `error`, or that other
     processes wrote with its text."""
     numbers = [error.number]
@@ -581,7 +585,7 @@ def _end_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
     return max(numbers) + _DETAIL_LINES
 
 
-def _findings_about_end(
+def _drop_ignored_errors(
     findings: Iterable[Finding], ignored: frozenset[int], errors: Sequence[RaisedError]
 ) -> tuple[Finding, ...]:
     """Return the findings without those about errors after which Python went on, in the lines `ignored`.
@@ -590,18 +594,18 @@ def _findings_about_end(
     others = tuple(one for one in found if one.line not in ignored)
     if any(map(_is_error, others)):
         return others
-    each_reports_another = tracebacks.root_error(errors, _reports_another_error) is None
+    each_reports_another = tracebacks.find_root_error(errors, _reports_another_error) is None
     return found if errors and each_reports_another else others
 
 
-def _most_telling_error(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
+def _choose_best_placed_error(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
     """Return the traceback of the same error that says most about its place: a process repeats the
     error of another one, with calls that only wait for it."""
     same = [one for one in errors if one.line == error.line]
     return next((one for one in same if _place_of_error(one) is not None), error)
 
 
-def _part_in(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
+def _find_crashed_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
     """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
     only pass work on count if there is no other."""
     passing: tuple[str, EnginePart | None] = ("", None)
@@ -619,7 +623,7 @@ def _part_in(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
 def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
     """Return the findings with the part of the code that a backtrace of native code names: of a crash
     that no finding explains, in a finding of its own."""
-    call, part = _part_in(calls)
+    call, part = _find_crashed_part(calls)
     if part is None:
         return tuple(findings)
     where = f", in {part.name} ({native_backtraces.name_of(call)})"
@@ -667,7 +671,7 @@ def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[Raise
     return 0 < _line_number(finding) < error.number
 
 
-def _request_error_finding(finding: Finding) -> Finding:
+def _soften_to_request_error(finding: Finding) -> Finding:
     """Return the finding about an error that ended only the answer to one request."""
     if finding.is_error:
         finding = replace(finding, level=Level.WARN)
@@ -676,31 +680,31 @@ def _request_error_finding(finding: Finding) -> Finding:
     return replace(finding, text=f"{_ONE_REQUEST_FAILED_TEXT}: {finding.text}")
 
 
-def _error_kind_finding(
+def _explain_error_kind(
     error: RaisedError, engine: str | None, told: Collection[str]
 ) -> Finding | None:
     """Return a finding with the kind of the error and its place in the engine's code. If a log pattern
     explains the whole message, of which the log has several lines, return its finding. None if one of
     the codes `told` explains the error."""
-    pattern = _general_pattern_of(error.line, engine) or _pattern_of(error.line, engine, told)
+    pattern = _find_general_pattern(error.line, engine) or _find_pattern(error.line, engine, told)
     if pattern is None:
         return None
     finding = replace(pattern.finding(error.line, engine), line=error.number or None)
     if pattern.general:
         finding = _add_place(finding, error)
-    return _request_error_finding(finding) if error.ended_one_request else finding
+    return _soften_to_request_error(finding) if error.ended_one_request else finding
 
 
-def _pattern_of(line: str, engine: str | None, told: Collection[str]) -> LogPattern | None:
+def _find_pattern(line: str, engine: str | None, told: Collection[str]) -> LogPattern | None:
     """Return the log pattern of an error, not only of its kind, that matches the line; None if there
     is none, or if one of the codes `told` matches it too."""
-    found = [one for one in _patterns_in(line, engine) if not one.general]
+    found = [one for one in _find_patterns(line, engine) if not one.general]
     if any(one.code in told for one in found):
         return None
     return next((one for one in found if one.level is Level.ERROR), None)
 
 
-def _patterns_in(line: str, engine: str | None) -> list[LogPattern]:
+def _find_patterns(line: str, engine: str | None) -> list[LogPattern]:
     """Return the log patterns of `engine` that match the line wherever it stands in a log."""
     return [one for one in patterns_of_engine(engine) if not one.only_last and one.is_in(line)]
 
@@ -708,7 +712,7 @@ def _patterns_in(line: str, engine: str | None) -> list[LogPattern]:
 def _add_place(finding: Finding, error: RaisedError) -> Finding:
     """Return the finding about the error with the part of the engine in which it was raised, and
     with what the engine did then."""
-    doing = _activity_in_calls(error.frames)
+    doing = _find_activity(error.frames)
     meanwhile = f", while {doing}" if doing else ""
     place = _place_of_error(error)
     if place is not None:
@@ -738,14 +742,14 @@ _SAYS_WHAT_TO_DO = re.compile(
 )
 
 
-def _activity_in_calls(frames: Sequence[Frame]) -> str | None:
+def _find_activity(frames: Sequence[Frame]) -> str | None:
     """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; None if
     they do not show it."""
     rows = _patterns_document()["doings"]
-    return next((row["doing"] for row in rows if _shows_doing(row, frames)), None)
+    return next((row["doing"] for row in rows if _shows_activity(row, frames)), None)
 
 
-def _shows_doing(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
+def _shows_activity(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
     shown = frames[-1:] if row.get("innermost") else frames
     return any(re.search(row["call"], one.call) for one in shown)
 
@@ -768,10 +772,10 @@ def _place_of_error(error: RaisedError) -> _Place | None:
 
 
 @lru_cache(maxsize=256)
-def _general_pattern_of(line: str, engine: str | None = None) -> LogPattern | None:
+def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | None:
     """Return the general log pattern of `engine` that matches an error; None if another pattern
     explains it."""
-    found = _patterns_in(line, engine)
+    found = _find_patterns(line, engine)
     return found[0] if found and all(one.general for one in found) else None
 
 
@@ -784,13 +788,13 @@ def _reports_or_follows(line: str) -> bool:
     """Return whether an error reports another one, or mostly follows from another one."""
     if _reports_another_error(line):
         return True
-    kind = _general_pattern_of(line)
+    kind = _find_general_pattern(line)
     return kind is not None and kind.follows
 
 
 def _split_prefix(line: str) -> tuple[str, str]:
     """Return which process wrote the line, as far as its prefixes say, and what it wrote."""
-    prefix, text = _prefix_and_text(line)
+    prefix, text = _split_at_prefix(line)
     return " ".join(_WRITER_IN_PREFIX.findall(prefix)), text
 
 
@@ -953,7 +957,7 @@ _TEXT_OF_SIGNAL: Mapping[int, str] = {
 }
 
 
-def _end_by_exit_code(text: str) -> str | None:
+def _explain_exit_code(text: str) -> str | None:
     """Return what the exit code in `text` says about the end of a process; None if it says nothing."""
     found = _EXIT_CODE.search(text)
     if found is None:
@@ -964,12 +968,12 @@ def _end_by_exit_code(text: str) -> str | None:
     return _TEXT_OF_SIGNAL.get(number)
 
 
-def error_without_cause(error: LoggedError, before: str) -> Finding:
+def explain_bare_report(error: LoggedError, before: str) -> Finding:
     """Return the finding about a log whose only `error` is a report that something else failed.
     `before` is the line before it."""
     last = plain_line(before)
     told = f"; the line before it may say more: “{last}”" if last else ""
-    end, how = _end_by_exit_code(error.text), ": a process that was killed writes nothing"
+    end, how = _explain_exit_code(error.text), ": a process that was killed writes nothing"
     if end:
         how = f"; by its exit code, {end}"
     return Finding(
@@ -988,19 +992,19 @@ def error_without_cause(error: LoggedError, before: str) -> Finding:
 _QUOTED_ERROR = re.compile(r"\bfailed with error ['\"](?P<error>.{3,400}?)['\"](?:,|\.|$)")
 
 
-def quoted_error(error: LoggedError) -> Finding | None:
+def explain_quoted_error(error: LoggedError) -> Finding | None:
     """Return the finding about the error that the line of another process quotes; None if it quotes
     none."""
     quoted = _QUOTED_ERROR.search(error.text)
     if quoted is None:
         return None
     raised = f"RuntimeError: {quoted['error']}"
-    known = explain_line(raised) or error_by_its_text(error, None, Level.ERROR)
+    known = explain_line(raised) or explain_error_by_its_text(error, None, Level.ERROR)
     text = f"{known.text}. Another process reports this error, whose traceback is not in the log"
     return replace(known, text=text, evidence=error.text)
 
 
-def is_general(finding: Finding) -> bool:
+def is_general_finding(finding: Finding) -> bool:
     """Return whether the finding explains only the kind of an error."""
     return finding.code in _codes_of_patterns("general")
 
@@ -1010,7 +1014,7 @@ def reports_process_end(finding: Finding) -> bool:
     return finding.code in _codes_of_patterns("follows")
 
 
-def error_by_its_text(error: LoggedError, number: int | None, level: Level) -> Finding:
+def explain_error_by_its_text(error: LoggedError, number: int | None, level: Level) -> Finding:
     """Return the finding about the `error` of a log, in the line `number`, that no log pattern
     explains."""
     other = _patterns_by_code()["log.error-other"]
@@ -1028,7 +1032,7 @@ def error_by_its_text(error: LoggedError, number: int | None, level: Level) -> F
 def without_end(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
     place = _place_of_error(cut)
-    doing = _activity_in_calls(cut.frames)
+    doing = _find_activity(cut.frames)
     where = hint = ""
     if place is not None:
         where, hint = f" The last call is in {place.part.name}.", f"; until then: {place.part.fix}"
@@ -1077,7 +1081,7 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
     distinct = list(first_of_form.values())
     known = [
         (distinct[i], line)
-        for p, i, line in _matches_in_lines([split[index] for index in distinct], engine)
+        for p, i, line in _find_matches([split[index] for index in distinct], engine)
         if p.level_of(line) is Level.ERROR and not p.general
     ]
     if known:
@@ -1085,10 +1089,10 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
         return LoggedError(plain_line(line), index=index)
     wrapper: LoggedError | None = None
     for index in distinct:
-        error, message = _error_in_line(split[index])
+        error, message = _parse_error(split[index])
         if not error:
             continue
-        detail = _validation_detail(message, split[index + 1 : index + 6])
+        detail = _find_validation_detail(message, split[index + 1 : index + 6])
         if detail is not None:
             return LoggedError(detail, index=index)
         if message == "AssertionError":
@@ -1127,18 +1131,18 @@ def _prefix() -> re.Pattern[str]:
 def plain_line(line: str) -> str:
     """Return a log line as plain text of at most 500 characters. Colours, control characters,
     process name, time and level are removed."""
-    return _prefix_and_text(line)[1].strip()[:500]
+    return _split_at_prefix(line)[1].strip()[:500]
 
 
-def _prefix_and_text(line: str) -> tuple[str, str]:
+def _split_at_prefix(line: str) -> tuple[str, str]:
     """Return (what stands in front of the message, message) of a log line without colours."""
-    bare = _line_without_prefix(line)
+    bare = _remove_control_characters(line)
     prefix = _prefix().match(bare)
     end = prefix.end() if prefix else 0
     return bare[:end], bare[end:]
 
 
-def _line_without_prefix(line: str) -> str:
+def _remove_control_characters(line: str) -> str:
     text = _ANSI_SEQUENCE.sub("", line[:_MAX_SEARCHED_CHARACTERS])
     if not text.isprintable():
         text = "".join(c for c in text if c.isprintable() or c == "\t")
@@ -1153,7 +1157,7 @@ def is_in_traceback(line: str) -> bool:
 
 def _level(line: str) -> str:
     """Return the level that the engine wrote in front of a line, "" if it wrote none."""
-    return _level_of_prefix(_prefix().match(_line_without_prefix(line)))
+    return _level_of_prefix(_prefix().match(_remove_control_characters(line)))
 
 
 def is_of_request_handler(line: str) -> bool:
@@ -1177,8 +1181,8 @@ def _level_of_prefix(prefix: re.Match[str] | None) -> str:
     return next(filter(None, prefix.groups()), "") if prefix else ""
 
 
-def _error_in_line(line: str) -> tuple[bool, str]:
-    bare = _line_without_prefix(line)
+def _parse_error(line: str) -> tuple[bool, str]:
+    bare = _remove_control_characters(line)
     if uncaught := _UNCAUGHT_CPP_ERROR.match(bare):
         return True, uncaught[1][:500]
     prefix = _prefix().match(bare)
@@ -1202,12 +1206,12 @@ def _is_never_error(text: str) -> bool:
     return bool(_TRACEBACK_HEADING.search(text) or _HARMLESS_ERROR.search(text))
 
 
-def _validation_detail(heading: str, following: Sequence[str]) -> str | None:
+def _find_validation_detail(heading: str, following: Sequence[str]) -> str | None:
     """Return the explanation in a pydantic ValidationError; None if `heading`, the error's first
     line, is none or has none. `following` are the log lines after it."""
     if not _VALIDATION_HEADING.search(heading):
         return None
     for line in following:
-        if found := _VALIDATION_MESSAGE.match(_prefix_and_text(line)[1]):
+        if found := _VALIDATION_MESSAGE.match(_split_at_prefix(line)[1]):
             return (found["why"] or found["other"])[:500]
     return None

@@ -72,5 +72,5 @@ async def explain_ended_run(host: Host, run: WatchedRun, emit: EmitBatch) -> Non
     ending = await exit_analysis.analyse_exit(host, run, explained.first_error(findings))
     reason = mask_text(ending.reason, run.secrets) if ending.reason else None
     of_log = (finding for finding in findings if finding.level is Level.ERROR)
-    disk = await old_runs.disk_full_finding(host, run.run_dir)
+    disk = await old_runs.check_disk_space(host, run.run_dir)
     run.explained = (reason, (*ending.findings, *of_log, *disk))

@@ -70,7 +70,7 @@ async def fetch_metrics(
         return read
     # The engine's counter does not contain the output tokens of the requests that run now.
     slots = await get(engine.slots_path, timeout_s)
-    running = _tokens_of_slots(slots.body) if slots.status == 200 else None
+    running = _count_slot_tokens(slots.body) if slots.status == 200 else None
     if running is None:
         why = (
             f"{engine.title} counts output tokens when a request ends, and {engine.slots_path} "
@@ -88,7 +88,7 @@ async def fetch_metrics(
     )
 
 
-def _tokens_of_slots(body: Any) -> int | None:
+def _count_slot_tokens(body: Any) -> int | None:
     """Return the number of output tokens that all running requests have so far. `body` is
     llama.cpp's JSON list of slots, each of which processes one request. None if it is not such a
     list."""
@@ -108,7 +108,7 @@ def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
     for field, names in _metric_names(engine).items():
-        value = _value_or_reason(field, _first_series(lines, names), names, engine)
+        value = _value_or_reason(field, _find_first_series(lines, names), names, engine)
         if isinstance(value, str):
             absent[field] = value
         else:
@@ -162,7 +162,7 @@ def _add_live_counts(
     """Add the counts that also rise while requests run. An engine without such series has the
     counter of ended requests in their place."""
     for field, counter in _LIVE_COUNT_FIELDS.items():
-        parts = [_values_of_series(lines, name) for name in engine.live_metrics.get(counter, ())]
+        parts = [_parse_series(lines, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
             values[field] = round(sum(map(sum, parts)))
         elif counter in values:
@@ -198,12 +198,12 @@ def _metric_pattern(engine: Engine) -> re.Pattern[str]:
     return re.compile(f"\\n({'|'.join(map(re.escape, longest_first))})([{{ \\t][^\\n]*)")
 
 
-def _first_series(found: LinesByName, names: Sequence[str]) -> list[float]:
+def _find_first_series(found: LinesByName, names: Sequence[str]) -> list[float]:
     """Return the values of all series with the first of `names` that the page has."""
-    return next(filter(None, (_values_of_series(found, name) for name in names)), [])
+    return next(filter(None, (_parse_series(found, name) for name in names)), [])
 
 
-def _values_of_series(found: LinesByName, name: str) -> list[float]:
+def _parse_series(found: LinesByName, name: str) -> list[float]:
     """Return the values of all series called `name`; [] if there are none, or more than
     _MAX_SERIES_PER_NAME. A name such as 'requests{reason="stop"}' selects the series with that label."""
     name, _, label = name.partition("{")

@@ -7,20 +7,20 @@ from workbench import engines
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
+from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import find_hub, hub_variables
+from workbench.server.hub_cache import hub_search_script, hub_variables
 
-_FREE_SPACE_SCRIPT = find_hub(2) + read_script(__file__, "free_space.sh")
+_FREE_SPACE_SCRIPT = hub_search_script(2) + read_script(__file__, "free_space.sh")
 _MIN_FREE_KIB = 1 << 20  # log, compiled kernels
 _MIN_FREE_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
 _TIMEOUT_S = 5.0
 
 
-async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Finding | None:
+async def find_disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Finding | None:
     """Return a warning if the disk with the hub's cache has too little space for the start of
     `plan`. None if it has enough, or if that cannot be read."""
     hub = engines.get_engine(plan.engine).uses_hub  # the others start from files
@@ -33,7 +33,7 @@ async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Findin
         )
     except WorkbenchError:
         return None
-    facts = dict(key_value_pairs(done.out))
+    facts = dict(parse_key_value_pairs(done.out))
     free = parse_whole_number(facts.get("free", ""))
     if free is None:
         return None

@@ -35,7 +35,7 @@ _NO_SUCH_MODEL_ERROR = re.compile(
 )
 
 
-async def download_program_on(host: Host, beside: Sequence[str] = ()) -> str:
+async def find_download_program(host: Host, beside: Sequence[str] = ()) -> str:
     """Return the path of the host's program for the Hugging Face hub. `hf` is searched first:
     on PATH, then in the directories `beside` and in ~/.local/bin; then huggingface-cli in the same
     places. Raises HostError if there is neither."""

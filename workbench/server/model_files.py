@@ -16,7 +16,7 @@ from workbench.hosts.script_files import read_script
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.model_fingerprint import LOCATE_MODEL_SCRIPT, locate_arguments
+from workbench.server.model_fingerprint import LOCATE_MODEL_SCRIPT, arguments_to_locate_model
 
 _TIMEOUT_S = 20.0
 # of a file: most headers, with their vocabulary, and the largest
@@ -31,7 +31,13 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     model = plan.model
     try:
         done = await host.run(
-            ["sh", "-c", _READ_MODEL_SCRIPT, "sh", *locate_arguments(plan, env, plan.workdir)],
+            [
+                "sh",
+                "-c",
+                _READ_MODEL_SCRIPT,
+                "sh",
+                *arguments_to_locate_model(plan, env, plan.workdir),
+            ],
             timeout_s=_TIMEOUT_S,
         )
         facts, _, config = done.out.partition("config=\n")

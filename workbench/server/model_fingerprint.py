@@ -18,11 +18,11 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
-from workbench.server.hub_cache import find_hub, hub_variables
+from workbench.server.hub_cache import hub_search_script, hub_variables
 
 _TIMEOUT_S = 20.0
 _BYTES_PER_GB = 1e9
-LOCATE_MODEL_SCRIPT = find_hub(4) + read_script(__file__, "locate_model.sh")
+LOCATE_MODEL_SCRIPT = hub_search_script(4) + read_script(__file__, "locate_model.sh")
 _LIST_FILES_SCRIPT = LOCATE_MODEL_SCRIPT + read_script(__file__, "list_files.sh")
 
 
@@ -46,7 +46,7 @@ async def identify_model(
     """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises:
     `digest` is None if the files cannot be read, or if a file was changed after the server's start
     at `started_unix_s`."""
-    argv = locate_arguments(plan, env, workdir)
+    argv = arguments_to_locate_model(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
@@ -61,10 +61,12 @@ async def identify_model(
         looked = next((f"; searched {value}" for key, value in lines if key == "looked"), "")
         return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
     commit = next((value for key, value in lines if key == "commit"), None)
-    return _fingerprint_of(files, commit, started_unix_s)
+    return _compute_fingerprint(files, commit, started_unix_s)
 
 
-def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
+def arguments_to_locate_model(
+    plan: LaunchPlan, env: Mapping[str, str], workdir: str | None
+) -> list[str]:
     """Return the arguments for the shell script LOCATE_MODEL_SCRIPT, which finds the files of the model that
     `plan` names. `env` and `workdir` are those of the server."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
@@ -74,7 +76,7 @@ def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | No
     return [model, workdir or "", known, *hub_variables(env)]
 
 
-def _fingerprint_of(
+def _compute_fingerprint(
     files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None
 ) -> ModelBytes:
     lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
+from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import find_hub, hub_variables
+from workbench.server.hub_cache import hub_search_script, hub_variables
 
 LIST_TIMEOUT_S = 60.0  # a cache on a network file system is slow
 HASHES_FILE = (
@@ -25,7 +25,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 # of a file that is hashed whenever its model is looked at: index, configuration, tokenizer
 _SMALL_FILE_KIB = 32 * 1024
 
-_LIST_COPIES_SCRIPT = find_hub(1) + read_script(__file__, "list_copies.sh")
+_LIST_COPIES_SCRIPT = hub_search_script(1) + read_script(__file__, "list_copies.sh")
 _WHOLE_SIZE_SCRIPT = read_script(__file__, "whole_size.sh")
 _HASH_FILES_SCRIPT = read_script(__file__, "hash_files.sh")
 
@@ -56,7 +56,7 @@ async def find_copies(host: Host, places: SearchPlaces, model: str = "") -> Sequ
 
 def _parse_copies(output: str, host: str) -> Iterable[ModelCopy]:
     block: list[tuple[str, str]] = []
-    for key, value in (*key_value_pairs(output), ("copy", "")):
+    for key, value in (*parse_key_value_pairs(output), ("copy", "")):
         if key == "copy":
             if block:
                 yield _parse_copy(block, host)
@@ -83,10 +83,10 @@ def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     for size, modified, name in (row for row in rows if len(row) == 3):
         bytes_, changed = parse_whole_number(size), parse_whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
-            real = links.get(_name_without_quotes(name))
+            real = links.get(_remove_dot_slash(name))
             files.append(
                 ModelFile(
-                    _name_without_quotes(name),
+                    _remove_dot_slash(name),
                     bytes_,
                     changed,
                     shas.get(name),
@@ -104,15 +104,15 @@ def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         revision=one.get("revision") or None,
         refs=tuple(all_of("ref")),
         listed=tuple(all_of("listed")),
-        broken=tuple(map(_name_without_quotes, all_of("broken"))),
-        outside=tuple(map(_name_without_quotes, all_of("outside"))),
-        control_characters=tuple(map(_name_without_quotes, all_of("control"))),
+        broken=tuple(map(_remove_dot_slash, all_of("broken"))),
+        outside=tuple(map(_remove_dot_slash, all_of("outside"))),
+        control_characters=tuple(map(_remove_dot_slash, all_of("control"))),
         unfinished_bytes=sum(parse_whole_number(value) or 0 for value in all_of("unfinished")),
         expected_bytes=parse_whole_number(total),
     )
 
 
-def _name_without_quotes(name: str) -> str:
+def _remove_dot_slash(name: str) -> str:
     return name.removeprefix("./")
 
 
@@ -139,7 +139,7 @@ async def add_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     )
     sizes = ((path, parse_whole_number(size)) for size, _, path in rows)
     whole = {path: size for path, size in sizes if size is not None and path in paths}
-    return _copy_with_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
+    return _set_file_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
 
 
 async def add_hashes(
@@ -151,7 +151,7 @@ async def add_hashes(
     read."""
     sizes = {path_of_file(copy, file): file.size_bytes for file in copy.files}
     hashes = await hash_files(host, sizes, copy.path, on_progress)
-    return _copy_with_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
+    return _set_file_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
 
 
 async def hash_files(
@@ -190,6 +190,6 @@ async def hash_files(
     return hashes
 
 
-def _copy_with_values(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
+def _set_file_values(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
     files = tuple(replace(file, **values.get(path_of_file(copy, file), {})) for file in copy.files)  # type: ignore[arg-type]
     return replace(copy, files=files)

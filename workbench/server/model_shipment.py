@@ -21,7 +21,7 @@ from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import find_hub, hub_variables
+from workbench.server.hub_cache import hub_search_script, hub_variables
 from workbench.server.model_inventory import SearchPlaces, hash_files
 
 STAGING_DIRECTORY = ".workbench-copy"  # in the root of a shipment
@@ -29,7 +29,7 @@ LOOK_TIMEOUT_S = 60.0
 _QUICK_HASH_TIMEOUT_S = 300.0  # reads 128 KiB of each file, from slow disks too
 _RESERVED_BYTES = 2**30  # bytes that a copy leaves free
 
-_RESOLVE_PATH_SCRIPT = find_hub(2) + read_script(__file__, "resolve_path.sh")
+_RESOLVE_PATH_SCRIPT = hub_search_script(2) + read_script(__file__, "resolve_path.sh")
 _LIST_TARGET_SCRIPT = read_script(__file__, "list_target_files.sh")
 _QUICK_HASH_SCRIPT = read_script(__file__, "quick_hash.sh")
 _PLACE_FILES_SCRIPT = read_script(__file__, "place_files.sh")
@@ -66,7 +66,7 @@ class RemainingFiles:
     present: tuple[str, ...]  # files that are at their place already
 
 
-def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
+def plan_shipment(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
     """Return what must be sent to copy a model. `target` is the hub's cache or the directory that
     receives the model. Raises InputError for a file name that leads out of `target` or has a
     control character, and without `follow_links` for a symbolic link to a file outside the copy: a
@@ -86,7 +86,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
             host=copy.host,
             next_step=f"rename or remove these files on {copy.host}, then copy again",
         )
-    shipment = replace(_shipment_of(copy, target), follow_links=follow_links)
+    shipment = replace(_make_shipment(copy, target), follow_links=follow_links)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
@@ -100,7 +100,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
     return shipment
 
 
-def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
+def _make_shipment(copy: ModelCopy, target: str) -> Shipment:
     if copy.kind == FILE:
         return Shipment(copy.path.rpartition("/")[0], target, *_files_and_links(copy))
     if copy.kind != HUB:
@@ -141,7 +141,7 @@ async def absolute_path_on(host: Host, places: SearchPlaces, path: str) -> str:
     return done.out.strip().rstrip("/")
 
 
-async def remaining_files(
+async def find_remaining_files(
     source: Host, target: Host, shipment: Shipment, replace: bool
 ) -> RemainingFiles:
     """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if
@@ -159,7 +159,7 @@ async def remaining_files(
         )
     have, staged = _parse_sizes(found["have"]), _parse_sizes(found["staged"])
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
-    same = set(await _equal_files(source, target, shipment, candidates))
+    same = set(await _find_equal_files(source, target, shipment, candidates))
     different = [name for name in have if name not in same]
     if different and not replace:
         raise InputError(
@@ -206,7 +206,7 @@ def _parse_sizes(texts: Iterable[str]) -> Mapping[str, int]:
     return sizes
 
 
-async def _equal_files(
+async def _find_equal_files(
     source: Host, target: Host, shipment: Shipment, names: Sequence[str]
 ) -> Sequence[str]:
     """Return those of the files `names` whose content is equal on both hosts. Files whose first or

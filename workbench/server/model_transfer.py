@@ -176,7 +176,7 @@ async def send_through_here(
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
         from_path, to_path = f"{shipment.source}/{name}", f"{shipment.staging}/{name}"
-        if staged and not await _starts_are_equal(source, target, from_path, to_path, staged):
+        if staged and not await _have_equal_starts(source, target, from_path, to_path, staged):
             await target.run(["rm", "-f", "--", to_path], timeout_s=_REACH_TIMEOUT_S, check=True)
             staged = 0
         sent = done + staged
@@ -189,7 +189,7 @@ async def send_through_here(
         done += size
 
 
-async def _starts_are_equal(
+async def _have_equal_starts(
     source: Host, target: Host, from_path: str, to_path: str, size: int
 ) -> bool:
     argv = [shell_argv(_PREFIX_HASH_SCRIPT, path, str(size)) for path in (from_path, to_path)]
@@ -250,7 +250,7 @@ class TransferSpeed:
         self.window_s = window_s
         self._seen: list[tuple[float, int]] = []
 
-    def speed_at(self, done_bytes: int) -> float:
+    def add_progress(self, done_bytes: int) -> float:
         """Record that `done_bytes` bytes have been transferred up to now, and return the speed in
         bytes per second. 0.0 at the first call."""
         now = time.monotonic()

@@ -85,7 +85,7 @@ async def mark_read(host: Host, run_dir: str) -> None:
     await host.run(shell_scripts.shell_argv('umask 077; : >"$1/read"', run_dir))
 
 
-async def disk_full_finding(host: Host, run_dir: str) -> tuple[Finding, ...]:
+async def check_disk_space(host: Host, run_dir: str) -> tuple[Finding, ...]:
     """Return a finding if the disk that contains the run directory is full, because the log may
     then lack the reason of a failure. Otherwise return ()."""
     done = await host.run(["df", "-Pk", "--", run_dir])
@@ -136,7 +136,7 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     return tuple(sorted(found, key=lambda run: run.run_id, reverse=True))
 
 
-def runs_to_remove(
+def choose_runs_to_remove(
     runs: Sequence[EndedRun],
     *,
     older_than_s: float | None = None,

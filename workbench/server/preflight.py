@@ -47,9 +47,9 @@ async def check_before_start(
     refuse = partial(_refusal, host, command)
     if uses_host_files(plan.run_as):
         _check_files(plan, command, model, facts, refuse)
-    if command.port in freed or not _uses_of_host("port", plan.run_as):
+    if command.port in freed or not _uses_host_resource("port", plan.run_as):
         return
-    problem = _port_problem(command, runs, facts, listening)
+    problem = _explain_used_port(command, runs, facts, listening)
     if problem is not None:
         error = refuse(problem.text, problem.fix or "")
         error.findings = (problem,)
@@ -66,7 +66,7 @@ def _refusal(host: Host, command: Command, message: str, next_step: str) -> Serv
     return ServerError(message, host=host.name, command=shown, next_step=next_step)
 
 
-def port_freed_by(replaced: ServerStatus | None) -> tuple[int, ...]:
+def list_freed_ports(replaced: ServerStatus | None) -> tuple[int, ...]:
     """Return the port that becomes free when the server `replaced` is stopped; () if there is none."""
     if replaced is None or not replaced.may_live or replaced.port is None:
         return ()
@@ -97,7 +97,7 @@ def _check_files(
             "create the directory on the host, or correct `workdir` in the plan",
         )
     if "executable" not in facts:
-        raise refuse(*_no_executable_problem(command.argv[0], plan, facts))
+        raise refuse(*_describe_missing_executable(command.argv[0], plan, facts))
     if "model" in facts:
         where = ""
         if command.workdir and not posixpath.isabs(model):
@@ -111,10 +111,10 @@ def _check_files(
 def uses_host_files(run_as: str) -> bool:
     """Return whether a server that the launcher `run_as` runs uses the programs and the files of the
     host itself, not those of an image or of a compute node."""
-    return _uses_of_host("files", run_as)
+    return _uses_host_resource("files", run_as)
 
 
-def _uses_of_host(what: str, run_as: str) -> bool:
+def _uses_host_resource(what: str, run_as: str) -> bool:
     """Return whether a server uses something of the host itself: its files if `what` is "files",
     its port if `what` is "port". `run_as` names the launcher, which may run the server in a
     container or on a compute node."""
@@ -126,20 +126,20 @@ def claimed_port(record: RunRecord) -> int | None:
     """Return the port that the process of a run claims on its host before it listens. None if the
     server only is followed, if it has no port, or if a launcher runs it elsewhere."""
     is_followed = record.adopts is not None
-    if is_followed or not record.has_port or not _uses_of_host("port", record.plan.run_as):
+    if is_followed or not record.has_port or not _uses_host_resource("port", record.plan.run_as):
         return None
     return record.command.port
 
 
-async def port_problem(
+async def find_port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
 ) -> Finding | None:
     """Return a warning that says what uses the port of `command`, whose change is a free port.
     Return None if the port is free, or if the server will not use a port of this host."""
-    if not _uses_of_host("port", plan.run_as):
+    if not _uses_host_resource("port", plan.run_as):
         return None
     facts, listening = await _read_host_facts(host, command, "")
-    return _port_problem(command, runs, facts, listening)
+    return _explain_used_port(command, runs, facts, listening)
 
 
 async def _read_host_facts(
@@ -163,7 +163,7 @@ async def _read_host_facts(
     return facts, listening
 
 
-def _no_executable_problem(
+def _describe_missing_executable(
     name: str, plan: LaunchPlan, facts: Mapping[str, str]
 ) -> tuple[str, str]:
     if "exists" in facts:
@@ -176,7 +176,7 @@ def _no_executable_problem(
     return f"{name} not found; {looked}", f"install {plan.engine}, or {NAME_PROGRAM_STEP}"
 
 
-def _port_problem(
+def _explain_used_port(
     command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
 ) -> Finding | None:
     """Return a warning that says what uses the port; None if the port is free. `facts` has what a
@@ -185,7 +185,7 @@ def _port_problem(
     # An engine that is still loading may have bound the port without listening on it. Workbench
     # knows its own runs.
     alive = filter(_is_alive, runs)
-    owners = {run.port: run for run in alive if _uses_of_host("port", run.run_as)}
+    owners = {run.port: run for run in alive if _uses_host_resource("port", run.run_as)}
     used = listening | owners.keys()
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
     another = "set another port" + (f": {free} is free" if free else "")
@@ -193,7 +193,7 @@ def _port_problem(
         by = f"{own.engine} run {own.run_id} ({own.state})"
         step = f"run workbench stop {own.run_id}"
     elif "taken" in facts:
-        by, step = _holder_text(facts.get("holder", "")), "end that process"
+        by, step = _format_port_holder(facts.get("holder", "")), "end that process"
     else:
         return None
     changes = (PlanChange("port", free),) if free else ()
@@ -201,7 +201,7 @@ def _port_problem(
     return Finding(Level.WARN, "host.port", text, fix=f"{step}, or {another}", changes=changes)
 
 
-def _holder_text(holder: str) -> str:
+def _format_port_holder(holder: str) -> str:
     """Return the process that uses a port as text. `holder` is its process id, followed by its
     command line; "" if it is not known."""
     pid, _, line = holder.partition(" ")

@@ -23,7 +23,7 @@ class ProcessCommand:
     env: Mapping[str, str] | None
     workdir: str | None
 
-    def clean_copy(self) -> ProcessCommand:
+    def without_control_characters(self) -> ProcessCommand:
         """Return a copy without control characters, so that it can be stored and shown."""
         argv = tuple(map(clean_text, self.argv))
         if self.env is None:

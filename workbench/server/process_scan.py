@@ -57,7 +57,9 @@ class ProcessScan:
             self._forget_at_s = now + _FORGET_AFTER_S
         pids = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         self._others = {pid: count for pid, count in self._others.items() if pid in pids}
-        self._engines = {key: one for key, one in self._engines.items() if _still_runs(key, pids)}
+        self._engines = {
+            key: one for key, one in self._engines.items() if _is_still_running(key, pids)
+        }
         known = {pid for pid, _ in self._engines}
         for pid in sorted(pids - known):
             if self._others.get(pid, 0) < _MAX_READS:
@@ -114,7 +116,7 @@ def _start_time(pid: int) -> str | None:
     return words[19] if len(words) > 19 and words[0] not in "ZX" else None
 
 
-def _still_runs(key: tuple[int, str], pids: set[int]) -> bool:
+def _is_still_running(key: tuple[int, str], pids: set[int]) -> bool:
     pid, started = key
     return pid in pids and _start_time(pid) == started
 

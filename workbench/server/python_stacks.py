@@ -18,7 +18,7 @@ from workbench.model.findings import Finding
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_text
-from workbench.server.log_patterns import part_named_in
+from workbench.server.log_patterns import find_part_name
 
 _MOST_PROCESSES = 8  # one for each rank of a host with eight GPUs
 _PROCESS_TIMEOUT_S = 4  # for one process
@@ -81,7 +81,7 @@ def parse_stacks(output: str) -> Stacks:
     for block in blocks:
         number, _, dump = block.partition("\n")
         pid = parse_whole_number(number) or 0
-        stack = _main_stack(pid, dump)
+        stack = _parse_main_stack(pid, dump)
         if stack is not None:
             stacks.append(stack)
         elif _NO_PERMISSION.search(dump):
@@ -90,7 +90,7 @@ def parse_stacks(output: str) -> Stacks:
     return Stacks(True, tuple(stacks), tuple(refused), scope)
 
 
-def _main_stack(pid: int, dump: str) -> PythonStack | None:
+def _parse_main_stack(pid: int, dump: str) -> PythonStack | None:
     """Return the stack of the main thread, or else of the first thread; None if there is none."""
     threads: list[tuple[str, str, list[str]]] = []
     for line in dump.splitlines():
@@ -136,7 +136,7 @@ def add_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
 
 
 def _engine_part_of_stack(stack: PythonStack) -> str | None:
-    return next(filter(None, map(part_named_in, stack.frames)), None)
+    return next(filter(None, map(find_part_name, stack.frames)), None)
 
 
 def _add_step(finding: Finding, step: str) -> Finding:

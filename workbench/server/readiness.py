@@ -58,7 +58,9 @@ def _getter_with_query(ask: AskPath) -> GetPath:
     return lambda path, timeout_s: ask(path, None, timeout_s)
 
 
-async def why_no_answer(get: GetPath, path: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str | None:
+async def find_readiness_problem(
+    get: GetPath, path: str, timeout_s: float = ANSWER_TIMEOUT_S
+) -> str | None:
     """Request `path`, the path of an engine's health or another page that tells whether it is
     alive. Return None if the server answers with status 200 or requires an API key, otherwise the
     reason."""
@@ -77,7 +79,9 @@ async def check_readiness(
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
     answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
     the server answers."""
-    if (reason := await why_no_answer(_getter_with_query(ask), engine.health_path)) is not None:
+    if (
+        reason := await find_readiness_problem(_getter_with_query(ask), engine.health_path)
+    ) is not None:
         return Answer(reason=reason)
     listed = await ask(engine.models_path, None, ANSWER_TIMEOUT_S)
     if listed.status in _KEY_REQUIRED_STATUSES:

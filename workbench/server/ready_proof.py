@@ -24,7 +24,7 @@ async def prove_ready(host: Host, run: WatchedRun) -> bool:
     if the host cannot be reached."""
     answer = await _ask_for_text(run)
     if answer.needs_key and run.api_key is None and run.engine is not None:
-        run.api_key = await running_server_secrets.key_from_file(
+        run.api_key = await running_server_secrets.read_key_from_file(
             host, run.engine, run.record.command.workdir
         )
     if not answer.ready or answer.model is None or run.facts.ready is not None:

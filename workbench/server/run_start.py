@@ -102,7 +102,7 @@ async def prepare_run(
     Raises PlanError if a launcher cannot start the server, and HostError if a file cannot be
     written. No file is then left.
     """
-    keeper = await _keeper_of_run(host, run, command, rank, replaced)
+    keeper = await _make_keeper(host, run, command, rank, replaced)
     prepared = RunPreparation(host, run, command, keeper)
     # first: the next Workbench then knows what was left
     files = {"plan.json": encode_record(run.record), "reserved": bytes(_RESERVED_BYTES)}
@@ -137,7 +137,7 @@ async def _start_detached(
     return started.pid
 
 
-async def _keeper_of_run(
+async def _make_keeper(
     host: Host,
     run: WatchedRun,
     command: Command,

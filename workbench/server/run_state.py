@@ -141,7 +141,7 @@ def _state_of_run(
         return _state_of_live_run(facts, now_unix_s, silent_s)
     served = facts.ready is not None or facts.was_ready
     state = ServerState.CRASHED if served else ServerState.FAILED
-    return state, facts.launch_report.ended or facts.lost or _ending_text(facts)
+    return state, facts.launch_report.ended or facts.lost or _describe_end(facts)
 
 
 def _state_of_live_run(
@@ -162,7 +162,7 @@ def _state_of_live_run(
     )
 
 
-def _ending_text(facts: RunFacts) -> str:
+def _describe_end(facts: RunFacts) -> str:
     if facts.exit_signal:
         return f"the server's process was killed by {facts.exit_signal}"
     if facts.exit_code is not None:

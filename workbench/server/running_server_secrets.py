@@ -31,7 +31,7 @@ def api_key_of(command: Command, engine: Engine | None) -> str | None:
     return command.env.get(engine.api_key_env) if engine and engine.api_key_env else None
 
 
-async def command_of_process(host: Host, pid: int) -> Command | None:
+async def read_process_command(host: Host, pid: int) -> Command | None:
     """Return the command line and environment of the process `pid`. None if the process has ended,
     or if this user may not read its environment."""
     try:
@@ -41,20 +41,22 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
     return None if process.env is None else Command(process.argv, process.env)
 
 
-async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command | None:
+async def read_run_command(host: Host, run_dir: str, pid: int | None) -> Command | None:
     """Return the command line and environment of a run's server. They are read from its process, or
     for a job on another node from the file `server` of the run directory. None if neither can be
     read."""
-    found = await command_of_process(host, pid) if pid else None
+    found = await read_process_command(host, pid) if pid else None
     if found is not None:
         return found
     try:
-        return command_in((await host.read_file(f"{run_dir}/server")).decode("utf-8", "replace"))
+        return parse_command_text(
+            (await host.read_file(f"{run_dir}/server")).decode("utf-8", "replace")
+        )
     except FileError:
         return None
 
 
-def command_in(text: str) -> Command:
+def parse_command_text(text: str) -> Command:
     """Return the command in `text`, the file `server` of a scheduler's job
     (server/launchers/jobs.py). The file is shell code: `export NAME=value` for the environment, and
     `set -- WORDS` for the command line."""
@@ -64,7 +66,7 @@ def command_in(text: str) -> Command:
     return Command(tuple(words[at + 2 :]), {name: value for name, _, value in pairs})
 
 
-async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
+async def read_key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
     """Return the API key in the file that the engine writes to its working directory. None if the
     engine writes no such file, or if the file cannot be read."""
     if engine.key_file is None or engine.key_file_pattern is None or not workdir:

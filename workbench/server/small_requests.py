@@ -62,18 +62,18 @@ async def _request_with_httpx(
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         response = await http.request(method, path, json=body, timeout=timeout)
     except httpx.TimeoutException:
-        return late_reply(timeout_s)
+        return make_timeout_reply(timeout_s)
     except httpx.HTTPError as error:
         return Reply(None, problem=clean_text(str(error)) or type(error).__name__)
-    return reply_of(response.status_code, response.content)
+    return make_reply(response.status_code, response.content)
 
 
-def late_reply(timeout_s: float) -> Reply:
+def make_timeout_reply(timeout_s: float) -> Reply:
     """Return the reply for a request that got no complete answer in time."""
     return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s", late=True)
 
 
-def reply_of(status: int, data: bytes) -> Reply:
+def make_reply(status: int, data: bytes) -> Reply:
     """Return the reply with this HTTP status and body."""
     text = data.decode("utf-8", "replace")
     invalid_utf8 = text.encode() != data

@@ -64,7 +64,7 @@ class SpinWatch:
 
     def add_reading(self, samples: Sequence[GpuSample], at_s: float) -> None:
         """Add a reading, made at the monotonic time `at_s`."""
-        now = {s.index: _period_without_change(self._still.get(s.index), s, at_s) for s in samples}
+        now = {s.index: _continue_period(self._still.get(s.index), s, at_s) for s in samples}
         self._still = {index: still for index, still in now.items() if still is not None}
 
     def find_spinning_gpus(self, gpus: Collection[int] | None) -> Mapping[int, UnchangedPeriod]:
@@ -81,7 +81,7 @@ class SpinWatch:
         return {index: still for index, still in chosen.items() if still.is_spinning}
 
 
-def _period_without_change(
+def _continue_period(
     before: UnchangedPeriod | None, sample: GpuSample, at_s: float
 ) -> UnchangedPeriod | None:
     """Return the period without a change that `sample` continues or begins; None if the GPU does

@@ -48,7 +48,7 @@ class PhaseClock:
         return tuple(durations)
 
 
-def earlier_start(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
+def find_earlier_start(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
     """Return the last run of the same engine, model and preset that became READY before the run
     `now`; None if there is none."""
     what_starts = attrgetter("engine", "model", "preset_id")
@@ -58,18 +58,18 @@ def earlier_start(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerSta
     return max(others, key=attrgetter("run_id"), default=None)
 
 
-def ready_text(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
+def format_start_duration(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
     """Return how long the start of a READY server took, by phases, and what differs from the start
     before, as text such as " in 95.0 s (loading weights 60 s, …)". "" if that is unknown."""
     if not now.ready_after_s:
         return ""
     named = [f"{name} {s:.0f} s" for name, s in now.phases if s >= _MIN_NAMED_PHASE_S]
     phases = f" ({', '.join(named)})" if len(named) > 1 else ""
-    before = earlier_start(now, every)
-    return f" in {now.ready_after_s:.1f} s{phases}{_difference_text(now, before)}"
+    before = find_earlier_start(now, every)
+    return f" in {now.ready_after_s:.1f} s{phases}{_format_difference(now, before)}"
 
 
-def _difference_text(now: ServerStatus, before: ServerStatus | None) -> str:
+def _format_difference(now: ServerStatus, before: ServerStatus | None) -> str:
     if before is None or now.ready_after_s is None or before.ready_after_s is None:
         return ""
     usual_s = before.ready_after_s
@@ -77,11 +77,11 @@ def _difference_text(now: ServerStatus, before: ServerStatus | None) -> str:
     if abs(more_s) < max(_MIN_DIFFERENCE_S, _MIN_DIFFERENCE_SHARE * usual_s):
         return ""
     side = "longer" if more_s > 0 else "less"
-    why = _most_changed_phase(now.phases, dict(before.phases), longer=more_s > 0)
+    why = _format_most_changed_phase(now.phases, dict(before.phases), longer=more_s > 0)
     return f", {abs(more_s):.0f} s {side} than the start before{why}"
 
 
-def _most_changed_phase(
+def _format_most_changed_phase(
     phases: Sequence[tuple[str, float]], before: dict[str, float], *, longer: bool
 ) -> str:
     """Return the phase that differs most from the start before, in the direction of the whole."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
+from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -23,20 +23,20 @@ async def state_findings(host: Host) -> list[Finding]:
     except HostUnreachable:
         raise
     except WorkbenchError as error:
-        return findings_about_disk("", error.message, None)
+        return check_free_space("", error.message, None)
     try:
         done = await host.run(shell_argv(DISK_LOOK_SCRIPT, state_dir), timeout_s=_TIMEOUT_S)
     except HostUnreachable:
         raise
     except HostError:
         return []
-    facts = dict(key_value_pairs(done.out))
-    return findings_about_disk(
+    facts = dict(parse_key_value_pairs(done.out))
+    return check_free_space(
         state_dir, facts.get("written", ""), parse_whole_number(facts.get("free_kib"))
     )
 
 
-def findings_about_disk(state_dir: str, written: str, free_kib: int | None) -> list[Finding]:
+def check_free_space(state_dir: str, written: str, free_kib: int | None) -> list[Finding]:
     """Return the findings about a state directory. `written` is "yes", why nothing can be written, or
     "" if that is unknown. `state_dir` is "" if the directory could not be made."""
     found = []

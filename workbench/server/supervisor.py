@@ -26,7 +26,7 @@ from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.directory_names import list_directory_names
 from workbench.hosts.file_marks import Marks, read_file_marks
-from workbench.hosts.session_marks import processes_of_session
+from workbench.hosts.session_marks import read_session_processes
 from workbench.hosts.task_cancellation import end_all, is_running
 from workbench.model.beat import Beat
 from workbench.model.errors import HostError, InputError, ServerError
@@ -222,7 +222,7 @@ class Supervisor:
         known = self._runs.get(replaces or "")  # a further node of a cluster does not know it
         replaced = known.status if known is not None else None
         if adopts is None and rank is None:
-            freed = preflight.port_freed_by(replaced)
+            freed = preflight.list_freed_ports(replaced)
             await preflight.check_before_start(
                 self.host, plan, command, self.statuses(), simulated=simulated, freed=freed
             )
@@ -313,7 +313,7 @@ class Supervisor:
     async def _replace_lost_keepers(self, read: Sequence[detached_process.ProcessStatus]) -> None:
         """Start a keeper for each of the runs `read` that has lost the one that followed it."""
         runs = (self._runs.get(_run_id_of_process(process)) for process in read)
-        lost = [run for run in runs if run is not None and launched_runs.is_lost(run)]
+        lost = [run for run in runs if run is not None and launched_runs.has_lost_keeper(run)]
         await asyncio.gather(*map(self._replace_keeper, lost))
 
     def _forget_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
@@ -338,7 +338,7 @@ class Supervisor:
         return {
             run_id: old_runs.end_mark_text(process, self._runs[run_id].status)
             for run_id, process in processes.items()
-            if run_id in self._runs and not launched_runs.is_lost(self._runs[run_id])
+            if run_id in self._runs and not launched_runs.has_lost_keeper(self._runs[run_id])
         }
 
     def _update_run(self, process: detached_process.ProcessStatus) -> None:
@@ -357,7 +357,7 @@ class Supervisor:
             if first is not None:  # it was read before its start was recorded
                 run.seen_unix_s = first.seen_unix_s
             run.update(process)
-            run.settled = run.has_ended and not launched_runs.is_lost(run)
+            run.settled = run.has_ended and not launched_runs.has_lost_keeper(run)
             self._runs[run_id] = run
         elif not run.settled:
             run.update(process)
@@ -373,7 +373,7 @@ class Supervisor:
             run.set_lost(error.message)
         else:
             run.set_lost(None)
-        run.settled = run.has_ended and not launched_runs.is_lost(run)
+        run.settled = run.has_ended and not launched_runs.has_lost_keeper(run)
         self._publish(run)
 
     async def look(self, run_id: str) -> ServerStatus:
@@ -389,7 +389,7 @@ class Supervisor:
 
     async def _learn_keys(self, run: WatchedRun) -> None:
         pid, run_dir = run.facts.server_pid, run.run_dir
-        command = await running_server_secrets.command_of_run(self.host, run_dir, pid)
+        command = await running_server_secrets.read_run_command(self.host, run_dir, pid)
         run.learn_secrets(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:
@@ -519,9 +519,9 @@ class Supervisor:
     def _start_before_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
         there was none."""
-        from workbench.server.start_times import earlier_start
+        from workbench.server.start_times import find_earlier_start
 
-        before = earlier_start(run.status, self.statuses())
+        before = find_earlier_start(run.status, self.statuses())
         return before.ready_after_s if before is not None else None
 
     # ---- stop
@@ -580,7 +580,7 @@ class Supervisor:
         gets a signal, so that its end does not count as a failure."""
         await run.close()
         await self._read_status(run)
-        may_live = run.facts.alive or launched_runs.is_lost(run)
+        may_live = run.facts.alive or launched_runs.has_lost_keeper(run)
         if may_live and not run.facts.stop_requested:
             asked = run.facts.now_unix_s
             # a full disk must not prevent a stop; only the mark is lost
@@ -727,7 +727,7 @@ class Supervisor:
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
         if not alive or (due and await self._has_changed(run)):
             await self._read_fully(run)
-        if launched_runs.is_lost(run):
+        if launched_runs.has_lost_keeper(run):
             await launched_runs.start_keeper_again(self.host, run)
             await self._read_fully(run)
         if not run.facts.alive and run.explained is None:
@@ -735,7 +735,7 @@ class Supervisor:
         if run.has_ended and not run.settled:
             await self._finish(run)
         elif run.facts.alive and not run.facts.stop_requested:
-            self._check_when_due(run)
+            self._check_server_when_due(run)
             await self._check_for_idle_start(run)
             await self._read_stacks_of_hang(run)
         return grew > 0
@@ -748,7 +748,7 @@ class Supervisor:
         return all(
             await self._query_both(
                 detached_process.is_process_alive(self.host, process),
-                launched_runs.is_current(self.host, run),
+                launched_runs.is_launch_report_current(self.host, run),
             )
         )
 
@@ -780,7 +780,7 @@ class Supervisor:
         # a server that starts leaves shared memory, which only a full reading records
         if marks is None or run.sid is None or not run.facts.serves:
             return None
-        return (*marks, processes_of_session(run.sid))
+        return (*marks, read_session_processes(run.sid))
 
     async def _read_fully(self, run: WatchedRun) -> None:
         marks = await asyncio.to_thread(self._marks_now, run)
@@ -804,7 +804,7 @@ class Supervisor:
 
     # ---- readiness
 
-    def _check_when_due(self, run: WatchedRun) -> None:
+    def _check_server_when_due(self, run: WatchedRun) -> None:
         """Start a health or readiness check of the run's server if the last check is long enough
         ago and none is running. A readiness check may take minutes, because it waits for the first
         answer."""
@@ -832,13 +832,13 @@ class Supervisor:
         await asyncio.gather(
             *map(check_health, self._runs_in_state(ServerState.READY)),
             *(log_reading.read_log_to_end(self.host, run, self._emit) for run in starting),
-            *map(self._prove_now, starting),
+            *map(self._prove_readiness_now, starting),
         )
         for run in starting:
             self._publish(run)
         return self.statuses()
 
-    async def _prove_now(self, run: WatchedRun) -> None:
+    async def _prove_readiness_now(self, run: WatchedRun) -> None:
         """Ask a starting server for its first answers, for at most _IMMEDIATE_PROOF_TIMEOUT_S seconds. A command
         that only lists the servers ends before the watch would have asked."""
         if not run.can_be_asked:
@@ -864,7 +864,7 @@ class Supervisor:
             return
         asked_s = time.monotonic()
         try:
-            trouble = await readiness.why_no_answer(
+            trouble = await readiness.find_readiness_problem(
                 (await run.connection()).get, run.engine.alive_path, timeout_s
             )
         except HostError:

@@ -167,7 +167,7 @@ class _Asker:
                 if self._has_time_for_longer(time.monotonic() - began):
                     self._tokens = LONGER_TOKENS
                     await asyncio.gather(*map(self._keep, self._longer))
-                    if self._follows_seldom():
+                    if self._most_lack_code_word():
                         await asyncio.gather(*map(self._keep, self._more))
         except TimeoutError:
             pass  # the answers that did not come are not judged
@@ -185,7 +185,7 @@ class _Asker:
             return False
         return not all(one.defect for one in self._answers)
 
-    def _follows_seldom(self) -> bool:
+    def _most_lack_code_word(self) -> bool:
         """Return whether most answers lack the code word that they were asked to repeat."""
         lost = [
             one for one in self._answers if isinstance(one, Probed) and not one.repeats_code_word
@@ -205,7 +205,7 @@ class _Asker:
         if reply.status != 200:
             return reply, None
         if self._endpoint == EMBEDDINGS:
-            numbers = _vector_in(reply.body)
+            numbers = _parse_vector(reply.body)
             return reply, None if numbers is None else Vector(ask, numbers)
         answer = answer_probe.read_answer(reply.body, ask.prompt)
         if answer is None:
@@ -308,7 +308,7 @@ def _vector_findings(vectors: Sequence[Vector]) -> list[Finding]:
     return []
 
 
-def _vector_in(body: Any) -> tuple[float, ...] | None:
+def _parse_vector(body: Any) -> tuple[float, ...] | None:
     """Return the vector in the reply of /v1/embeddings, which is a list of numbers or base64. None
     if the reply contains none. A member that is no number becomes NaN."""
     entry = next(iter(as_list(as_table(body).get("data"))), None)
@@ -321,10 +321,10 @@ def _vector_in(body: Any) -> tuple[float, ...] | None:
             return None
     if not isinstance(vector, list):
         return None
-    return tuple(_finite_number(one) for one in vector)
+    return tuple(_to_float(one) for one in vector)
 
 
-def _finite_number(value: Any) -> float:
+def _to_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:

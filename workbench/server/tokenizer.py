@@ -54,7 +54,7 @@ class Tokenizer:
             )
             return None
         answer = await self._post(engine.tokenize_path, body)
-        return None if answer is None else self._count_in_answer(answer)
+        return None if answer is None else self._parse_token_count(answer)
 
     async def _count_message_tokens(self, messages: Sequence[Mapping[str, str]]) -> int | None:
         """Return the number of tokens of chat messages for an engine that only counts texts: those
@@ -72,7 +72,7 @@ class Tokenizer:
         text = await self.count({"prompt": "\n".join(one["content"] for one in messages)})
         return None if text is None else text + self._template_tokens
 
-    def _count_in_answer(self, answer: Mapping[str, Any]) -> int | None:
+    def _parse_token_count(self, answer: Mapping[str, Any]) -> int | None:
         limit, tokens = answer.get("max_model_len"), answer.get("tokens")
         if isinstance(limit, int) and limit > 0:
             self.max_model_len = limit

@@ -289,7 +289,7 @@ class TracebackReader:
             one.continues = 0
         own.frames, own.reading, own.replaces, own.caused = [], False, False, False
         own.source, own.last = "", None
-        own.continues = _lines_to_come(text)
+        own.continues = _count_further_lines(text)
 
 
 def _says_more_than(error: RaisedError, before: RaisedError) -> bool:
@@ -316,14 +316,14 @@ def _frame_of_match(found: re.Match[str]) -> Frame:
     return Frame(path.replace("\\", "/"), function, line)
 
 
-def _lines_to_come(message: str) -> int:
+def _count_further_lines(message: str) -> int:
     """Return how many more lines belong to the message of an error."""
     if _VALIDATION_MESSAGE.search(message):
         return 2  # the name of the field, then what is wrong with it
     return 1 if message.endswith(":") else 0
 
 
-def root_error(
+def find_root_error(
     errors: Sequence[RaisedError], reports_another: Callable[[str], bool]
 ) -> RaisedError | None:
     """Return the error that is the cause of the others; None if there is none. `reports_another` says

@@ -93,7 +93,7 @@ def name_rank(rank: ClusterRank) -> str:
     return f"{rank.label} on {rank.host}"
 
 
-async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
+async def make_rank_watch(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
     """Return the settings of the watch processes of a server, which end a rank when another rank has
     ended. Its first rank, the head, runs on the host `head`. `address` is the head's address in the
     network of the nodes. None if this address is unknown, if the head has no python3 or cannot name

@@ -344,7 +344,7 @@ class WatchedRun:
         status = status_of(
             self.facts,
             now_unix_s=self.now_unix_s,
-            silent_s=self._silent_for_s(),
+            silent_s=self._unanswered_s(),
             phase=self._start.phase,
         )
         reason, found = self._explain_status(status)
@@ -407,7 +407,7 @@ class WatchedRun:
         if self._silent_since_s is None:
             self._silent_since_s = asked_s
 
-    def _silent_for_s(self) -> float | None:
+    def _unanswered_s(self) -> float | None:
         """Return the number of seconds for which the server has not answered health checks; None if
         it answers. The number is rounded down to a multiple of 3, so that the status changes less
         often."""

@@ -56,7 +56,7 @@ NODES = (ClusterNode("spark-01"), ClusterNode("spark-02"))
 
 
 def test_the_fastest_network_in_common_is_chosen_with_both_rdma_devices_of_the_port() -> None:
-    head, worker = cluster_network.place_nodes(NODES, [spark(1), spark(2)])
+    head, worker = cluster_network.choose_node_addresses(NODES, [spark(1), spark(2)])
     assert (head.address, head.interface) == ("10.0.0.1", "enp1s0f1np1")
     assert (worker.address, worker.interface) == ("10.0.0.2", "enp1s0f1np1")
     assert head.rdma == ("rocep1s0f1", "roceP2p1s0f1")
@@ -76,7 +76,7 @@ def test_a_bridge_without_a_real_port_connects_no_nodes_and_one_with_a_port_does
         return interfaces.parse_node_network(lines + json.dumps(listed))
 
     for kind, chosen in (("inside", "eth0"), ("-", "incusbr0")):
-        head, _ = cluster_network.place_nodes(NODES, [node(kind), node(kind)])
+        head, _ = cluster_network.choose_node_addresses(NODES, [node(kind), node(kind)])
         assert head.interface == chosen
 
 
@@ -85,7 +85,7 @@ def test_what_hosts_toml_names_is_used_as_written() -> None:
         ClusterNode("spark-01", "192.168.1.11", rdma=("mlx5_0",)),
         ClusterNode("spark-02", interface="enP7s7"),
     )
-    head, worker = cluster_network.place_nodes(written, [spark(1), spark(2)])
+    head, worker = cluster_network.choose_node_addresses(written, [spark(1), spark(2)])
     assert (head.address, head.interface, head.rdma) == ("192.168.1.11", "enP7s7", ("mlx5_0",))
     assert head.origins == {
         "address": "hosts.toml",
@@ -97,9 +97,9 @@ def test_what_hosts_toml_names_is_used_as_written() -> None:
 
 def test_a_node_that_cannot_be_asked_says_so() -> None:
     silent = NodeNetwork(problem="no connection")
-    head, worker = cluster_network.place_nodes(NODES, [spark(1), silent])
+    head, worker = cluster_network.choose_node_addresses(NODES, [spark(1), silent])
     assert head.problem and worker.problem == "no connection" and worker.address is None
-    written = cluster_network.place_nodes(
+    written = cluster_network.choose_node_addresses(
         (NODES[0], ClusterNode("spark-02", "10.0.0.2")), [spark(1), silent]
     )
     assert written[1].problem is None and written[1].address == "10.0.0.2"

@@ -353,7 +353,7 @@ def test_a_program_that_hangs_is_named_and_costs_no_other_list(
         with pytest.raises(HostUnreachable, match=f"{program} did not answer") as caught:
             await host.connect()
         assert f"restart {program}" in str(caught.value.next_step)
-        listed = await container_listing.containers_of(LocalHost())
+        listed = await container_listing.list_containers(LocalHost())
         assert f"{program} did not answer within 0.3 s on local" in listed.problems
 
     asyncio.run(main())
@@ -367,7 +367,7 @@ def test_a_program_without_its_daemon_lists_nothing(
     program.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    listed = asyncio.run(container_listing.containers_of(LocalHost()))
+    listed = asyncio.run(container_listing.list_containers(LocalHost()))
     (said,) = [one for one in listed.problems if one.startswith("docker ")]
     assert said.startswith("docker is installed on local, but `docker ps` lists nothing: Cannot")
     assert not [one for one in listed.containers if one.address.startswith("docker:")]

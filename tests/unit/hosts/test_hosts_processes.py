@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.hosts.run_processes import Process, RunFiles, Survey, living_members, parse_survey
+from workbench.hosts.run_processes import (
+    Process,
+    RunFiles,
+    Survey,
+    find_living_members,
+    parse_survey,
+)
 
 RUN = RunFiles("/r", pid=11, start=101, sid=10, sid_start=100, boot_id="boot", token="cafe")
 
@@ -26,7 +32,7 @@ def survey(*rows: Process, tokens: dict[int, str] | None = None, boot: str = "bo
 
 
 def pids(run: RunFiles, seen: Survey) -> tuple[int, ...]:
-    return tuple(p.pid for p in living_members(run, seen).all)
+    return tuple(p.pid for p in find_living_members(run, seen).all)
 
 
 def test_leader_server_and_their_children_in_any_session() -> None:

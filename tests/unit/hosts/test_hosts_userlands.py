@@ -96,8 +96,8 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) ->
         done.out
         == f"{shell_scripts.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
     )
-    assert shell_scripts.pid_in_stderr(done.err) is not None
-    assert shell_scripts.stderr_after_mark(done.err) == ""
+    assert shell_scripts.parse_pid(done.err) is not None
+    assert shell_scripts.remove_text_before_mark(done.err) == ""
 
 
 @pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from workbench.hosts.session_marks import processes_of_session
+from workbench.hosts.session_marks import read_session_processes
 
 LEADER = """
 import subprocess, sys
@@ -30,13 +30,13 @@ def test_a_process_that_left_the_session_counts_and_one_that_ended_does_not() ->
     ) as leader:
         assert leader.stdin and leader.stdout
         child = int(leader.stdout.readline())
-        both = processes_of_session(leader.pid)
+        both = read_session_processes(leader.pid)
         assert {pid for pid, _ in both} == {leader.pid, child}
-        assert processes_of_session(leader.pid) == both
+        assert read_session_processes(leader.pid) == both
         leader.stdin.write("\n")
         leader.stdin.flush()
         leader.stdout.readline()
-        assert {pid for pid, _ in processes_of_session(leader.pid)} == {leader.pid}
+        assert {pid for pid, _ in read_session_processes(leader.pid)} == {leader.pid}
         leader.stdin.write("\n")
-    assert processes_of_session(leader.pid) == frozenset()
-    assert os.getpid() in {pid for pid, _ in processes_of_session(os.getsid(0))}
+    assert read_session_processes(leader.pid) == frozenset()
+    assert os.getpid() in {pid for pid, _ in read_session_processes(os.getsid(0))}

@@ -19,7 +19,7 @@ from workbench.quality.lanes import interface_class
 from workbench.quality.lanes.llama_server import _align_scores_to_tokens
 from workbench.quality.texts import Text
 from workbench.quality.verdict import judge_quality
-from workbench.server.small_requests import Reply, reply_of
+from workbench.server.small_requests import Reply, make_reply
 
 WORDS = [f"w{number}" for number in range(40)]
 TEXTS = tuple(Text(name, "prose", " ".join((name, *WORDS))) for name in ("one", "two", "three"))
@@ -48,7 +48,7 @@ class Scripted:
         changed = self._change(path, body, self._right(path, body))
         if isinstance(changed, Reply):
             return changed
-        return reply_of(200, json.dumps(changed).encode())
+        return make_reply(200, json.dumps(changed).encode())
 
     def _right(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if path == "/tokenize":
@@ -300,7 +300,7 @@ def test_scores_of_an_answer_belong_to_the_tokens_whose_ids_they_have() -> None:
 def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
     async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
         answer = {"tokens": [1, 2]} if path.endswith("encode") else {"text": "other"}
-        return reply_of(200, json.dumps(answer).encode())
+        return make_reply(200, json.dumps(answer).encode())
 
     tabby = Instrument(interface_class("text")(send, "model"))
     proof = asyncio.run(tabby.prove_instrument(TEXTS, "A"))
@@ -349,7 +349,7 @@ def test_tabbyapi_is_asked_only_where_its_tokenizer_cuts_the_text_as_the_whole()
             top = [{" x": -0.1, "\N{REPLACEMENT CHARACTER}": -3.0}]
             scores = {"tokens": [" x"], "token_logprobs": [-0.1], "top_logprobs": top}
             answer["choices"] = [{"logprobs": scores}]
-        return reply_of(200, json.dumps(answer).encode())
+        return make_reply(200, json.dumps(answer).encode())
 
     async def measure() -> list[Any]:
         tabby = interface_class("text")(send, "model")
@@ -367,16 +367,16 @@ def test_tabbyapi_is_asked_for_usage_and_for_a_token_where_its_answer_would_end_
 
     async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
         if path.endswith("encode"):
-            return reply_of(200, json.dumps({"tokens": [1, 2][: len(body["text"])]}).encode())
+            return make_reply(200, json.dumps({"tokens": [1, 2][: len(body["text"])]}).encode())
         if path.endswith("decode"):
-            return reply_of(200, json.dumps({"text": "ab"[: len(body["tokens"])]}).encode())
+            return make_reply(200, json.dumps({"text": "ab"[: len(body["tokens"])]}).encode())
         scores = {"tokens": ["b"], "token_logprobs": [-3.0], "top_logprobs": [{"</s>": -0.1}]}
         wanted = (body.get("stream_options") or {}).get("include_usage")
         answer = {
             "choices": [{"text": "b", "logprobs": scores if body.get("min_tokens") else None}],
             "usage": {"prompt_tokens": 2, "completion_tokens": 1} if wanted else None,
         }
-        return reply_of(200, json.dumps(answer).encode())
+        return make_reply(200, json.dumps(answer).encode())
 
     async def measure() -> list[Any]:
         tabby = interface_class("text")(send, "model")

@@ -31,7 +31,7 @@ from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface_class
 from workbench.quality.texts import Text
 from workbench.quality.verdict import ScoredAnswers, judge_quality
-from workbench.server.small_requests import Reply, reply_of
+from workbench.server.small_requests import Reply, make_reply
 from workbench.sim.language_model import (
     Damage,
     LanguageModel,
@@ -102,13 +102,13 @@ class Served:
 
     async def send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
         if path == "/tokenize":
-            return reply_of(200, json.dumps({"tokens": token_ids_of(body["prompt"])}).encode())
+            return make_reply(200, json.dumps({"tokens": token_ids_of(body["prompt"])}).encode())
         self._in_flight += 1
         await asyncio.sleep(0)  # the others of a batch are sent
         reply = self._reply(body)
         await asyncio.sleep(0)
         self._in_flight -= 1
-        return reply_of(200, json.dumps(reply).encode())
+        return make_reply(200, json.dumps(reply).encode())
 
     def _reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         ids, choice = body["prompt"], {}

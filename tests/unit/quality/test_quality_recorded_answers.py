@@ -13,7 +13,7 @@ import pytest
 
 from workbench.quality.lanes import interface_class
 from workbench.quality.lanes.base import Interface, Prompt
-from workbench.server.small_requests import Reply, reply_of
+from workbench.server.small_requests import Reply, make_reply
 
 ANSWERS = Path(__file__).parents[2] / "fixtures" / "answers"
 RECORDED = {
@@ -38,7 +38,7 @@ def on(name: str, measure: Callable[[Interface, Prompt], Awaitable[T]]) -> T:
         sent = {**body, "cache_salt": "salt"} if "cache_salt" in body else dict(body)
         found = [one for one in exchanges if (one["path"], one["sent"]) == (path, sent)]
         assert found, (path, sent)
-        return reply_of(found[0]["status"], json.dumps(found[0]["body"]).encode())
+        return make_reply(found[0]["status"], json.dumps(found[0]["body"]).encode())
 
     async def run() -> T:
         server = interface_class(name)(send, "tiny")

@@ -15,14 +15,14 @@ from support.userland import UserlandHost
 from workbench import engines
 from workbench.model.findings import Finding
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.exit_analysis import EndedPart, first_ended_process
+from workbench.server.exit_analysis import EndedPart, find_first_ended_process
 from workbench.server.supervisor import ServerEvent, Supervisor
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
 
 def in_log(name: str, engine: str) -> EndedPart | None:
-    return first_ended_process(
+    return find_first_ended_process(
         (LOGS / f"{name}.txt").read_text("utf-8").split("\n"), engines.get_engine(engine)
     )
 
@@ -71,14 +71,14 @@ def test_the_part_that_was_killed_is_named_in_logs_of_real_engines(
 def test_older_versions_report_a_part_in_other_words(
     line: str, engine: str, expected: tuple[str, str | None]
 ) -> None:
-    part = first_ended_process([line], engines.get_engine(engine))
+    part = find_first_ended_process([line], engines.get_engine(engine))
     assert part is not None
     assert (part.name, part.signal_name) == expected
 
 
 def test_a_part_that_ended_with_an_exception_is_not_a_killed_one() -> None:
     line = "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': 1}"
-    assert first_ended_process([line], engines.get_engine("vllm")) is None
+    assert find_first_ended_process([line], engines.get_engine("vllm")) is None
 
 
 def test_of_several_parts_of_one_name_none_is_guessed() -> None:
@@ -87,11 +87,11 @@ def test_of_several_parts_of_one_name_none_is_guessed() -> None:
         "(Worker_TP1 pid=71) INFO 11-21 00:00:00 [x.py:1] hello",
     ]
     one = "ERROR 11-21 [m.py:1] Worker proc VllmWorker-1 died unexpectedly, shutting down executor."
-    named = first_ended_process([*lines, one], engines.get_engine("vllm"))
+    named = find_first_ended_process([*lines, one], engines.get_engine("vllm"))
     assert named is not None and (named.name, named.pid) == ("Worker_TP1", 71)
     core = "WARNING [core_client.py:817] MPClient: engine core exited unexpectedly; starting"
     cores = [line.replace("Worker_TP", "EngineCore_DP") for line in lines]
-    unnamed = first_ended_process([*cores, core], engines.get_engine("vllm"))
+    unnamed = find_first_ended_process([*cores, core], engines.get_engine("vllm"))
     assert unnamed is not None and (unnamed.name, unnamed.pid) == ("engine core", None)
 
 

@@ -36,8 +36,8 @@ async def _search(host: Host) -> object:
 
 READERS: dict[str, tuple[str, Callable[[Host], Awaitable[Any]]]] = {
     "cores": ("/sys\nstate 0 {} 1\ngovernor {} powersave performance\n", read_core_settings),
-    "disk": ("head\n/dev/x 9 9 {} 1% /\n", lambda host: old_runs.disk_full_finding(host, "/run")),
-    "existing": ("7 {} 8", lambda host: detached_process.existing_pids(host, [7, 8])),
+    "disk": ("head\n/dev/x 9 9 {} 1% /\n", lambda host: old_runs.check_disk_space(host, "/run")),
+    "existing": ("7 {} 8", lambda host: detached_process.find_existing_pids(host, [7, 8])),
     "log": ("{}:a line\n12:another\n", _search),
 }
 
@@ -60,10 +60,10 @@ def test_no_number_of_a_start_script_is_a_defect(odd: str) -> None:
         words[at] = odd
         said = Completed(("sh",), 0, f"ok {' '.join(words)}".encode(), b"")
         with pytest.raises(WorkbenchError):
-            detached_process._started_process(said, FakeHost(), "/run", ["x"], None)
+            detached_process._parse_started_process(said, FakeHost(), "/run", ["x"], None)
     found = shell_scripts.split_exit_code(f"\n{shell_scripts.INSIDE} exit {odd}\n")[1]
     assert found is None or 0 <= found < 10**18
-    assert shell_scripts.pid_in_stderr(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()
+    assert shell_scripts.parse_pid(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()
     stat = f"7 (x) S {' '.join('1' * 18)} {odd}".encode()
     assert not asyncio.run(
         detached_process.is_process_alive(FakeHost(files={"/proc/7/stat": stat}), RUN)
@@ -74,7 +74,7 @@ def test_no_number_of_a_start_script_is_a_defect(odd: str) -> None:
 def test_no_number_of_a_file_on_the_host_is_a_defect(odd: str) -> None:
     limits = f"Max open files            {odd}   {odd}   files\n".encode()
     found = asyncio.run(
-        file_limit.file_limit_of_process(FakeHost(files={"/proc/7/limits": limits}), 7)
+        file_limit.read_process_file_limit(FakeHost(files={"/proc/7/limits": limits}), 7)
     )
     assert found is None or found.soft < 10**18
     plan = LaunchPlan("vllm", "m")
@@ -91,7 +91,7 @@ def test_no_number_in_a_log_is_a_defect(odd: str) -> None:
         f"(EngineCore pid={odd}) ERROR last words",
         f"Worker proc EngineCore died unexpectedly (exit code: {odd})",
     ]
-    part = exit_analysis.first_ended_process(lines, vllm)
+    part = exit_analysis.find_first_ended_process(lines, vllm)
     assert part is not None and part.name == "EngineCore"
     search = StartLines(tabby, None)
     search.read(f"Port 5000 is currently in use. Switching to {odd}")

@@ -36,7 +36,7 @@ def test_any_survey_of_a_host_is_read(lines: list[tuple[str, str]]) -> None:
     for process in survey.processes.values():
         assert all(0 <= value < 10**18 for value in (process.pid, process.parent, process.start))
     for run in survey.runs:
-        run_processes.living_members(run, survey)
+        run_processes.find_living_members(run, survey)
 
 
 def test_a_row_of_the_process_table_is_read() -> None:

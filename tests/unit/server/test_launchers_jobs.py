@@ -33,7 +33,7 @@ from workbench.server.launchers.endings import finding_of_ending
 from workbench.server.launchers.jobs import JobLauncher, job_name_of
 from workbench.server.launchers.launcher import Launch, LaunchedServer, parse_launched
 from workbench.server.run_directory import RunFacts, RunRecord
-from workbench.server.running_server_secrets import command_in
+from workbench.server.running_server_secrets import parse_command_text
 from workbench.server.watched_run import WatchedRun
 
 RUN_ID = "20261121-031502-vllm-3f2a"
@@ -106,7 +106,7 @@ def test_another_workbench_reads_the_words_of_a_job(argv: list[str], a: str, wor
     job = launch(
         Path("/run"), "vllm", *argv, env={"A": a, "B_2": "b"}, workdir=workdir, open_files=9
     )
-    command = command_in(launcher().keeper(job).files["server"])
+    command = parse_command_text(launcher().keeper(job).files["server"])
     assert (command.argv, command.env) == (("vllm", *argv), {"A": a, "B_2": "b"})
 
 

@@ -10,7 +10,7 @@ import pytest
 from workbench.hosts.local import LocalHost
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan, ModelFacts
-from workbench.server.model_disk import disk_problem
+from workbench.server.model_disk import find_disk_problem
 
 GIB_KIB = 1 << 20
 MODEL = "org/Big-8B"
@@ -33,7 +33,7 @@ def problem(
 ) -> Finding | None:
     plan = LaunchPlan(engine, model, facts)
     command = Command(("vllm", "serve", model), env={"HF_HOME": str(home / "hf")}, port=8000)
-    return asyncio.run(disk_problem(LocalHost(), plan, command))
+    return asyncio.run(find_disk_problem(LocalHost(), plan, command))
 
 
 def cached(home: Path, *, whole: bool = True) -> None:

@@ -25,7 +25,7 @@ from workbench.model.model_copy import (
 )
 from workbench.server import model_inventory
 from workbench.server.model_inventory import SearchPlaces
-from workbench.server.model_shipment import shipment_of
+from workbench.server.model_shipment import plan_shipment
 
 
 def found(hub: Path, *paths: Path | str, model: str = "") -> dict[str, ModelCopy]:
@@ -197,7 +197,7 @@ def test_no_name_leads_out_of_the_model(tmp_path: Path) -> None:
     copy = only(found(tmp_path, model="org/m"))
     assert "../written" in [file.name for file in copy.files]
     with pytest.raises(InputError, match="control characters"):
-        shipment_of(copy, "/target")
+        plan_shipment(copy, "/target")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "", ".", "a//b"])
@@ -207,10 +207,10 @@ def test_a_copy_stays_in_its_directory(kind: str, name: str) -> None:
     for files, refs in (((ModelFile(name, 1),), ()), ((ModelFile("x", 1, blob="b"),), (name,))):
         if kind == HUB or not refs:
             with pytest.raises(InputError, match="lead out"):
-                shipment_of(ModelCopy("h", "o/m", kind, path, files, "abc", refs), "/target")
+                plan_shipment(ModelCopy("h", "o/m", kind, path, files, "abc", refs), "/target")
     if kind == HUB and "/" not in name:
         with pytest.raises(InputError, match="lead out"):
-            shipment_of(
+            plan_shipment(
                 ModelCopy("h", "o/m", kind, path, (ModelFile("x", 1, blob=name),), "abc"), "/target"
             )
 
@@ -247,9 +247,9 @@ def test_links_that_lead_out_of_the_model_are_named_and_not_followed_unasked(
     ]
     assert copy.kind == kind and copy.outside == (link,) and copy.is_complete
     with pytest.raises(InputError, match="links that lead out of it") as refused:
-        shipment_of(copy, "/target")
+        plan_shipment(copy, "/target")
     assert link in refused.value.message and "--follow-links" in str(refused.value.next_step)
-    sizes = shipment_of(copy, "/target", follow_links=True).sizes
+    sizes = plan_shipment(copy, "/target", follow_links=True).sizes
     name = f"snapshots/{COMMIT}/{link}" if kind == HUB else link.rpartition("/models/")[2]
     assert sizes[name] == len((path.parent / link if kind == FILE else path / link).read_bytes())
 
@@ -267,7 +267,7 @@ def test_links_within_the_model_and_to_the_whole_model_are_its_own(tmp_path: Pat
             if model == "org/m"
             else found(tmp_path, model=model)[model]
         )
-        shipment = shipment_of(copy, "/target")
+        shipment = plan_shipment(copy, "/target")
         assert copy.is_complete and copy.outside == () and shipment.sizes
         if model != "org/m":
             assert (

@@ -46,12 +46,14 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
 
     async def scenario() -> None:
         (copy,) = await model_inventory.find_copies(userland, places, "org/tiny")
-        shipment = model_shipment.shipment_of(copy, str(target))
+        shipment = model_shipment.plan_shipment(copy, str(target))
         shard = max(shipment.sizes, key=lambda name: (shipment.sizes[name], name))
         staged = Path(shipment.staging) / shard
         staged.parent.mkdir(parents=True)
         staged.write_bytes((Path(shipment.source) / shard).read_bytes()[:1234])
-        rest = await model_shipment.remaining_files(userland, userland, shipment, replace=False)
+        rest = await model_shipment.find_remaining_files(
+            userland, userland, shipment, replace=False
+        )
         assert rest.staged == {shard: 1234} and len(rest.names) == len(FILES)
         seen: list[int] = []
         await model_transfer.send_through_here(
@@ -59,7 +61,9 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
         )
         await model_shipment.put_files_in_place(userland, shipment, rest.names, replace=False)
         assert seen[-1] == sum(map(len, FILES.values())) and not Path(shipment.staging).exists()
-        rest = await model_shipment.remaining_files(userland, userland, shipment, replace=False)
+        rest = await model_shipment.find_remaining_files(
+            userland, userland, shipment, replace=False
+        )
         assert rest.names == () and len(rest.present) == len(FILES)
 
     asyncio.run(scenario())

@@ -111,7 +111,9 @@ RUNS = [
 def test_the_oldest_go_and_an_unread_failure_stays(
     limits: dict[str, float], removed: list[int]
 ) -> None:
-    assert [int(one.run_id[14]) for one in old_runs.runs_to_remove(RUNS, **limits)] == removed  # type: ignore[arg-type]
+    assert [
+        int(one.run_id[14]) for one in old_runs.choose_runs_to_remove(RUNS, **limits)
+    ] == removed  # type: ignore[arg-type]
 
 
 async def prune_everything(supervisor: Supervisor, root: Path) -> None:
@@ -130,7 +132,7 @@ async def prune_everything(supervisor: Supervisor, root: Path) -> None:
         every = await old_runs.ended_runs(supervisor.host, str(root))
         return set(
             await old_runs.remove_runs(
-                supervisor.host, str(root), old_runs.runs_to_remove(every, keep=0)
+                supervisor.host, str(root), old_runs.choose_runs_to_remove(every, keep=0)
             )
         )
 

@@ -55,11 +55,11 @@ def test_words_and_environment_arrive_as_they_are(
     found = read(process.pid)
     assert found.argv[-4:] == ("a b", "", "c\nd", "\x1b[2Je") and found.workdir == "/"
     assert (
-        found.clean_copy().argv[-4:] == ("a b", "", "c d", "e")
-        and found.clean_copy().workdir == "/"
+        found.without_control_characters().argv[-4:] == ("a b", "", "c d", "e")
+        and found.without_control_characters().workdir == "/"
     )
     assert found.env is not None and found.env["VLLM_X"] == "1\n2" and found.env["ODD"] == "=x"
-    assert (found.clean_copy().env or {})["VLLM_X"] == "1 2"
+    assert (found.without_control_characters().env or {})["VLLM_X"] == "1 2"
 
 
 def test_a_process_of_another_user_gives_its_words_and_says_what_is_missing(

@@ -26,7 +26,7 @@ from workbench.model.server_run import ServerState
 from workbench.server import rank_watch, watched_rank
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import ServerEvent
-from workbench.server.watched_rank import RankWatch, unwatched_ranks_warning, watch_of
+from workbench.server.watched_rank import RankWatch, make_rank_watch, unwatched_ranks_warning
 
 TIMES = {
     "beat_s": 0.25,
@@ -310,9 +310,9 @@ def test_a_closed_screen_leaves_no_rank_without_another(
 def test_a_server_without_watches_says_so() -> None:
     ranks = tuple(ClusterRank(name, f"run-{at}", f"rank {at}") for at, name in enumerate(NAMES))
     server = ClusterRun("sparks", "rank 0", ranks)
-    assert asyncio.run(watch_of(LocalHost(), None, server)) is None
+    assert asyncio.run(make_rank_watch(LocalHost(), None, server)) is None
     # an address that it does not have
-    assert asyncio.run(watch_of(LocalHost(), "203.0.113.7", server)) is None
+    assert asyncio.run(make_rank_watch(LocalHost(), "203.0.113.7", server)) is None
     (finding,) = unwatched_ranks_warning(server)
     assert "the others keep running" in finding.text and NAMES[0] in (finding.fix or "")
     assert unwatched_ranks_warning(ClusterRun("sparks", "rank 0", ranks[:1])) == ()

@@ -237,9 +237,10 @@ def test_tabbyapi_s_own_key_file(tmp_path: Path, text: str, key: str | None) -> 
     (tmp_path / "api_tokens.yml").write_text(text)
     tabby = engines.get_engine("tabbyapi")
     assert (
-        asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
+        asyncio.run(running_server_secrets.read_key_from_file(LocalHost(), tabby, str(tmp_path)))
+        == key
     )
-    assert asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, None)) is None
+    assert asyncio.run(running_server_secrets.read_key_from_file(LocalHost(), tabby, None)) is None
 
 
 def test_a_start_that_prints_nothing_more_names_the_known_cause(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.model.server_run import EngineMetrics
-from workbench.server.engine_rates import RateMeter, rates_between
+from workbench.server.engine_rates import RateMeter, compute_rates
 
 T0 = 1_800_000_000
 
@@ -45,9 +45,9 @@ def test_two_readings_give_the_rates_between_them() -> None:
     second = generated(
         2.0, 700, prefix_hit_tokens=30, prefix_query_tokens=120, preemptions=3, running=4, waiting=1
     )
-    found = rates_between(first, second)
+    found = compute_rates(first, second)
     assert found == {"generation_tok_s": 300.0, "prefix_hit_pct": 25.0, "running": 4, "waiting": 1}
-    assert rates_between(second, second) == {"running": 4, "waiting": 1}
+    assert compute_rates(second, second) == {"running": 4, "waiting": 1}
 
 
 def test_the_part_of_the_first_second_is_not_a_value() -> None:

@@ -59,15 +59,15 @@ def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell
     processes = [(100, shell), (200, argv)]
     for pid, words in processes:
         rows.append({"pid": pid, "uid": 1, "own": False, "argv": words, "inodes": []})
-    seen, listening = external_servers._parse_look({"processes": rows, "listening": {"1": port}})
-    (server,) = external_servers._candidate_servers(seen, listening, set())
+    seen, listening = external_servers._parse_scan({"processes": rows, "listening": {"1": port}})
+    (server,) = external_servers._find_candidates(seen, listening, set())
     assert server.pid == 200 and "start_of" not in server.command
 
 
 @pytest.mark.parametrize("pid", [10**400, -1, True, 1.5, "1", None])
 def test_a_host_that_lies_about_process_ids_shows_none(pid: object) -> None:
     row = {"pid": pid, "uid": 1, "own": False, "argv": ["vllm", "serve"], "inodes": []}
-    seen, _ = external_servers._parse_look({"processes": [row], "listening": {"1": pid}})
+    seen, _ = external_servers._parse_scan({"processes": [row], "listening": {"1": pid}})
     assert seen == []
 
 
@@ -122,13 +122,13 @@ def test_a_second_look_reads_only_what_is_new(
 ) -> None:
     wait_for(by_hand.port)  # type: ignore[attr-defined]
     asked: list[int] = []
-    ask = external_servers._ask_models
+    ask = external_servers._read_models
 
     async def counted(host: LocalHost, server: FoundServer) -> FoundServer | None:
         asked.append(server.port)
         return await ask(host, server)
 
-    monkeypatch.setattr(external_servers, "_ask_models", counted)
+    monkeypatch.setattr(external_servers, "_read_models", counted)
 
     async def looks() -> None:
         servers = ExternalServers(LocalHost())
@@ -169,14 +169,14 @@ def test_what_a_lying_host_says_of_its_processes_is_left_out() -> None:
         {"processes": [row], "listening": {"5": True}},
     ]
     for lie in lies:
-        processes, listening = external_servers._parse_look(lie)
-        assert external_servers._candidate_servers(processes, listening, set()) == []
-    processes, listening = external_servers._parse_look(
+        processes, listening = external_servers._parse_scan(lie)
+        assert external_servers._find_candidates(processes, listening, set()) == []
+    processes, listening = external_servers._parse_scan(
         {"processes": [row], "listening": {"5": 80}}
     )
-    assert [
-        one.port for one in external_servers._candidate_servers(processes, listening, set())
-    ] == [80]
+    assert [one.port for one in external_servers._find_candidates(processes, listening, set())] == [
+        80
+    ]
 
 
 def test_a_unit_inside_a_container_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,13 +304,13 @@ def test_lines_that_differ_only_in_numbers_are_searched_once(
     """A very busy log, in batches as the follower makes them."""
     kinds = [line for line in lines("vllm-healthy") if line.isascii()]
     searched: list[str] = []
-    search = log_patterns._matches_in_lines
+    search = log_patterns._find_matches
 
     def counted(fresh: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
         searched.extend(fresh)
         return search(fresh, engine)
 
-    monkeypatch.setattr(log_patterns, "_matches_in_lines", counted)
+    monkeypatch.setattr(log_patterns, "_find_matches", counted)
     scan = LogScan("vllm")
     for turn in range(20):
         feed(scan, [f"{line} {turn}" for line in kinds], turn * len(kinds) + 1)

@@ -129,7 +129,7 @@ def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
     async def asked(status: int) -> str | None:
         server.replies["/v1/models"] = (status, {"error": "Unauthorized"})
         with closing(readiness.connection(server.url)) as connection:
-            return await readiness.why_no_answer(
+            return await readiness.find_readiness_problem(
                 connection.get, engines.get_engine("sglang").alive_path
             )
 

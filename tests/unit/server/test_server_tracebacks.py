@@ -406,13 +406,13 @@ def test_lines_of_one_form_and_binary_lines_are_searched_once_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[str] = []
-    explain = log_patterns.explain_among
+    explain = log_patterns.explain_line_by_needles
 
     def noted(line: str, engine: str | None, needles: tuple[str, ...]) -> Finding | None:
         searched.append(line)
         return explain(line, engine, needles)
 
-    monkeypatch.setattr(log_patterns, "explain_among", noted)
+    monkeypatch.setattr(log_patterns, "explain_line_by_needles", noted)
     log = ExplainedLog()
     log.add([f"CUDA out of memory, try {number}" for number in range(500)])
     log.add([])

@@ -7,7 +7,7 @@ from support.fake_runs import Make, ready
 from support.serving import supervised
 
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.start_times import FIRST_PHASE, PhaseClock, phase_name, ready_text
+from workbench.server.start_times import FIRST_PHASE, PhaseClock, format_start_duration, phase_name
 from workbench.server.supervisor import ServerEvent, Supervisor
 
 
@@ -62,16 +62,19 @@ def test_a_start_that_took_longer_names_the_phase() -> None:
     before = run(1, 55.0, ("loading weights", 20.0), ("compiling", 30.0))
     now = run(2, 95.0, ("loading weights", 60.0), ("compiling", 31.0))
     other = run(3, 300.0, model="other")
-    assert ready_text(now, [now, before, other]) == (
+    assert format_start_duration(now, [now, before, other]) == (
         " in 95.0 s (loading weights 60 s, compiling 31 s), 40 s longer than the start before: "
         "loading weights 60 s instead of 20 s"
     )
-    assert ready_text(before, [now, before]).endswith(
+    assert format_start_duration(before, [now, before]).endswith(
         "40 s less than the start before: loading weights 20 s instead of 60 s"
     )
-    assert ready_text(run(4, 58.0), [before]) == " in 58.0 s"  # nearly as long
-    assert ready_text(run(4, 95.0), [before]) == " in 95.0 s, 40 s longer than the start before"
-    assert ready_text(run(4, None), [before]) == ""
+    assert format_start_duration(run(4, 58.0), [before]) == " in 58.0 s"  # nearly as long
+    assert (
+        format_start_duration(run(4, 95.0), [before])
+        == " in 95.0 s, 40 s longer than the start before"
+    )
+    assert format_start_duration(run(4, None), [before]) == ""
 
 
 @pytest.mark.slow

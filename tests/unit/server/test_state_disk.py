@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.hosts.local import LocalHost
-from workbench.server.state_disk import findings_about_disk, state_findings
+from workbench.server.state_disk import check_free_space, state_findings
 
 
 @pytest.fixture
@@ -47,8 +47,6 @@ def test_a_small_a_full_and_a_read_only_disk_are_named(disk: Path) -> None:
 
 def test_a_large_or_unknown_disk_gives_no_finding() -> None:
     assert (
-        findings_about_disk("/state", "yes", 2 << 20)
-        == findings_about_disk("/state", "yes", None)
-        == []
+        check_free_space("/state", "yes", 2 << 20) == check_free_space("/state", "yes", None) == []
     )
-    assert findings_about_disk("/state", "", None) == []
+    assert check_free_space("/state", "", None) == []

@@ -13,7 +13,7 @@ from support import made_results as made
 
 from workbench.bench.records import BenchOutcome
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
-from workbench.server.small_requests import late_reply
+from workbench.server.small_requests import make_timeout_reply
 from workbench.session.bench import measurement, text_probe
 from workbench.session.bench.gpu_meter import RequestCounts
 from workbench.session.bench.measurement import Measurement
@@ -26,7 +26,7 @@ class LateClient:
     """A server that answers nothing in time."""
 
     async def post(self, body: Any, timeout_s: float) -> Any:
-        return late_reply(timeout_s)
+        return make_timeout_reply(timeout_s)
 
 
 class Engine:

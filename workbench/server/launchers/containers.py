@@ -277,7 +277,7 @@ class Containers:
             )
 
     def _secret_findings(self, launch: Launch) -> Iterator[Finding]:
-        argv, env = self._server_in_container(launch)
+        argv, env = self._command_in_container(launch)
         if mask_argv(argv) != tuple(argv):
             text = (
                 f"a secret is on the command line: `ps` and `{self.name} inspect` show it to "
@@ -320,18 +320,18 @@ class Containers:
     def _image_name(self, launch: Launch) -> str:
         return image_of(launch.plan, _engine_of_launch(launch))
 
-    def _server_in_container(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _command_in_container(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return (command line, environment) of the server in the container. An API key is moved to
         an environment variable if the engine reads one."""
         engine, plan = _engine_of_launch(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
         argv = launch.argv if own else words_in_image(plan, engine, launch.argv)
-        return _key_as_variable(engine, argv, launch.env)
+        return _move_key_to_environment(engine, argv, launch.env)
 
     def _run_arguments(self, launch: Launch) -> list[str]:
         """Return the arguments of `docker run` or `podman run` that precede the image. The mounts
         of the model and of the hub cache are not among them."""
-        argv, env = self._server_in_container(launch)
+        argv, env = self._command_in_container(launch)
         words = [
             "--detach",
             "--name",
@@ -381,7 +381,7 @@ class Containers:
 
     def command(self, launch: Launch) -> Command:
         """Return the `docker run` or `podman run` command that is shown to the user."""
-        argv, env = self._server_in_container(launch)
+        argv, env = self._command_in_container(launch)
         cache = self._hub_cache_in_container(launch)
         words = [self.name, "run", *self._run_arguments(launch)]
         words += (
@@ -397,7 +397,7 @@ class Containers:
     # ---- keepers
 
     def keeper(self, launch: Launch) -> Keeper:
-        argv, env = self._server_in_container(launch)
+        argv, env = self._command_in_container(launch)
         image, words, paths = (
             self._image_name(launch),
             self._run_arguments(launch),
@@ -535,7 +535,7 @@ def _error_finding(code: str, text: str, fix: str) -> Finding:
     return Finding(Level.ERROR, f"container.{code}", text, fix=fix)
 
 
-def _key_as_variable(
+def _move_key_to_environment(
     engine: Engine, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return (command line, environment) with the value of --api-key moved from the command line to

@@ -311,7 +311,7 @@ def _outermost_engine_command(processes: Sequence[str]) -> ProcessCommand | None
     for text in processes:
         ids, _, rest = text.partition("\n")
         pid, _, parent = ids.partition(" ")
-        command = parse_command(rest).clean_copy()
+        command = parse_command(rest).without_control_characters()
         if recognize_engine_start(command.argv) is not None:
             found[pid] = parent, command
     return next((command for parent, command in found.values() if parent not in found), None)

@@ -54,26 +54,28 @@ class Systemd:
         self.name = name
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        scope, unit = _scope_option(launch.plan.run_options), _new_unit(launch)
+        scope, unit = _scope_option(launch.plan.run_options), _name_of_started_unit(launch)
         done = await host.run(
             shell_argv(
-                script.CHECK_SCRIPT, _manager_word(launch.plan.run_options, launch.may_sudo), unit
+                script.CHECK_SCRIPT,
+                _manager_argument(launch.plan.run_options, launch.may_sudo),
+                unit,
             )
         )
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
         if unit == launch.replaced:  # it is stopped before the start
             seen.pop("active", None)
-        return tuple(_unit_problems(scope, unit, seen))
+        return tuple(_find_unit_problems(scope, unit, seen))
 
     async def fetch(self, host: Host, launch: Launch) -> None:
         """Do nothing: a unit runs a program that is on the host."""
 
     def command(self, launch: Launch) -> Command:
         scope = _scope_option(launch.plan.run_options)
-        if _how_unit_is_installed(launch):
-            start = ("enable", "--now") if _how_unit_is_installed(launch) == "boot" else ("start",)
-            files = {_new_unit(launch): unit_text(launch)}
-            argv = ["systemctl", f"--{scope}", *start, _new_unit(launch)]
+        if _installation_kind(launch):
+            start = ("enable", "--now") if _installation_kind(launch) == "boot" else ("start",)
+            files = {_name_of_started_unit(launch): unit_text(launch)}
+            argv = ["systemctl", f"--{scope}", *start, _name_of_started_unit(launch)]
             return Command(tuple(argv), launch.env, files, host=launch.address, port=launch.port)
         argv = [
             "systemd-run",
@@ -87,8 +89,11 @@ class Systemd:
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
     def keeper(self, launch: Launch) -> Keeper:
-        scope, unit = _manager_word(launch.plan.run_options, launch.may_sudo), _new_unit(launch)
-        if kind := _how_unit_is_installed(launch):
+        scope, unit = (
+            _manager_argument(launch.plan.run_options, launch.may_sudo),
+            _name_of_started_unit(launch),
+        )
+        if kind := _installation_kind(launch):
             argv = shell_argv(
                 script.KEEPER_SCRIPT,
                 "install",
@@ -111,14 +116,14 @@ class Systemd:
         # The journal of a unit of the run is followed from its beginning, that of another unit from
         # its present start.
         since = "all" if handle == transient_unit_name(launch.run_id) else "start"
-        scope = _manager_word(launch.plan.run_options, launch.may_sudo)
+        scope = _manager_argument(launch.plan.run_options, launch.may_sudo)
         return Keeper(
             shell_argv(script.KEEPER_SCRIPT, "follow", launch.run_dir, handle, scope, since)
         )
 
     async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         unit = _unit_name(launch, launched)
-        seen = await self._show_unit(host, launch.plan.run_options, unit)
+        seen = await self._read_unit_properties(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
         # a job is due at boot
         if (state in _LIVING_STATES and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
@@ -180,25 +185,25 @@ class Systemd:
             )
 
     def installed_unit(self, launch: Launch) -> str | None:
-        return _new_unit(launch) if _how_unit_is_installed(launch) else None
+        return _name_of_started_unit(launch) if _installation_kind(launch) else None
 
     async def uninstall(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
         options = launch.plan.run_options
-        if not _how_unit_is_installed(launch):
+        if not _installation_kind(launch):
             return ()
         words = (
-            _manager_word(options, host.may_sudo),
-            _new_unit(launch),
+            _manager_argument(options, host.may_sudo),
+            _name_of_started_unit(launch),
             _environment_directory(launch),
         )
         done = await host.run(shell_argv(script.UNINSTALL_SCRIPT, *words), timeout_s=self.stop_s)
         if done.returncode:
             raise ServerError(
-                f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
+                f"the unit {_name_of_started_unit(launch)} was not removed: {done.out.strip() or done.problem}",
                 host=host.name,
-                command=f"systemctl --{_scope_option(options)} cat {_new_unit(launch)}",
+                command=f"systemctl --{_scope_option(options)} cat {_name_of_started_unit(launch)}",
                 next_step="read the unit file with `systemctl cat`, and delete it if the unit is "
                 "not needed",
             )
@@ -212,7 +217,7 @@ class Systemd:
                 host=host.name,
                 next_step="name one unit, without *, ? and [",
             )
-        seen = await self._show_unit(host, options, unit)
+        seen = await self._read_unit_properties(host, options, unit)
         pid = parse_whole_number(seen.get("MainPID")) or 0
         if not pid:
             state = (
@@ -229,10 +234,10 @@ class Systemd:
                 next_step=f"start the unit, or use --run-option scope={other} if the {other}'s "
                 "manager runs it",
             )
-        command = (await read_command(host, pid)).clean_copy()
+        command = (await read_command(host, pid)).without_control_characters()
         return AdoptableServer(unit, command.argv, command.env or {}, command.workdir)
 
-    async def _show_unit(
+    async def _read_unit_properties(
         self, host: Host, options: Mapping[str, str], unit: str
     ) -> Mapping[str, str]:
         names = "LoadState,ActiveState,SubState,Job,MainPID,Result,ExecMainCode,ExecMainStatus"
@@ -248,7 +253,9 @@ class Systemd:
     ) -> Completed:
         try:
             return await host.run(
-                shell_argv(script.SYSTEMCTL_SCRIPT, _manager_word(options, host.may_sudo), *words),
+                shell_argv(
+                    script.SYSTEMCTL_SCRIPT, _manager_argument(options, host.may_sudo), *words
+                ),
                 timeout_s=timeout_s,
             )
         except CommandTimeout as error:
@@ -289,16 +296,16 @@ def _unit_command_line(launch: Launch, home: str) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script.SERVER_SCRIPT, "sh", home, launch.workdir or "", *launch.argv)
 
 
-def _how_unit_is_installed(launch: Launch) -> str:
+def _installation_kind(launch: Launch) -> str:
     """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also
     started at boot), or "" for a transient unit."""
     kind = value_of(LAUNCHER_NAME, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
 
-def _new_unit(launch: Launch) -> str:
+def _name_of_started_unit(launch: Launch) -> str:
     """Return the name of the unit that a start of `launch` creates."""
-    if not _how_unit_is_installed(launch):
+    if not _installation_kind(launch):
         return transient_unit_name(launch.run_id)
     name = (
         value_of(LAUNCHER_NAME, launch.plan.run_options, "unit")
@@ -311,7 +318,7 @@ def _environment_directory(launch: Launch) -> str:
     """Return the directory that contains the environment file of an installed unit. It is not the
     run directory, because the unit must work after that is removed."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
-    return posixpath.join(state, "units", _new_unit(launch))
+    return posixpath.join(state, "units", _name_of_started_unit(launch))
 
 
 def transient_unit_name(run_id: str) -> str:
@@ -327,7 +334,7 @@ def _scope_option(options: Mapping[str, str]) -> str:
     return value_of(LAUNCHER_NAME, options, "scope")
 
 
-def _manager_word(options: Mapping[str, str], may_sudo: bool) -> str:
+def _manager_argument(options: Mapping[str, str], may_sudo: bool) -> str:
     """Return the word by which the scripts know the service manager of the unit: "user" for the
     user's, "system" for the system's through sudo, "own" for the system's without sudo."""
     scope = _scope_option(options)
@@ -346,13 +353,13 @@ def _property_settings(launch: Launch) -> list[str]:
     given = [f"TimeoutStopSec={STOP_GRACE_S}"]
     given += [f"Restart={restart}"] if restart != "no" else []
     # systemd forgets a unit that has succeeded
-    forgets = restart != "always" and not _how_unit_is_installed(launch)
+    forgets = restart != "always" and not _installation_kind(launch)
     given += ["RemainAfterExit=yes"] if forgets else []
     given += [f"LimitNOFILE={launch.open_files}"] if launch.open_files else []
     return [*given, *values_of(LAUNCHER_NAME, options, "property")]
 
 
-def _unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
+def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
     """Return findings about problems that prevent or endanger a start. `seen` has the values that
     the script CHECK printed."""
     version = parse_whole_number(seen.get("version")) or 0

@@ -18,7 +18,7 @@ from workbench.bench.connection import (
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.model.errors import WorkbenchError
 from workbench.model.untrusted_text import clean_text
-from workbench.server.small_requests import CONNECT_TIMEOUT_S, Reply, late_reply, reply_of
+from workbench.server.small_requests import CONNECT_TIMEOUT_S, Reply, make_reply, make_timeout_reply
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -43,7 +43,7 @@ class AnswerClient:
             async with asyncio.timeout(timeout_s + CONNECT_TIMEOUT_S):
                 return await self._post_request(json.dumps(body, ensure_ascii=False).encode())
         except TimeoutError:
-            return late_reply(timeout_s)
+            return make_timeout_reply(timeout_s)
         except HttpError as error:
             return Reply(None, problem=clean_text(str(error)))
         except WorkbenchError as error:
@@ -99,7 +99,7 @@ class AnswerClient:
                     "uncompressed"
                 )
             kept = response.keep_alive and not response.rest
-            return reply_of(response.status, bytes(exchange.body))
+            return make_reply(response.status, bytes(exchange.body))
         finally:
             if kept:
                 self._idle.append(exchange.connection)

@@ -113,10 +113,12 @@ class EngineWatch:
         """Return what the engine counted since the call of `read_before_load`, and its other
         metrics between the two Unix times. Waits, at most 3 s, until `settled` is true of the
         result or the counters no longer change."""
-        if self._before is None or not engine_counters.is_readable(self._before):
+        if self._before is None or not engine_counters.has_any_value(self._before):
             now = await self.read_counters()
-            if not engine_counters.is_readable(now):
-                return engine_counters.no_counters(next(iter(now.absent.values()), "no counters"))
+            if not engine_counters.has_any_value(now):
+                return engine_counters.counters_without_values(
+                    next(iter(now.absent.values()), "no counters")
+                )
         before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
         last, changed_s = EngineMetrics(), time.monotonic()

@@ -30,11 +30,11 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import (
-    count_disagreements,
-    foreign_load_reason,
+    describe_count_differences,
+    describe_foreign_load,
     have_counts_caught_up,
 )
-from workbench.server.kept_connection import kept_connection_to
+from workbench.server.kept_connection import open_kept_connection
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.bench.gpu_meter import Meter, rate_window_in_unix_time, window_in_unix_time
@@ -164,7 +164,7 @@ class Measurement:
         async with AsyncExitStack() as stack:
             secure = partial(tls.tls_context, self._spec)
             ask = await stack.enter_async_context(
-                kept_connection_to(self._spec.url, self._api_key(), secure)
+                open_kept_connection(self._spec.url, self._api_key(), secure)
             )
             status = self._server.status
             engine = EngineWatch(
@@ -432,9 +432,10 @@ class Measurement:
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial or left.requests):
             during = replace(
-                during, disagreements=count_disagreements(during, *_counts_of_sent_load(summary))
+                during,
+                disagreements=describe_count_differences(during, *_counts_of_sent_load(summary)),
             )
-        others = foreign_load_reason(
+        others = describe_foreign_load(
             during,
             *_counts_of_sent_load(summary),
             outcome.spec.concurrency + left.requests,

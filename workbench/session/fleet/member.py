@@ -28,7 +28,7 @@ from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.gpu import DriverStatus
 from workbench.model.server_run import ServerState
 from workbench.server import external_servers
-from workbench.server.engine_rates import rates_between
+from workbench.server.engine_rates import compute_rates
 from workbench.server.supervisor import Supervisor
 from workbench.session.fleet.state import FOUND_STATE, TRAIL_S, FleetHost, FleetServer
 
@@ -71,7 +71,7 @@ class _ServerRates:
         self._last = now
         self.problem = now.absent.get("live_generation_tokens")
         self.values = (
-            rates_between(before, now) if before is not None and self.problem is None else {}
+            compute_rates(before, now) if before is not None and self.problem is None else {}
         )
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from workbench.doctor import examination
 from workbench.engines import registry
 from workbench.hosts.base import HostUnreachable
-from workbench.hosts.container_listing import ContainerList, containers_of
+from workbench.hosts.container_listing import ContainerList, list_containers
 from workbench.hosts.login_question import Ask, LoginQuestion
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
+from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
@@ -132,7 +132,7 @@ async def _check_host(
             ),
             parts.read(
                 "the containers",
-                containers_of(session.host, sudo=entry.sudo if entry else None),
+                list_containers(session.host, sudo=entry.sudo if entry else None),
                 _LOOK_TIMEOUT_S,
                 ContainerList(),
             ),
@@ -177,7 +177,7 @@ async def _look_at_host(session: Session, entry: HostEntry | None) -> _HostLook:
     argv = shell_argv(_LOOK_SCRIPT, state_dir, program, sudo, *(entry.models if entry else ()))
     done = await host.run(argv, timeout_s=_LOOK_TIMEOUT_S)
     took_s = time.monotonic() - sent
-    rows = key_value_pairs(done.out)
+    rows = parse_key_value_pairs(done.out)
     one = dict(reversed(rows))
     return _HostLook(
         state_dir,
@@ -233,7 +233,7 @@ def _system_findings(seen: Examination, looked: _HostLook) -> Sequence[Finding]:
         found.append(
             _host_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there")
         )
-    found += state_disk.findings_about_disk(looked.state_dir, looked.written, looked.free_kib)
+    found += state_disk.check_free_space(looked.state_dir, looked.written, looked.free_kib)
     if looked.skew_s is not None and abs(looked.skew_s) > _MAX_CLOCK_SKEW_S:
         side = "ahead" if looked.skew_s > 0 else "behind"
         text = (

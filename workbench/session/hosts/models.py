@@ -22,7 +22,7 @@ from workbench.model.model_copy import (
     size_text,
 )
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
-from workbench.server.model_fingerprint import locate_arguments
+from workbench.server.model_fingerprint import arguments_to_locate_model
 from workbench.server.model_inventory import SearchPlaces
 from workbench.session.hosts.model_work import ModelWork
 from workbench.session.hosts.names import LOCAL_HOST_NAME
@@ -177,7 +177,7 @@ class Models:
         env = {setting.name: str(setting.value) for setting in plan.env}
         places, host = self.search_places(self._session.host.name), self._session.host
         places = SearchPlaces({**places.env, **env}, places.paths)
-        model = locate_arguments(plan, env, plan.workdir)[0]
+        model = arguments_to_locate_model(plan, env, plan.workdir)[0]
         return HostModels(host.name, tuple(await model_inventory.find_copies(host, places, model)))
 
     async def check(
@@ -249,9 +249,9 @@ class Models:
         copy = await self._complete_copy(near, model)
         wanted = directory or self._directory_on(target, copy)
         at = await model_shipment.absolute_path_on(far.host, self.search_places(target), wanted)
-        shipment = model_shipment.shipment_of(copy, at, follow_links=follow_links)
+        shipment = model_shipment.plan_shipment(copy, at, follow_links=follow_links)
         started = time.monotonic()
-        rest = await model_shipment.remaining_files(
+        rest = await model_shipment.find_remaining_files(
             near.host, far.host, shipment, replace_different
         )
         sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
@@ -336,7 +336,9 @@ class Models:
                     await model_transfer.send_through_here(near, far, shipment, rest, told)
                 break
             except HostUnreachable:
-                rest = await model_shipment.remaining_files(near, far, shipment, replace_different)
+                rest = await model_shipment.find_remaining_files(
+                    near, far, shipment, replace_different
+                )
                 if sum(rest.staged.values()) <= before:
                     raise
                 notes.append(
@@ -347,7 +349,9 @@ class Models:
                     raise
                 notes.append(f"{error.message}; the rest went through this machine")
                 way, text = None, f"{text}, then through this machine"
-                rest = await model_shipment.remaining_files(near, far, shipment, replace_different)
+                rest = await model_shipment.find_remaining_files(
+                    near, far, shipment, replace_different
+                )
         return text, notes
 
     async def _reachable_addresses(
@@ -387,7 +391,7 @@ class Models:
         entry = self._entries.host(host.name)
         programs = [shlex.split(program)[0] for program in entry.engines.values()] if entry else []
         beside = [program.rpartition("/")[0] for program in programs if "/" in program]
-        program = await model_download.download_program_on(host, beside)
+        program = await model_download.find_download_program(host, beside)
         env = dict(entry.env) if entry else {}
         at = (
             await model_shipment.absolute_path_on(host, self.search_places(host.name), directory)

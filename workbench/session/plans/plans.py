@@ -228,7 +228,7 @@ class Plans:
         if not is_cluster(host):
             return ()
         try:
-            host.check_reached()
+            host.check_nodes_reachable()
         except HostUnreachable as error:
             text, fix = error.message, error.next_step
             return (Finding(Level.ERROR, "cluster.unreached", text, fix=fix),)

@@ -26,10 +26,10 @@ from workbench.model.setting_commands import value_equals
 from workbench.model.settings import HOST, GpuSettings, label_of, setting_of, stored_text
 from workbench.server.file_limit import (
     FileLimit,
-    can_have_open_files,
-    file_limit_of_process,
-    file_limit_on_host,
-    limit_text,
+    can_open_files,
+    format_file_limit,
+    read_host_file_limit,
+    read_process_file_limit,
 )
 from workbench.session.plans.preset_process_parts import (
     FILES_PART,
@@ -155,7 +155,7 @@ class PresetApply:
             host = self._core.host
             parts.append(
                 _files_part(
-                    files, await file_limit_on_host(host), await can_have_open_files(host, files)
+                    files, await read_host_file_limit(host), await can_open_files(host, files)
                 )
             )
         settings, lacking = await self._settings_here(preset)
@@ -327,7 +327,7 @@ class PresetApply:
         if part.name != FILES_PART or status.pid is None:
             return part
         wanted = self._plans.editor.effective_plan.open_files or 0
-        limit = await file_limit_of_process(self._core.host, status.pid)
+        limit = await read_process_file_limit(self._core.host, status.pid)
         return replace(part, problem=file_limit_problem(wanted, limit))
 
     async def _warm_up_server(self, run_id: str, warm_up: WarmUp) -> str:
@@ -375,10 +375,14 @@ class PresetApply:
 def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
     if limit is None:
         return PresetPart(FILES_PART, "not known", f"at least {wanted:,}")
-    may_not = f"the hard limit is {limit_text(limit.hard)}, and this user may not raise it"
+    may_not = f"the hard limit is {format_file_limit(limit.hard)}, and this user may not raise it"
     problem = "" if possible or limit.hard >= wanted else may_not
     return PresetPart(
-        FILES_PART, limit_text(limit.soft), limit_text(max(limit.soft, wanted)), "", problem
+        FILES_PART,
+        format_file_limit(limit.soft),
+        format_file_limit(max(limit.soft, wanted)),
+        "",
+        problem,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
-from workbench.server.file_limit import FileLimit, file_limit_of_process, limit_text
+from workbench.server.file_limit import FileLimit, format_file_limit, read_process_file_limit
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -28,7 +28,7 @@ async def missing_process_parts(
     files, or the warm-up."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
-        problem = file_limit_problem(files, await file_limit_of_process(host, status.pid))
+        problem = file_limit_problem(files, await read_process_file_limit(host, status.pid))
         found += [f"{FILES_PART} {files:,} ({problem})"] if problem else []
     if preset.warm_up is not None and not await _was_warmed_up(host, run_dir):
         found.append(f"{WARM_UP_PART} of {count_of(preset.warm_up.requests, 'request')} (not sent)")
@@ -41,9 +41,7 @@ def file_limit_problem(wanted: int, limit: FileLimit | None) -> str:
         return "the limit of the process cannot be read"
     if limit.soft >= wanted:
         return ""
-    return (
-        f"the process has {limit_text(limit.soft)}, and its hard limit is {limit_text(limit.hard)}"
-    )
+    return f"the process has {format_file_limit(limit.soft)}, and its hard limit is {format_file_limit(limit.hard)}"
 
 
 async def note_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> None:

@@ -140,7 +140,7 @@ class Presets:
         host = self._core.host
         lacks = preset.variables.keys() - known.keys()
         if isinstance(host, ClusterHost) and lacks.intersection(VARIABLES):
-            host.check_reached()
+            host.check_nodes_reachable()
 
     def _known_variables(
         self, preset: Preset, given: Mapping[str, str] | None = None

@@ -149,7 +149,7 @@ class Recipes:
         from workbench.server.process_command import read_command
 
         host = self._core.host
-        found = (await read_command(host, pid)).clean_copy()
+        found = (await read_command(host, pid)).without_control_characters()
         recipe = running_process.recipe_of_process(found.argv, found.env, found.workdir)
         return self._import_recipe(recipe, f"process {pid} on {host.name}", preset_id)
 

@@ -14,7 +14,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.loopback import is_loopback
 from workbench.model.untrusted_text import clean_json
 from workbench.server.kept_connection import KeptConnection
-from workbench.server.small_requests import Reply, reply_of
+from workbench.server.small_requests import Reply, make_reply
 
 _ASK_TIMEOUT_S = 10.0
 _NOT_READY_STATUSES = (
@@ -138,4 +138,4 @@ async def _models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply
                 next_step=tls.CERTIFICATE_ADVICE,
             ) from None
         return Reply(None, problem=str(error) or type(error).__name__)
-    return reply_of(answer.status_code, answer.content)
+    return make_reply(answer.status_code, answer.content)

@@ -144,9 +144,9 @@ class Servers:
             ServerState.UNKNOWN,
         ):
             if before.ready_unix_s is None:
-                from workbench.server.start_times import ready_text
+                from workbench.server.start_times import format_start_duration
 
-                after = ready_text(now, self.supervisor.statuses())
+                after = format_start_duration(now, self.supervisor.statuses())
                 self._core.record_command(f"# {now.run_id} is {now.state_word.upper()}{after}")
                 self._report_doubted_text(now)
             self._core.spawn(self._compare_with_preset(now))
@@ -481,7 +481,7 @@ class Servers:
         """Raise HostUnreachable if the host is a cluster and one of its nodes could not be reached
         when the cluster was opened."""
         if is_cluster(self._core.host):
-            self._core.host.check_reached()
+            self._core.host.check_nodes_reachable()
 
     def _check_may_start(self) -> None:
         """Raise ServerError if another start is under way, or an experiment has reserved the
@@ -596,7 +596,7 @@ class Servers:
         port = None
         with suppress(WorkbenchError):  # without a state directory, which is one of the findings
             runs = await self.supervisor.runs()  # first: the finding about memory names them
-            port = await preflight.port_problem(host, editor.plan, command, runs)
+            port = await preflight.find_port_problem(host, editor.plan, command, runs)
         found = await self._warnings_about_host(None)
         return found if port is None else (port, *found)
 
@@ -604,7 +604,7 @@ class Servers:
         """Return the warnings of `host_findings` except that about the port. `replaced`, a server
         that the start would stop, counts as ended."""
         from workbench.server import preflight
-        from workbench.server.model_disk import disk_problem
+        from workbench.server.model_disk import find_disk_problem
         from workbench.server.state_disk import state_findings
 
         editor, host = self._plans.editor, self._core.host
@@ -620,7 +620,7 @@ class Servers:
             found.append(memory.finding)
         simulated = self._core.state.host.simulated
         if preflight.uses_host_files(editor.plan.run_as) and not simulated:
-            disk = await disk_problem(host, editor.effective_plan, command)
+            disk = await find_disk_problem(host, editor.effective_plan, command)
             found += [disk] if disk is not None else []
         return (*found, *await self._unsupported_gpus(editor))
 
@@ -677,7 +677,7 @@ class Servers:
                 editor.launch_command(),
                 await self.supervisor.runs(),
                 simulated=simulated,
-                freed=preflight.port_freed_by(replaced),
+                freed=preflight.list_freed_ports(replaced),
             )
         await self._check_memory_after_replacement(editor, replaced)
 
@@ -726,7 +726,7 @@ class Servers:
             seen = await detached_process.read_status(self._core.host, replaced.run_dir)
             listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
             # The list may be some seconds old: a process that has ended since holds nothing.
-            staying = await detached_process.existing_pids(
+            staying = await detached_process.find_existing_pids(
                 self._core.host, listed - set(seen.members)
             )
         return find_too_little_memory(editor, telemetry, living, staying)

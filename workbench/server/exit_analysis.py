@@ -172,8 +172,7 @@ async def read_kernel_log(host: Host, run: WatchedRun, part: EndedPart | None) -
     done = await host.run(shell_scripts.shell_argv(shell_scripts.KERNEL_LOG))
     state, *lines = done.out.splitlines() or [""]
     began_s = (run.start_time or 0) / TICKS_PER_S
-    own = pids - {None}
-    about = [line for line in map(clean_text, lines) if _is_about(line, own, part, began_s)]
+    about = [line for line in map(clean_text, lines) if _is_about(line, pids, part, began_s)]
     # Several lines report one kill; the one with the memory comes first.
     about.sort(key=lambda line: _KERNEL_KILLED.search(line) is None)
     return KernelLog(state == "read", tuple(about), await _count_oom_kills(host, run))
@@ -207,7 +206,7 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     if found is None:
         return False
     pid = parse_whole_number(found["killed"] or found["pid"] or found["of_gpu"])
-    if pid in pids:
+    if pid is not None and pid in pids:
         return True
     short = (found["killed_name"] or found["name"] or "").rpartition("::")[2]
     if part is None or len(short) <= 3:

@@ -1,23 +1,18 @@
-"""The host of a command line in the commands that its messages propose. `workbench gpu revert`, said
-about the host gpu-box, becomes `workbench --host gpu-box gpu revert`: copied without the host, it
-would change this machine."""
+"""The host of a command line, or of a record, in the commands that messages propose
+(workbench/model/host_commands.py)."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from workbench.cli.registry import FIRST_WORDS
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
+from workbench.model.host_commands import insert_host_in_fixes, insert_host_words
 from workbench.session.hosts.names import words_of_recorded_host
 
 _OPTIONS = ("host", "container", "cluster", "simulate")
-_FIRST_WORDS = "|".join(word for word, found in FIRST_WORDS.items() if found.on_host)
-_PROPOSED = re.compile(rf"(?<![\w./-])workbench (?!models copy\b)(?=(?:{_FIRST_WORDS})(?![\w-]))")
 
 
 def host_words(arguments: argparse.Namespace) -> str:
@@ -29,16 +24,12 @@ def host_words(arguments: argparse.Namespace) -> str:
 
 def name_host(text: str, arguments: argparse.Namespace) -> str:
     """Return the text with the host of the command line in each `workbench` command."""
-    return _with_words(text, host_words(arguments))
-
-
-def _with_words(text: str, words: str) -> str:
-    return _PROPOSED.sub(lambda _: f"workbench {words} ", text) if words else text
+    return insert_host_words(text, host_words(arguments))
 
 
 def name_recorded_host(text: str, host: str) -> str:
     """Return the text with the host of a stored sweep or experiment in each `workbench` command."""
-    return _with_words(text, words_of_recorded_host(host))
+    return insert_host_words(text, words_of_recorded_host(host))
 
 
 def name_recorded_host_in(lines: Iterable[str], host: str) -> Iterator[str]:
@@ -51,10 +42,7 @@ def name_host_in_fixes(
     findings: Iterable[Finding], arguments: argparse.Namespace
 ) -> tuple[Finding, ...]:
     """Return the findings with the host of the command line in the commands of their fixes."""
-    return tuple(
-        replace(finding, fix=name_host(finding.fix, arguments)) if finding.fix else finding
-        for finding in findings
-    )
+    return insert_host_in_fixes(findings, host_words(arguments))
 
 
 def name_host_in_error(error: WorkbenchError, arguments: argparse.Namespace) -> None:

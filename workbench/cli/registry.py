@@ -12,61 +12,52 @@ import importlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-
-class FirstWord(NamedTuple):
-    """What the commands with the same first word have in common: the files under workbench/cli that
-    declare them, and whether they run on the host of the command line. They do not if they use no
-    host, or name their hosts themselves."""
-
-    files: tuple[str, ...]
-    on_host: bool = True
-
-
-# first word of a command -> what its commands have in common
-FIRST_WORDS: dict[str, FirstWord] = {
-    "demo": FirstWord(("screen",), on_host=False),
-    "fleet": FirstWord(("fleet",), on_host=False),
-    "record": FirstWord(("recordings",)),
-    "replay": FirstWord(("recordings",), on_host=False),
-    "presets": FirstWord(("presets", "preset_apply")),
-    "flags": FirstWord(("presets",), on_host=False),
-    "explain": FirstWord(("explain",), on_host=False),
-    "import": FirstWord(("recipes",)),
-    "export": FirstWord(("recipes",)),
-    "plan": FirstWord(("plan",)),
-    "fit": FirstWord(("fit",)),
-    "start": FirstWord(("servers",)),
-    "servers": FirstWord(("servers",)),
-    "logs": FirstWord(("servers",)),
-    "explain-log": FirstWord(("explain_log",), on_host=False),
-    "inforce": FirstWord(("inforce",)),
-    "stop": FirstWord(("servers",)),
-    "adopt": FirstWord(("servers",)),
-    "restart": FirstWord(("servers",)),
-    "probe": FirstWord(("servers",)),
-    "jobs": FirstWord(("jobs",)),
-    "endpoint": FirstWord(("endpoint",)),
-    "runs": FirstWord(("runs",)),
-    "cluster": FirstWord(("cluster", "cluster_check"), on_host=False),
-    "bench": FirstWord(("bench",)),
-    "compare": FirstWord(("compare",), on_host=False),
-    "quality": FirstWord(("quality",)),
-    "results": FirstWord(("results",), on_host=False),
-    "advise": FirstWord(("advise",)),
-    "experiment": FirstWord(("experiments",)),
-    "sweep": FirstWord(("sweeps",)),
-    "capacity": FirstWord(("capacity",)),
-    "tune": FirstWord(("tune",)),
-    "watch": FirstWord(("watch",)),
-    "bisect": FirstWord(("bisect",)),
-    "trace": FirstWord(("trace_capture",)),
-    "gpu": FirstWord(("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep")),
-    "doctor": FirstWord(("doctor",)),
-    "hosts": FirstWord(("hosts",), on_host=False),
-    "models": FirstWord(("models",)),
-    "config": FirstWord(("about",), on_host=False),
-    "version": FirstWord(("about",), on_host=False),
-    "completion": FirstWord(("completion",), on_host=False),
+# first word of a command -> the files under workbench/cli that declare its commands.
+# workbench/model/host_commands.py says which of them run on the host of the command line.
+FIRST_WORDS: dict[str, tuple[str, ...]] = {
+    "demo": ("screen",),
+    "fleet": ("fleet",),
+    "record": ("recordings",),
+    "replay": ("recordings",),
+    "presets": ("presets", "preset_apply"),
+    "flags": ("presets",),
+    "explain": ("explain",),
+    "import": ("recipes",),
+    "export": ("recipes",),
+    "plan": ("plan",),
+    "fit": ("fit",),
+    "start": ("servers",),
+    "servers": ("servers",),
+    "logs": ("servers",),
+    "explain-log": ("explain_log",),
+    "inforce": ("inforce",),
+    "stop": ("servers",),
+    "adopt": ("servers",),
+    "restart": ("servers",),
+    "probe": ("servers",),
+    "jobs": ("jobs",),
+    "endpoint": ("endpoint",),
+    "runs": ("runs",),
+    "cluster": ("cluster", "cluster_check"),
+    "bench": ("bench",),
+    "compare": ("compare",),
+    "quality": ("quality",),
+    "results": ("results",),
+    "advise": ("advise",),
+    "experiment": ("experiments",),
+    "sweep": ("sweeps",),
+    "capacity": ("capacity",),
+    "tune": ("tune",),
+    "watch": ("watch",),
+    "bisect": ("bisect",),
+    "trace": ("trace_capture",),
+    "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
+    "doctor": ("doctor",),
+    "hosts": ("hosts",),
+    "models": ("models",),
+    "config": ("about",),
+    "version": ("about",),
+    "completion": ("completion",),
 }
 
 # Words that are not commands themselves but groups of commands.
@@ -184,6 +175,6 @@ def command(
 def commands_of(word: str) -> list[CommandEntry]:
     """Return the commands whose first word is `word`, in the order of their file. The file is
     imported if necessary."""
-    for file in FIRST_WORDS[word].files:
+    for file in FIRST_WORDS[word]:
         importlib.import_module(f"workbench.cli.{file}")
     return [found for name, found in _COMMANDS.items() if name.split()[0] == word]

@@ -30,6 +30,7 @@ server_run           state, log and counters of a server run
 process_container    the container of a process, from its control groups
 pcie_link            the nominal bandwidth of a PCIe link
 gpu_allotment        the GPUs that a job or CUDA_VISIBLE_DEVICES has
+host_commands        the commands that run on a host, and the host in those that a text proposes
 host_cores           the CPU cores of a host, as a program there may use them
 gpu, settings        telemetry of GPUs; the table of GPU settings and their values
 gpu_readings         the table of the readings of a GPU: how each is read and shown

@@ -15,11 +15,13 @@ from workbench.cli.host_words import (
     name_recorded_host,
 )
 from workbench.cli.parser import parse_command_line
+from workbench.cli.registry import FIRST_WORDS
 from workbench.cli.run import run
 from workbench.cli.sweeps import print_sweep
 from workbench.cli.tune import print_tune
 from workbench.model.bisection import Bisection
 from workbench.model.findings import Finding, Level
+from workbench.model.host_commands import HOST_COMMANDS
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import (
     CONCURRENCY,
@@ -40,6 +42,10 @@ from workbench.store.bisections import BisectionStore
 from workbench.store.sweeps import SweepStore
 
 SIMULATED = ("--simulate", "rtx-pro-6000")
+
+
+def test_the_commands_that_run_on_a_host_exist() -> None:
+    assert FIRST_WORDS.keys() > HOST_COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
@@ -15,6 +14,7 @@ from workbench.model.begun_changes import split_begun
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.host_commands import insert_host_in_fixes
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.session.hosts.names import words_of_recorded_host
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.store.config import ConfigStore
 
-_GPU_COMMAND = re.compile(r"\bworkbench gpu\b")
 RIGHTS_TIMEOUT_S = 10.0
 RUNS_TIMEOUT_S = 10.0
 GPU_PATHS_TIMEOUT_S = 5.0
@@ -113,17 +112,8 @@ async def examine_host(session: Session) -> HostReport:
         text = f"{count_of(count, 'change')} of GPU settings by Workbench: {outcome}"
         found.append(Finding(Level.WARN, "gpu.begun", text, fix="workbench gpu revert"))
     can_change = rights is not None and rights.refusal is None
-    named = [_name_host_in_fix(finding, host.name) for finding in found]
+    named = insert_host_in_fixes(found, words_of_recorded_host(host.name))
     return HostReport(seen, by_severity(named), can_change, paths)
-
-
-def _name_host_in_fix(finding: Finding, host_name: str) -> Finding:
-    """Return the finding with the host in the command of its fix. Copied without it, the command
-    would change this machine."""
-    words = words_of_recorded_host(host_name)
-    if not words or not finding.fix:
-        return finding
-    return replace(finding, fix=_GPU_COMMAND.sub(f"workbench {words} gpu", finding.fix))
 
 
 def _chosen_programs(settings: HostSettings) -> Mapping[str, str]:

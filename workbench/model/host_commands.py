@@ -1,0 +1,67 @@
+"""The commands that run on a host, and the host in those that a text proposes. `workbench gpu revert`,
+said about the host gpu-box, becomes `workbench --host gpu-box gpu revert`: copied without the host,
+it would change this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from workbench.model.findings import Finding
+
+# First words of the commands that run on the host of the command line. The others use no host, or
+# name their hosts themselves.
+HOST_COMMANDS = frozenset(
+    {
+        "record",
+        "presets",
+        "import",
+        "export",
+        "plan",
+        "fit",
+        "start",
+        "servers",
+        "logs",
+        "inforce",
+        "stop",
+        "adopt",
+        "restart",
+        "probe",
+        "jobs",
+        "endpoint",
+        "runs",
+        "bench",
+        "quality",
+        "advise",
+        "experiment",
+        "sweep",
+        "capacity",
+        "tune",
+        "watch",
+        "bisect",
+        "trace",
+        "gpu",
+        "doctor",
+        "models",
+    }
+)
+_PROPOSED_COMMAND = re.compile(
+    rf"(?<![\w./-])workbench (?!models copy\b)(?=(?:{'|'.join(sorted(HOST_COMMANDS))})(?![\w-]))"
+)
+
+
+def insert_host_words(text: str, host_words: str) -> str:
+    """Return the text with the words that name a host, such as "--host gpu-box", in each `workbench`
+    command that runs on one. Unchanged if `host_words` is "", for this machine."""
+    if not host_words:
+        return text
+    return _PROPOSED_COMMAND.sub(lambda _: f"workbench {host_words} ", text)
+
+
+def insert_host_in_fixes(findings: Iterable[Finding], host_words: str) -> tuple[Finding, ...]:
+    """Return the findings with the words that name a host in the commands of their fixes."""
+    return tuple(
+        replace(finding, fix=insert_host_words(finding.fix, host_words)) if finding.fix else finding
+        for finding in findings
+    )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _ID = option("id", "id of a result; `workbench results list` lists them", int)
 _MOST_IN_GROUP = 1000
 _NEWEST = 50
+_HOST_CELLS = 16  # a longer name of a host moves what follows it
 _MODEL_CHARS = 48  # of a model's name in a list
 _MOST_DIFFERENCES = 20
 _FILTERS = (
@@ -177,7 +178,7 @@ def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[st
 
 
 def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = ()) -> Iterator[str]:
-    """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as
+    """Yield one line for each result: id, host, engine, model, load, throughput, label, and marks such as
     "rejected". `known` are comparisons of answers, whose verdicts are among the marks."""
     from workbench.session.bench.result_rows import rows_of_results
 
@@ -196,7 +197,8 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
             *(f"+{tag}" for tag in row.tags),
             row.note,
         ]
-        start = f"#{row.id:<5} {row.engine or '-':<9} {_end_of(row.model)}"
+        host = f"{result.conditions.host or '-':<{_HOST_CELLS}}"
+        start = f"#{row.id:<5} {host} {row.engine or '-':<9} {_end_of(row.model)}"
         yield "  ".join([start, *(" ".join(word.split()) for word in words if word)])
 
 

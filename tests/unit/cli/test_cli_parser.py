@@ -182,6 +182,13 @@ def test_a_result_of_a_users_own_command_shows_no_concurrency() -> None:
     assert "  c=-  " in first and f"  c={ours.spec.concurrency}  " in second
 
 
+def test_the_list_names_the_host_of_each_result() -> None:
+    one = canned_result(1)
+    hosts = ("gpu-a", "gpu-b")
+    found = [replace(one, conditions=replace(one.conditions, host=host)) for host in hosts]
+    assert [line.split()[1] for line in row_lines(found)] == list(hosts)
+
+
 def test_a_long_model_name_leaves_room_for_the_rest_of_the_line() -> None:
     path = "/mnt/data/models/" + "a-very-long-folder/" * 12 + "Llama-3.3-70B-FP8"
     one = canned_result(1)

@@ -8,7 +8,7 @@ in which all streams are in flight (bench/steady_window.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from workbench.model.answer_text import TextFinding, TextReport, fault_clause
@@ -173,13 +173,6 @@ class BenchSummary:
     # by field: by how many milliseconds each statistic of a reported latency may be too high
     unsure_ms: Mapping[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        # earlier versions stored 0 for an import without a duration; no requests take 0 s
-        if self.duration_s == 0 and self.requests_ok:
-            object.__setattr__(self, "duration_s", None)
-            reason = {"duration_s": "the imported file has no duration"}
-            object.__setattr__(self, "absent", {**self.absent, **reason})
-
     @property
     def broken_text(self) -> TextFinding | None:
         """Why the text of the result is no answer, or its usage cannot be true. None if nothing is
@@ -206,6 +199,15 @@ class BenchSummary:
             self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
         )
         return value
+
+
+def upgrade_summary(stored: BenchSummary) -> BenchSummary:
+    """Return a summary that was read from a file as this version writes it. Earlier versions stored 0
+    for an import without a duration; no requests take 0 s."""
+    if stored.duration_s != 0 or not stored.requests_ok:
+        return stored
+    reason = {"duration_s": "the imported file has no duration"}
+    return replace(stored, duration_s=None, absent={**stored.absent, **reason})
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from workbench.model.bench import (
     BenchSpec,
     BenchSummary,
     Conditions,
+    upgrade_summary,
 )
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
@@ -546,6 +547,7 @@ def _result_from_row(row: tuple[Any, ...]) -> BenchResult:
                 odd.append(column.name)
             values[column.name] = clean_json(finite, len(finite))
         result: BenchResult = from_json(BenchResult, values)
+        result = replace(result, summary=upgrade_summary(result.summary))
     except ValueError as error:
         raise _damaged_result_error(values["id"], error) from error
     if not odd:

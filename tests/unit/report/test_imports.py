@@ -830,13 +830,6 @@ def test_a_duration_that_the_file_lacks_is_not_known(
         assert all("n/a" in row for row in rows), rows
 
 
-def test_a_stored_duration_of_0_s_with_answered_requests_is_not_known() -> None:
-    (one,) = read_results(FIXTURES / "vllm-0.32.json")
-    assert replace(one.summary, duration_s=0.0).duration_s is None
-    none_answered = replace(one.summary, duration_s=0.0, requests_ok=0)
-    assert none_answered.duration_s == 0.0
-
-
 def test_sglang_results_are_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "sglang.jsonl"
     open_loop = {**SGLANG, "request_rate": 2.5, "max_concurrency": None}

@@ -92,6 +92,14 @@ def test_a_stored_result_is_read_back_the_same(db: ResultsDb) -> None:
     assert db.samples(1) == SAMPLES
 
 
+def test_a_stored_duration_of_0_s_with_answered_requests_is_not_known(db: ResultsDb) -> None:
+    """Earlier versions stored 0 s for an import without a duration."""
+    stored = db.get(db.add(SPEC, CONDITIONS, replace(SUMMARY, duration_s=0.0))).summary
+    assert stored.duration_s is None and "duration_s" in stored.absent
+    none_answered = replace(SUMMARY, duration_s=0.0, requests_ok=0)
+    assert db.get(db.add(SPEC, CONDITIONS, none_answered)).summary.duration_s == 0.0
+
+
 def test_a_result_without_samples(db: ResultsDb) -> None:
     assert db.samples(db.add(SPEC, CONDITIONS, SUMMARY)) == ()
     assert not db.samples_dir.exists()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.model.bench import BenchSpec, BenchSummary, Conditions
+from workbench.model.bench import BenchSpec, BenchSummary, Conditions, upgrade_summary
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json
 from workbench.model.load_spec import OPTIONS
@@ -49,7 +49,8 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
             raise fields.field_error(place, f"the field has {why}")
     try:
         made = from_json(Conditions, conditions.data)
-        read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)
+        read_spec = from_json(BenchSpec, spec.data)
+        metrics = upgrade_summary(from_json(BenchSummary, summary.data))
     except ValueError as error:
         text = f"the field is not valid in a Workbench result ({error})"
         raise fields.field_error("conditions", text) from None

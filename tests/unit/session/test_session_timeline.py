@@ -13,6 +13,7 @@ from support.fake_host import FakeHost
 from support.guarded import FAST
 from support.serving import free_port
 
+from workbench.model.bench import BenchProgress
 from workbench.model.errors import HostError, StoreError
 from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 from workbench.model.measurement_owner import MeasurementOwner
@@ -55,6 +56,18 @@ def kinds(session: Session) -> list[EventKind]:
 
 def texts(session: Session) -> list[str]:
     return [event.text for event in session.timeline.history.events]
+
+
+def test_tokens_per_second_follow_the_clock_of_the_client() -> None:
+    """A busy screen reads several reports at once. The rate between two of them was taken by the time
+    at which they were read, and one second of a timeline had twice the tok/s of the result."""
+    session = Session(FakeHost())
+    timeline = session.timeline
+    for number in range(20):  # 200 tokens in each 0.2 s, all read at once
+        progress = BenchProgress(0, 0, 9, 4, 200 * number, 1000.0, 0.2 * number)
+        session.core.update(bench=replace(session.state.bench, progress=progress))
+    (cell,) = timeline.history.cells(CLIENT_TOK_S, time.time(), 60, 1)
+    assert cell == pytest.approx(1000.0)
 
 
 @pytest.mark.long

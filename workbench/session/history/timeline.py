@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
 
+_LEAST_PROGRESS_S = 0.05  # a rate over less time says little
 _PROGRESS_GAP_S = 3.0  # a longer time without progress belongs to another benchmark
 # besides READINGS
 MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")
@@ -48,7 +49,7 @@ class Timeline:
 
     def _start(self) -> None:
         self._pace = Pace()
-        self._progress = 0.0, 0  # Unix time and output tokens of the last progress of a benchmark
+        self._progress: BenchProgress | None = None  # the last one of a benchmark
         self._events = EventSource(self._core.state)
 
     @property
@@ -113,13 +114,15 @@ class Timeline:
     def _take_progress(self, progress: BenchProgress) -> None:
         """Add the load client's output tokens per second since its last report to the history. The
         client reports several times a second."""
-        now, tokens = time.time(), progress.output_tokens
-        before_s, before = self._progress
-        self._progress = now, tokens
-        if 0.05 < now - before_s < _PROGRESS_GAP_S and tokens >= before:
-            self._add_values(
-                {CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1)
-            )
+        before, self._progress = self._progress, progress
+        if before is None or before.phase != progress.phase:
+            return
+        # by the client's clock: when a busy screen reads two reports says nothing about the rate
+        took_s = progress.elapsed_s - before.elapsed_s
+        tokens = progress.output_tokens - before.output_tokens
+        if _LEAST_PROGRESS_S < took_s < _PROGRESS_GAP_S and tokens >= 0:
+            now = int(time.time())
+            self._add_values({CLIENT_TOK_S: tokens / took_s}, range(now, now + 1))
 
     def _add_event(self, event: Event) -> None:
         """Add an event to the history with secrets masked, because the history is kept on disk."""

@@ -741,6 +741,23 @@ def test_a_tune_that_cannot_be_planned_is_said_in_the_form(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "said"), [("tuned", "+15.4 %"), ("tuning", "goal output")])
+def test_the_page_of_a_tune_shows_its_content_in_the_smallest_terminal(
+    drive: Any, stage: str, said: str
+) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("N")
+        await d.until(lambda: said in d.text)
+        await d.pilot.resize_terminal(80, 24)
+        await d.until(lambda: "util" in d.text and said in d.text)
+        await d.press("escape")
+        await d.pilot.resize_terminal(30, 8)
+        await d.until(lambda: "Presets" in d.text)
+
+    drive(scenario, stage=stage, size=(30, 8))
+
+
 def test_sweep_and_tune_keys_both_show_the_tune_that_ran_last(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         for key in "SN":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="Pane")
 NARROW_COLUMNS, ROOMY_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 118, 160, 34, 50
+PAGE_ALONE_ROWS = 14  # below them, an open page covers the graphs and the tabs too
 AREAS = ("middle", "bottom")
 FIXED_ROWS = 4  # the status bar, the command and the keys
 # of the lower panes, with their border: while they have a sentence to show, at least, and at most
@@ -38,7 +39,8 @@ HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
 class PaneLayout:
     """The arrangement of the panes on the main screen. On a small terminal (`single`) only the
     active pane is shown, with a row of tabs. On other terminals the active pane is shown alone
-    while `zoomed` is true, or if it belongs to no row of panes. An open page covers all panes."""
+    while `zoomed` is true, or if it belongs to no row of panes. An open page covers all panes, and
+    the graphs and the tabs too if the terminal has few rows."""
 
     def __init__(
         self,
@@ -111,7 +113,9 @@ class PaneLayout:
             self.pages.display = reading
             self.screen.set_class(reading, "-reading")
             self.screen.set_class(alone, "-alone")
-            self.tabs.display = self.single
+            covers_all = reading and height < PAGE_ALONE_ROWS
+            self.tabs.display = self.single and not covers_all
+            self.strip.display = not covers_all
         self.refresh_titles()
 
     def _bottom_rows(self, rows: int) -> int:

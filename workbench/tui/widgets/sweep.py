@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SIGNS = {"holds": POINT, "open": G.off, "fails": "x"}  # of the levels on the operating map
 LEAST_PLOT_ROWS = 9
+_SMALL_PAGE_CELLS = 40
 MOST_PLOT_ROWS = 22
 FINAL = "the final: the best against the start preset"
 CONFIRMING = "comparing the best value with the baseline, in pairs"
@@ -71,10 +72,12 @@ def tune_rows(
     from workbench.report.tune_blocks import tune_blocks
     from workbench.tui.block_rows import block_rows
 
-    rows = [_state_row(s, width, left_s, now), *_where_rows(s, width)]
-    if s.knee_text:
-        rows.append(())
-    return [*rows, *block_rows(tune_blocks(s, final), width)]
+    state, where = _state_row(s, width, left_s, now), _where_rows(s, width)
+    blocks = block_rows(tune_blocks(s, final), width)
+    if width < _SMALL_PAGE_CELLS:  # as few rows too: the result first
+        return [state, *blocks, (), *where]
+    space: list[Row] = [()] if s.knee_text else []
+    return [state, *where, *space, *blocks]
 
 
 def _where_rows(s: Sweep, width: int) -> list[Row]:

@@ -133,6 +133,10 @@ def test_compare_does_not_deny_what_is_being_measured(drive: Callable[..., Any])
             return "\n".join("".join(text for text, _ in row) for row in rows)
 
         pane = d.pane("compare")
+        assert "Press b to run a benchmark" in said(results=(), comparison=None, experiment=None)
+        under_way = said(quality=QualityView("A", "B"))
+        assert "A comparison of answers is under way" in under_way and "Press b" not in under_way
+        d.session.push(quality=None)
         settings = "(A and B differ in kv-cache-dtype)"
         assert f"quality not measured {settings}" in said(comparison=changed, experiment=None)
         assert f"quality is being measured {settings}" in said(quality=QualityView("A", "B"))

@@ -163,6 +163,8 @@ def _why_empty(state: SessionState) -> str:
         then = "Press b to run a benchmark."
         if state.bench.under_way:
             then = "A benchmark is under way."
+        elif state.running_quality is not None:
+            then = "A comparison of answers is under way."
         return f"Nothing to compare: {have} of 2 results. {then}"
     if (state.mark_a is None) == (state.mark_b is None):
         return (

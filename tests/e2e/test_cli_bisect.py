@@ -18,7 +18,12 @@ from support.serving import free_port
 from workbench.bench.metric_changes import NO_DIFFERENCE, WORSE
 from workbench.engines.preset_trust import untrusted_parts
 from workbench.model.bench import Comparison, MetricChange
-from workbench.model.bisection import Bisection, BisectStep, last_good_and_first_bad, next_version
+from workbench.model.bisection import (
+    Bisection,
+    BisectStep,
+    last_good_and_first_bad,
+    next_version_to_test,
+)
 from workbench.model.errors import WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.plan import LaunchPlan
@@ -43,7 +48,7 @@ def bisection(count: int, **changes: Any) -> Bisection:
 def test_the_first_bad_version_is_found_in_few_experiments(count: int, data: st.DataObject) -> None:
     first_bad = data.draw(st.integers(1, count - 1))
     found, measured = bisection(count), []
-    while (version := next_version(found)) is not None:
+    while (version := next_version_to_test(found)) is not None:
         measured.append(version)
         step = BisectStep(version, 1, 1.0, 0.1, bad=version >= first_bad)
         found = replace(found, steps=(*found.steps, step))
@@ -53,7 +58,7 @@ def test_the_first_bad_version_is_found_in_few_experiments(count: int, data: st.
 
 def test_nothing_is_searched_without_a_loss() -> None:
     equal = bisection(9, steps=(BisectStep(8, 1, 0.0, 1.0, bad=False),))
-    assert next_version(equal) is None
+    assert next_version_to_test(equal) is None
 
 
 class Measured:

@@ -23,7 +23,7 @@ from workbench.session import replay
 from workbench.session.history.recorder import Recorder
 from workbench.session.replay import Replay
 from workbench.session.session import Session
-from workbench.store.recording import CellWriter, Header, event_line, infos_line, time_of
+from workbench.store.recording import CellWriter, Header, event_line, infos_line, parse_line_time
 from workbench.tui.bindings import ACTING
 from workbench.tui.panes import KEYS
 
@@ -73,7 +73,7 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
             )
         )
     path.write_text(
-        Header("gpu-box", simulated, 1, T0).line() + "".join(sorted(lines, key=time_of))
+        Header("gpu-box", simulated, 1, T0).line() + "".join(sorted(lines, key=parse_line_time))
     )
     return path
 

@@ -52,7 +52,7 @@ from workbench.model.bench import (
     BenchSummary,
     Comparison,
     MetricChange,
-    half_width,
+    format_half_width,
 )
 from workbench.model.counts import count_of
 from workbench.model.distribution import PERCENTILES
@@ -519,7 +519,7 @@ def judge_experiment(
 def _measured_change_text(change: MetricChange) -> str:
     if change.change_pct is None or change.interval_pct is None:
         return ""
-    return f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)}"
+    return f"{change.change_pct:+.1f} % ± {format_half_width(change.interval_pct)}"
 
 
 def _size_text(change: MetricChange) -> str:

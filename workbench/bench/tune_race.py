@@ -21,7 +21,7 @@ from statistics import fmean, median, stdev, variance
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_quantile
-from workbench.model.tune_standings import START_ENTRY, Entry, mean_gains
+from workbench.model.tune_standings import START_ENTRY, Entry, mean_gains_of_newest_block
 
 CONFIDENCE_LEVEL = 0.95
 MAX_KEPT_CANDIDATES = 4  # candidates of the second block
@@ -198,10 +198,12 @@ def simulate_tune(
     blocks = [dict(zip(first, map(one, first), strict=True))]
     second = [
         START,
-        *entries_of_second_block(mean_gains(blocks), size.kept, lambda joined: True, noise),
+        *entries_of_second_block(
+            mean_gains_of_newest_block(blocks), size.kept, lambda joined: True, noise
+        ),
     ]
     blocks.append(dict(zip(second, map(one, second), strict=True)))
-    best = entry_for_final(mean_gains(blocks))
+    best = entry_for_final(mean_gains_of_newest_block(blocks))
     if best is None:
         return SimulatedTune(None, None)
     ratios = [one(best, 1) - one(START, 1) for _ in range(size.pairs)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     ),
 )
 async def check(arguments: argparse.Namespace) -> int:
-    from workbench.report.finding_blocks import blocks_of_doctor
+    from workbench.report.finding_blocks import doctor_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts import cluster_check
     from workbench.session.servers.cluster_servers import cluster_host_of
@@ -55,7 +55,7 @@ async def check(arguments: argparse.Namespace) -> int:
         **_report_json(report),
         "findings": [f.as_json() for f in found],
     }
-    blocks = blocks_of_doctor(found, lines, "The nodes fit together.")
+    blocks = doctor_blocks(found, lines, "The nodes fit together.")
     emit_or_say(arguments.json, document, block_lines(blocks))
     return 1 if worst_level(found) is Level.ERROR else 0
 

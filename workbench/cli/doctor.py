@@ -52,7 +52,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
             "--engine, --wait and --anyway belong to --multi-gpu",
             next_step="workbench doctor --multi-gpu",
         )
-    from workbench.report.finding_blocks import blocks_of_doctor, path_blocks
+    from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.doctor import examine_host
     from workbench.session.hosts.gpu_paths import paths_text
@@ -61,14 +61,14 @@ async def doctor(arguments: argparse.Namespace) -> int:
         warn_of_unreached_nodes(session)
         report = await examine_host(session)
     report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
-    blocks = blocks_of_doctor(report.findings, report.lines)
+    blocks = doctor_blocks(report.findings, report.lines)
     if report.paths is not None:
-        blocks += path_blocks(*paths_text(report.paths))
+        blocks += gpu_path_blocks(*paths_text(report.paths))
     return emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
 
 
 async def _try_gpu_paths(arguments: argparse.Namespace) -> int:
-    from workbench.report.finding_blocks import blocks_of_doctor, path_blocks
+    from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.gpu_paths import paths_text, try_paths
 
@@ -79,10 +79,8 @@ async def _try_gpu_paths(arguments: argparse.Namespace) -> int:
     report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
     paths = report.paths
     right = "Every byte arrived, at a bandwidth near the nominal one."
-    blocks = blocks_of_doctor(
-        report.findings, (), right if paths.was_tried else "Nothing was copied."
-    )
-    blocks += path_blocks(*paths_text(paths))
+    blocks = doctor_blocks(report.findings, (), right if paths.was_tried else "Nothing was copied.")
+    blocks += gpu_path_blocks(*paths_text(paths))
     emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
     return 1 if worst_level(report.findings) is Level.ERROR else 0
 

@@ -23,13 +23,13 @@ from workbench.cli.gpu_text import (
 from workbench.cli.open_session import connected, gpus_read, warn_of_unreached_nodes
 from workbench.cli.output import emit, emit_or_say, note, say_lines, simulated_mark
 from workbench.cli.registry import command
-from workbench.model.begun_changes import split_begun
+from workbench.model.begun_changes import split_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuState, clocks_text
 from workbench.model.gpu_readings import READINGS
-from workbench.model.setting_commands import PENDING, user_left_with
-from workbench.model.settings import HOST, label_of, stored_text, where_setting_applies
+from workbench.model.setting_commands import PENDING, user_with_setting
+from workbench.model.settings import HOST, label_of, setting_place, stored_text
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record
@@ -64,7 +64,7 @@ async def status(arguments: argparse.Namespace) -> int:
         state = session.state
         full = state.host.journal_disk_full
         drift = find_drifts(state.alterations, state.others, telemetry, full)
-        altered, begun = split_begun(state.alterations, telemetry)
+        altered, begun = split_begun_changes(state.alterations, telemetry)
     driver_ok = telemetry.driver.status is DriverStatus.OK
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)},
@@ -139,16 +139,16 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
     for one in document["altered"]:
         state = one["extra"].get("state", "")
         kept = kept_mark(state)
-        if user_left_with({"state": state}):
+        if user_with_setting({"state": state}):
             kept = f", {state}"
-        where = where_setting_applies(one["gpu_uuid"], one["gpu_index"])
+        where = setting_place(one["gpu_uuid"], one["gpu_index"])
         change = change_text(one["setting"], one["before"], one["now"])
         yield f"altered: {where} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
     for one in document["begun"]:
-        where = where_setting_applies(one["gpu_uuid"], one["gpu_index"])
+        where = setting_place(one["gpu_uuid"], one["gpu_index"])
         change = change_text(one["setting"], one["before"], one["now"])
         yield f"{one['outcome']}: {where} {change} (workbench gpu revert clears it)"
 

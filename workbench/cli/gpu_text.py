@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.begun_changes import split_begun
+from workbench.model.begun_changes import split_begun_changes
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import HOST, label_of, stored_text, where_setting_applies
+from workbench.model.settings import HOST, label_of, setting_place, stored_text
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport
@@ -60,7 +60,7 @@ def guard_json(view: GuardView | None) -> dict[str, Any] | None:
 def other_changes_lines(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
     made."""
-    _, begun = split_begun(state.others, state.telemetry)
+    _, begun = split_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in begun}
     counts: Counter[tuple[str, str]] = Counter()
     for one in state.others:
@@ -70,7 +70,7 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
             continue
         kept = kept_mark(one.state)
         change = (
-            f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} "
+            f"{setting_place(one.gpu_uuid, one.gpu_index)} "
             f"{change_text(one.setting, one.before, one.now)}"
         )
         said = outcomes.get((one.by, one.key), "altered")

@@ -30,9 +30,9 @@ from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.report.registry import (
     EXPORT_FORMATS,
     OUTPUT_FORMATS,
-    format_of_file,
-    imported_tools,
-    output_format,
+    find_output_format,
+    format_from_suffix,
+    importable_tools,
 )
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def show_result(arguments: argparse.Namespace) -> int:
     from workbench.report.content import Report
 
     report = Report.of_result(result, known=known)
-    say_lines([output_format("txt").render(report).rstrip("\n")])
+    say_lines([find_output_format("txt").render(report).rstrip("\n")])
     line = "none was kept with this result"
     if timeline:
         line = shlex.join(["workbench", "replay", timeline])
@@ -308,7 +308,7 @@ def tag_result(arguments: argparse.Namespace) -> int:
     db = results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
-        _store_change(lambda: db.retag(arguments.id, add, remove), words)
+        _store_change(lambda: db.change_tags(arguments.id, add, remove), words)
     return _print_annotations(arguments, db)
 
 
@@ -342,7 +342,7 @@ def _print_annotations(arguments: argparse.Namespace, db: ResultsDb) -> int:
 def export_result(arguments: argparse.Namespace) -> int:
     from workbench.report.content import Report
 
-    db, chosen = results_db(), output_format(arguments.format)
+    db, chosen = results_db(), find_output_format(arguments.format)
     samples = db.samples(arguments.id) if chosen.with_requests else ()
     text = chosen.render(Report.of_result(db.get(arguments.id), samples, _quality_comparisons(db)))
     if arguments.json and arguments.format != "json":
@@ -381,7 +381,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     output, form = None, arguments.format
     if arguments.output:
         output = Path(arguments.output).expanduser()
-        form = form or format_of_file(output).name
+        form = form or format_from_suffix(output).name
     form = form or "md"
     if arguments.requests and form != "csv":
         raise InputError(
@@ -476,7 +476,7 @@ def _verified_lines(found: VerifiedProof) -> Iterator[str]:
 
 @command(
     "results import",
-    f"import results of {imported_tools()}",
+    f"import results of {importable_tools()}",
     option("files FILE", "result file of one of these tools (JSON)", nargs="+"),
     option("--model NAME", "the served model, if the file does not contain it"),
     option("--engine NAME", "the engine that served it; the files do not contain it"),

@@ -33,7 +33,7 @@ from workbench.cli.shared_options import (
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import spell_out_block
+from workbench.model.tune_standings import expand_block_label
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep, SweepPoint
@@ -294,7 +294,7 @@ def report_points(
 def _point_text(point: SweepPoint, sweep: Sweep) -> str:
     name, detail = point.label, ""
     if sweep.kind == TUNE:
-        name = spell_out_block(name)
+        name = expand_block_label(name)
     if point.error:
         detail = f" ({point.error})"
     elif sweep.left_s:

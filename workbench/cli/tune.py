@@ -37,7 +37,7 @@ from workbench.cli.sweeps import (
 )
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import spell_out_block
+from workbench.model.tune_standings import expand_block_label
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -241,6 +241,6 @@ def report_decisions(
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
-                note(name_recorded_host(spell_out_block(text), sweep.host))
+                note(name_recorded_host(expand_block_label(text), sweep.host))
 
     return report

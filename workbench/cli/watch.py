@@ -273,9 +273,9 @@ def _nights_before(night: Night, store: WatchStore) -> list[Night]:
 
 def _print_night(night: Night, store: WatchStore, as_json: bool) -> None:
     from workbench.report.formats.terminal import block_lines
-    from workbench.report.watch_night import night_blocks, note_lines
+    from workbench.report.watch_night import night_blocks, verdict_items
 
-    blocks = [*night_blocks(night, _nights_before(night, store)), note_lines(night)]
+    blocks = [*night_blocks(night, _nights_before(night, store)), verdict_items(night)]
     emit_or_say(as_json, asdict(night), block_lines(blocks))
 
 

@@ -11,7 +11,7 @@ from workbench.engines.flag_values import human_int
 from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
-from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, find_named_gpus
 from workbench.model.host_cores import HostCores
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
@@ -28,10 +28,15 @@ def visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ..
     listed = plan.env_texts.get(VISIBLE_TO_CUDA, "")
     named = [name for name in map(str.strip, listed.split(",")) if name.startswith("MIG-")]
     if not named:
-        return tuple(gpu.as_visible(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus)
+        return tuple(
+            gpu.visible_instance(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus
+        )
     parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
     return tuple(
-        gpu.as_visible(part) for name in named for gpu, part in parts if part.uuid.startswith(name)
+        gpu.visible_instance(part)
+        for name in named
+        for gpu, part in parts
+        if part.uuid.startswith(name)
     )
 
 
@@ -156,4 +161,4 @@ class Situation:
     def gpus_visible(self) -> int:
         """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
         listed = self.environment_value(VISIBLE_TO_CUDA)
-        return len(self.gpus) if listed is None else len(gpus_named(listed, self.gpus)[0])
+        return len(self.gpus) if listed is None else len(find_named_gpus(listed, self.gpus)[0])

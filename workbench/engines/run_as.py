@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import OPTIONS, PROCESS, check_word, with_run_as, with_run_option
+from workbench.model.run_options import (
+    OPTIONS,
+    PROCESS,
+    check_launcher_name,
+    with_run_as,
+    with_run_option,
+)
 from workbench.model.run_options.option import RunOption
 
 RUN_AS = "run-as"
@@ -30,7 +36,7 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     """Return the plan after the user has entered `text` in the row `name`; "" restores the default.
     Raises InputError for an unknown launcher or option, and for an invalid value."""
     if name == RUN_AS:
-        return with_run_as(plan, check_word(text.strip() or PROCESS))
+        return with_run_as(plan, check_launcher_name(text.strip() or PROCESS))
     option = name.removeprefix(_OPTION)
     repeatable = any(known.name == option and known.repeatable for known in OPTIONS[plan.run_as])
     try:

@@ -58,7 +58,7 @@ from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.process_container import container_of_process
+from workbench.model.process_container import parse_container_of_process
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
@@ -591,7 +591,7 @@ class ContainerHost(BaseHost):
         lines = dict(
             line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines()
         )
-        place = container_of_process(rest)
+        place = parse_container_of_process(rest)
         kind, _, name = place.partition(":")
         same = (
             name == self.container

@@ -690,7 +690,7 @@ def _why_usage_is_wrong(
 ) -> str:
     """Return a sentence if the usage of the answers `counted` is wrong; else ""."""
     hides_reasoning = any(one.hides_reasoning for one in every)
-    text = _recount_problem(counted, hides_reasoning)
+    text = _why_recount_differs(counted, hides_reasoning)
     if not text and not hides_reasoning:
         text = _why_counted_too_much(counted, short)
     if text:
@@ -730,7 +730,7 @@ def _why_counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> st
     return ""
 
 
-def _recount_problem(counted: Sequence[Probed], hides_reasoning: bool) -> str:
+def _why_recount_differs(counted: Sequence[Probed], hides_reasoning: bool) -> str:
     """Return a sentence if the usage of most answers is not the number of tokens that their texts
     have, else "". If the engine hides the reasoning, usage counts more than the text."""
     known, wrong, said_of_wrong, real_of_wrong = 0, 0, 0, 0

@@ -134,12 +134,12 @@ class Answer:
 
     @property
     def all_characters(self) -> int:
-        return self.text_characters + _full_length(self.reasoning, self.reasoning_characters)
+        return self.text_characters + _known_length(self.reasoning, self.reasoning_characters)
 
     @property
     def text_characters(self) -> int:
         """The full length of the text without the reasoning."""
-        return _full_length(self.text, self.characters)
+        return _known_length(self.text, self.characters)
 
     @property
     def is_empty(self) -> bool:
@@ -153,7 +153,7 @@ class Answer:
         return bool(self.reasoning) and not self.text.strip()
 
 
-def _full_length(text: str, known: int) -> int:
+def _known_length(text: str, known: int) -> int:
     return len(text) if known < 0 else known
 
 
@@ -494,7 +494,7 @@ class SetFeatures:
         return count / self.looked_at
 
     @property
-    def most_repeating(self) -> int:
+    def count_repeating_answers(self) -> int:
         """The number of answers that repeat themselves in the most common way."""
         return max(self.collapsed, self.looping, self.ending_in_loop)
 

@@ -29,7 +29,7 @@ class Begun(NamedTuple):
     outcome: str
 
 
-def split_begun(
+def split_begun_changes(
     changes: Iterable[Alteration], telemetry: Telemetry | None
 ) -> tuple[tuple[Alteration, ...], tuple[Begun, ...]]:
     """Return (the settings that are altered, the changes that were begun) of `changes`. If a begun

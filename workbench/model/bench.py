@@ -338,7 +338,7 @@ class MetricChange:
     pairs: tuple[tuple[float | None, float | None], ...] = ()
 
 
-def half_width(interval_pct: float, digits: int = 1) -> str:
+def format_half_width(interval_pct: float, digits: int = 1) -> str:
     """Return the half width of a confidence interval as text, for example "0.9" for ± 0.9 %.
     `interval_pct` is the half width in percent. The text is ">999" if the runs scatter too much for
     a useful number."""

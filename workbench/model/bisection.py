@@ -45,7 +45,7 @@ class Bisection:
         return next((one.loss_pct for one in self.steps if one.version == last), None)
 
 
-def next_version(found: Bisection) -> int | None:
+def next_version_to_test(found: Bisection) -> int | None:
     """Return the place of the version to compare next; None if the first bad one is known. The last
     version comes first, because without a loss there is nothing to search."""
     last = len(found.versions) - 1

@@ -30,7 +30,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     split likewise. The values of a part are taken as independent: a slow drift is split too.
     """
     logs = [math.log(value) for value in values]
-    places = sorted(_split_positions(logs, 0, len(logs), max(1, len(logs) - 2 * LEAST + 1)))
+    places = sorted(_find_split_positions(logs, 0, len(logs), max(1, len(logs) - 2 * LEAST + 1)))
     ends = [0, *places, len(logs)]
     found = []
     for place, before, after in zip(places, ends, ends[2:], strict=False):
@@ -39,7 +39,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     return found
 
 
-def _split_positions(logs: Sequence[float], begin: int, end: int, looks: int) -> list[int]:
+def _find_split_positions(logs: Sequence[float], begin: int, end: int, looks: int) -> list[int]:
     """Return the places at which the part of a series from `begin` to `end` is split."""
     possible = range(begin + LEAST, end - LEAST + 1)
     if not possible:
@@ -51,8 +51,8 @@ def _split_positions(logs: Sequence[float], begin: int, end: int, looks: int) ->
         return []
     return [
         place,
-        *_split_positions(logs, begin, place, looks),
-        *_split_positions(logs, place, end, looks),
+        *_find_split_positions(logs, begin, place, looks),
+        *_find_split_positions(logs, place, end, looks),
     ]
 
 

@@ -73,7 +73,7 @@ class Distribution:
                 object.__setattr__(self, name, None)
 
 
-def _declared() -> Iterator[Percentile]:
+def _declared_percentiles() -> Iterator[Percentile]:
     for each in fields(Distribution):
         if _DECLARED in each.metadata:
             yield Percentile(each.name, **each.metadata[_DECLARED])
@@ -81,7 +81,7 @@ def _declared() -> Iterator[Percentile]:
 
 # by the name of the field, the lowest first
 PERCENTILES: Mapping[str, Percentile] = {
-    each.name: each for each in sorted(_declared(), key=lambda each: each.percent)
+    each.name: each for each in sorted(_declared_percentiles(), key=lambda each: each.percent)
 }
 COMPARED_PERCENTILES = tuple(each for each in PERCENTILES.values() if each.compared)
 _NEEDS = tuple((each.name, each.least_values) for each in PERCENTILES.values() if each.least_values)

@@ -136,7 +136,7 @@ class GpuInfo:
         parts = [f"{count}x {profile}" for profile, count in counts.items()]
         return f"MIG {', '.join(parts) or 'without an instance'}"
 
-    def as_visible(self, instance: MigInstance) -> GpuInfo:
+    def visible_instance(self, instance: MigInstance) -> GpuInfo:
         """Return an instance of this GPU as CUDA shows it: as a GPU with the instance's memory."""
         return replace(
             self,

@@ -35,7 +35,9 @@ def parse_allotment(job: str, visible: str) -> Allotment:
     return Allotment(clean_text(job, NAME_CHARS) or None, devices)
 
 
-def gpus_named(devices: str, gpus: Sequence[GpuInfo]) -> tuple[tuple[GpuInfo, ...], str | None]:
+def find_named_gpus(
+    devices: str, gpus: Sequence[GpuInfo]
+) -> tuple[tuple[GpuInfo, ...], str | None]:
     """Return the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, and the first
     of its words that names no GPU. CUDA ignores that word and all after it."""
     found: list[GpuInfo] = []

@@ -55,7 +55,7 @@ def _from_its_json(kind: Any, data: Any) -> Any:
     return kind.from_json(data)
 
 
-def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+def tuples_from_lists(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a dataclass's field values in which each list is a tuple, because frozen
     dataclasses use tuples."""
     return {

@@ -30,7 +30,7 @@ class OperatingMap:
     fails: MapPoint | None = None
 
 
-def operating_map_of(sweep: Sweep) -> OperatingMap | None:
+def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
     """Return the operating map of a capacity search or a concurrency sweep, None if the sweep is
     neither, or if the number of GPUs is not known or differs between points."""
     done = [p for p in sweep.points if p.state == PointState.DONE and p.tok_s and p.x]

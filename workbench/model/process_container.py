@@ -18,7 +18,7 @@ _GROUPS = (
 )
 
 
-def container_of_process(groups: str) -> str:
+def parse_container_of_process(groups: str) -> str:
     """Return the container of a process as "docker:0123456789ab", given the content of
     /proc/PID/cgroup as read on the host. "" for a process outside containers. For nested
     containers, return the outermost."""

@@ -75,10 +75,10 @@ _LISTS = {"notes": MOST_NOTES, "texts": MOST_TEXTS, "items": MOST_ITEMS}
 def why_impossible_quality(result: QualityResult) -> tuple[str, str]:
     """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("", "")
     if there is none."""
-    return next(_impossible_values(result), ("", ""))
+    return next(_find_impossible_values(result), ("", ""))
 
 
-def _impossible_values(result: QualityResult) -> Iterator[tuple[str, str]]:
+def _find_impossible_values(result: QualityResult) -> Iterator[tuple[str, str]]:
     yield from _problems_of_fields(result, "")
     if any(one.verdict == DIFFERS for one in result.measures) and result.verdict not in _DIFFERING:
         yield "verdict", f"it is {result.verdict}, and one of its measures {DIFFERS}"

@@ -520,7 +520,7 @@ def why_lost(
 # ---- entries of a journal
 
 
-def user_left_with(entry: Mapping[str, Any]) -> str:
+def user_with_setting(entry: Mapping[str, Any]) -> str:
     """Return the user to whom a revert has left the setting of a journal entry, because that user
     claims to have set its value since. "" if it is not left to anybody."""
     state = str(entry.get("state"))

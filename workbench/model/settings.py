@@ -155,7 +155,7 @@ class Setting(ABC):
         """
         if self.reading is None:
             return None
-        source: object = telemetry.host if self.of_host else live_sample(telemetry, uuid)
+        source: object = telemetry.host if self.of_host else find_live_sample(telemetry, uuid)
         found: SettingValue | None = getattr(source, self.reading, None)
         return found
 
@@ -513,12 +513,12 @@ def stored_setting_text(key: str, value: Any) -> str:
     return stored_text(split_key(key)[1], value)
 
 
-def where_setting_applies(gpu_uuid: str, gpu_index: int) -> str:
+def setting_place(gpu_uuid: str, gpu_index: int) -> str:
     """Return where a setting applies: "host", or for example "GPU0"."""
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
 
 
-def live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
+def find_live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
     """Return the reading of the GPU with this UUID; None if the GPU is missing or cannot be read."""
     return next((s for s in telemetry.gpus if s.uuid == uuid and s.has_readings), None)
 

@@ -55,7 +55,7 @@ TUNES = SweepKind(TUNE, TUNE, starts_servers=True)
 _BEFORE = {kind.name: kind for kind in (FLAGS, CONCURRENCY, USERS, RATES, TUNES)}
 
 
-def of_gpu_setting(key: str) -> SweepKind:
+def sweep_kind_of_gpu_setting(key: str) -> SweepKind:
     """Return the kind of the sweeps of a GPU setting."""
     return SweepKind(key, "gpu sweep", sets_gpu=True)
 
@@ -194,7 +194,7 @@ class Sweep:
     @property
     def facts(self) -> SweepKind:
         """What the sweeps of this kind have in common."""
-        return self.kind_facts or _BEFORE.get(self.kind) or of_gpu_setting(self.kind)
+        return self.kind_facts or _BEFORE.get(self.kind) or sweep_kind_of_gpu_setting(self.kind)
 
     @property
     def what(self) -> str:

@@ -304,7 +304,7 @@ class History:
             series = self._series[key] = Series()
         series.load(unix_s, value, step_s)
 
-    def put_under(self, older: History) -> None:
+    def prepend_history(self, older: History) -> None:
         """Add the values and events of `older`, a history that ends before this one begins. Do not
         use `older` afterwards."""
         self.revision += 1

@@ -153,7 +153,7 @@ def _parse_kld_limit(part: str) -> float:
     return most
 
 
-def goal_called(name: str) -> Goal:
+def find_goal(name: str) -> Goal:
     """Return the goal with this name. Raises InputError for an unknown one."""
     if name not in GOALS:
         raise InputError(f"a tune has no goal {name}", next_step=f"give one of {', '.join(GOALS)}")

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import PointState, Sweep, SweepPoint
-from workbench.model.tune import START, Goal, goal_called
+from workbench.model.tune import START, Goal, find_goal
 
 Entry = tuple[str, ...]  # the changes that one server joins; () is the start preset
 START_ENTRY: Entry = ()
@@ -30,13 +30,13 @@ def point_label(block: int, entry: Entry) -> str:
     return f"{block}: {name_of(entry)}"
 
 
-def entry_of_point_label(label: str) -> tuple[int, Entry]:
+def parse_point_label(label: str) -> tuple[int, Entry]:
     """Return the block and the changes that a label of a point names."""
     block, _, words = label.partition(": ")
     return int(block), () if words == START else tuple(shlex.split(words))
 
 
-def spell_out_block(text: str) -> str:
+def expand_block_label(text: str) -> str:
     """Return a label or a note of a tune as people read it: "1: start" as "block 1: start"."""
     return _OF_A_BLOCK.sub(r"block \1: ", text)
 
@@ -85,7 +85,7 @@ def broken_limit(point: SweepPoint) -> str:
     return error.removeprefix(_BREAKS)
 
 
-def start_breaks(sweep: Sweep) -> str:
+def limit_broken_by_start(sweep: Sweep) -> str:
     """Return the limit that the start preset breaks in the race; "" if it keeps all."""
     starts = _points_by_entry(sweep).get(START_ENTRY, ())
     return next(filter(None, map(broken_limit, starts)), "")
@@ -95,10 +95,10 @@ def blocks_of(sweep: Sweep) -> list[Block]:
     """Return what the blocks measured so far. Of the candidates, only those that kept the limits are
     in it; the start preset always is, because the others are compared with it."""
     assert sweep.spec is not None and sweep.spec.tune is not None
-    goal = goal_called(sweep.spec.tune.goal)
+    goal = find_goal(sweep.spec.tune.goal)
     blocks: list[dict[Entry, float]] = [{} for _ in range(_count_blocks(sweep))]
     for point in sweep.points:
-        block, entry = entry_of_point_label(point.label)
+        block, entry = parse_point_label(point.label)
         if point.state != PointState.DONE or (point.error and entry != START_ENTRY):
             continue
         value = log_value(point, goal)
@@ -118,13 +118,13 @@ def _count_blocks(sweep: Sweep) -> int:
 
 def _block_of(point: SweepPoint) -> int:
     """Return the number of the block that the point belongs to."""
-    return entry_of_point_label(point.label)[0]
+    return parse_point_label(point.label)[0]
 
 
 def _points_by_entry(sweep: Sweep) -> dict[Entry, list[SweepPoint]]:
     points: dict[Entry, list[SweepPoint]] = {}
     for point in sweep.points:
-        points.setdefault(entry_of_point_label(point.label)[1], []).append(point)
+        points.setdefault(parse_point_label(point.label)[1], []).append(point)
     return points
 
 
@@ -135,7 +135,7 @@ def _is_out(point: SweepPoint) -> bool:
     return point.state == PointState.FAILED
 
 
-def mean_gains(blocks: Sequence[Block]) -> dict[Entry, float]:
+def mean_gains_of_newest_block(blocks: Sequence[Block]) -> dict[Entry, float]:
     """Return for each entry of the newest block the mean, over the blocks in which it ran, of the
     logarithm of its ratio to the start preset. A block without the start preset is left out."""
     usable = _usable_blocks(blocks)
@@ -189,7 +189,7 @@ def rank_configurations(sweep: Sweep) -> list[Standing]:
     """Return the configurations of a tune, the start preset first and then the best first. Those that
     reached the second block come before the others, and those without a value last."""
     assert sweep.spec is not None and sweep.spec.tune is not None
-    goal = goal_called(sweep.spec.tune.goal)
+    goal = find_goal(sweep.spec.tune.goal)
     usable = _usable_blocks(blocks_of(sweep))
     gains = _gains_of_entries(set(chain.from_iterable(usable)), usable)
     count, found = _count_blocks(sweep), []

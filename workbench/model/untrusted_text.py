@@ -84,10 +84,10 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
 
 def escape_control_characters(json_text: str) -> str:
     r"""Return a JSON document in which raw control characters are written as \uXXXX."""
-    return UNSAFE.sub(_as_escape, json_text)
+    return UNSAFE.sub(_format_escape, json_text)
 
 
-def _as_escape(found: re.Match[str]) -> str:
+def _format_escape(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
 

@@ -12,7 +12,12 @@ from workbench.report.blocks import SIMULATED, Block, Document, Fold, Heading, s
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
 from workbench.report.quality_blocks import answer_blocks, quality_blocks
-from workbench.report.result_blocks import overview_table, result_blocks, subtitle_of, title_of
+from workbench.report.result_blocks import (
+    overview_table,
+    result_blocks,
+    result_subtitle,
+    result_title,
+)
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
 
@@ -26,8 +31,10 @@ def document_of(report: Report) -> Document:
         (result,) = report.results
         blocks = result_blocks(result, report.samples.get(result.id, ()))
         blocks += answer_blocks(report.answers.get(result.id, ()), whole=True)
-        return Document(title_of(result), subtitle_of(result), tuple(blocks), report.simulated)
-    return _document_of_several(report)
+        return Document(
+            result_title(result), result_subtitle(result), tuple(blocks), report.simulated
+        )
+    return _several_results_document(report)
 
 
 def _experiment_document(report: Report, experiment: Experiment) -> Document:
@@ -53,22 +60,22 @@ def _model_of_results(report: Report) -> str:
     return next((result.conditions.model for result in report.results), "")
 
 
-def _document_of_several(report: Report) -> Document:
+def _several_results_document(report: Report) -> Document:
     blocks = [*simulated_alert(report.simulated), overview_table(report.results)]
     if report.comparison is not None:
         blocks += [*comparison_blocks(report.comparison), *_quality_section(report)]
     for result in report.results:
         blocks += [
-            Heading(f"#{result.id}: {title_of(result)}"),
+            Heading(f"#{result.id}: {result_title(result)}"),
             *_blocks_inside_report(report, result),
         ]
     numbers = ", ".join(f"#{result.id}" for result in report.results)
     newest = max((result.unix_s for result in report.results), default=0.0)
-    title = _title_of_several(report.comparison, report.results)
+    title = _several_results_title(report.comparison, report.results)
     return Document(title, f"{numbers} · {utc_time(newest)}", tuple(blocks), report.simulated)
 
 
-def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResult]) -> str:
+def _several_results_title(comparison: Comparison | None, results: Sequence[BenchResult]) -> str:
     if comparison is None:
         return count_of(len(results), "benchmark")
     if len(results) > 2:

@@ -10,7 +10,7 @@ from workbench.report.blocks import Facts, FindingBlock, Heading, ShownBlock, Ta
 NO_ADVICE = "No finding: nothing in the facts asks for a change."
 
 
-def blocks_of_doctor(
+def doctor_blocks(
     findings: Sequence[Finding],
     lines: Sequence[tuple[str, str]],
     nothing: str = "Nothing is missing.",
@@ -31,7 +31,7 @@ def blocks_of_doctor(
     return found
 
 
-def path_blocks(
+def gpu_path_blocks(
     matrix: Sequence[tuple[str, ...]],
     lines: Sequence[tuple[str, str]],
     tested: str | None = None,

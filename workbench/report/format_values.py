@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from workbench.model.bench import BenchSummary, half_width
+from workbench.model.bench import BenchSummary, format_half_width
 from workbench.model.metrics import decimals_of
 from workbench.model.untrusted_text import clean_text
 
@@ -83,7 +83,7 @@ def change_text(percent: float | None, half: float | None = None) -> str:
     digits = 1 if max(abs(percent), half or 0.0) >= 0.095 or not percent else 2
     text = f"{percent:+.{digits}f} %".replace("-", MINUS)
     if half is not None:
-        text += f" ± {half_width(half, digits)}"
+        text += f" ± {format_half_width(half, digits)}"
     return text
 
 

@@ -12,7 +12,7 @@ from workbench.model.bench import KEPT_ONE_OF, BenchSummary, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.distribution import COMPARED_PERCENTILES
 from workbench.model.metrics import metric_title
-from workbench.model.operating_map import operating_map_of
+from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import svg
 from workbench.report.blocks import PlotBlock
@@ -174,7 +174,7 @@ def sweep_plots(swept: Sweep) -> list[PlotBlock]:
     if len(done) < 2:
         return []
     axis, x_of, names = _sweep_x_axis(swept, done)
-    knee = knee_point(swept)
+    knee = find_knee_point(swept)
     marks = [(x_of[point.label], swept.what_it_finds) for point in done if point is knee]
     plots = _operating_map_plots(swept)
     for unit, lines in _SWEEP_PLOTS:
@@ -206,7 +206,7 @@ def _highest_value(series: svg.Series) -> float:
 def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
     """Return plots of what a GPU gives, in tokens per second and per joule, over what a user gets.
     Vertical lines show between which levels the SLO ends."""
-    found = operating_map_of(swept)
+    found = operating_map_from_sweep(swept)
     if found is None or len(found.points) < 2:
         return []
     who = swept.facts.counts
@@ -235,7 +235,7 @@ def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
     return plots
 
 
-def knee_point(swept: Sweep) -> SweepPoint | None:
+def find_knee_point(swept: Sweep) -> SweepPoint | None:
     """Return the knee of a sweep, the point beyond which little is gained. None if the sweep has no
     knee."""
     if swept.knee is None or not 0 <= swept.knee < len(swept.points):

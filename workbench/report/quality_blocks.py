@@ -135,7 +135,7 @@ def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
     changed = [one for one in own.items if one.a != one.b]
     if not changed:
         return []
-    shown = sorted(changed, key=_change_of_item)[:_MOST_ITEMS]
+    shown = sorted(changed, key=_score_change)[:_MOST_ITEMS]
     rows = tuple((one.name, _score_text(one.a), _score_text(one.b)) for one in shown)
     blocks: list[Block] = [Table(("item", "A", "B"), rows, frozenset({1, 2}))]
     if len(changed) > len(shown):
@@ -143,7 +143,7 @@ def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
     return [Fold("Each item whose score changed", blocks)]
 
 
-def _change_of_item(item: ScoredItem) -> float:
+def _score_change(item: ScoredItem) -> float:
     """Return B - A, so that the items with the largest loss come first, and those of one side last."""
     if item.a is None or item.b is None:
         return math.inf
@@ -229,7 +229,7 @@ def _worst_text_blocks(result: QualityResult) -> list[Block]:
         return []
     rows = [("text", f"{worst.name} ({worst.kind}), KLD >= {worst.kl:.3g}")]
     if worst.position is not None:
-        rows += _parting_rows(worst)
+        rows += _divergence_rows(worst)
     else:
         rows.append(("tokens", "A and B have the same most probable token at each position"))
     return [Heading("The text that differs most", 3), Facts(tuple(rows))]
@@ -240,11 +240,11 @@ def _forked_answer_blocks(result: QualityResult) -> list[Block]:
     if forked is None:
         return []
     title = f"{forked.name} ({forked.kind}), {forked.concurrency} at a time"
-    rows = (("answer to", title), *_parting_rows(forked))
+    rows = (("answer to", title), *_divergence_rows(forked))
     return [Heading("The answers that part first", 3), Facts(rows)]
 
 
-def _parting_rows(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
+def _divergence_rows(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
     """Return the place where A and B part. The quotes show spaces at the ends."""
     token = f"token {(found.position or 0) + 1}"
     return [

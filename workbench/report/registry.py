@@ -96,7 +96,7 @@ IMPORT_FORMATS = (  # in the order in which they are tried
 )
 
 
-def output_format(name: str) -> OutputFormat:
+def find_output_format(name: str) -> OutputFormat:
     """Return the output format called `name`. Raises InputError, with a list of the names, if there
     is none."""
     if name not in EXPORT_FORMATS:
@@ -106,7 +106,7 @@ def output_format(name: str) -> OutputFormat:
     return EXPORT_FORMATS[name]
 
 
-def format_of_file(path: Path) -> OutputFormat:
+def format_from_suffix(path: Path) -> OutputFormat:
     """Return the output format for the suffix of a file name, such as ".html". Raises InputError
     for any other suffix.
     """
@@ -119,7 +119,7 @@ def format_of_file(path: Path) -> OutputFormat:
     )
 
 
-def imported_tools() -> str:
+def importable_tools() -> str:
     """Return the names of the tools whose result files can be imported, as text for help and
     messages."""
     return ", ".join(each.tool for each in IMPORT_FORMATS)

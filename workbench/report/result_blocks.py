@@ -96,11 +96,11 @@ _SPEC_FIELDS_NOT_LISTED = {
 }
 
 
-def title_of(result: BenchResult) -> str:
+def result_title(result: BenchResult) -> str:
     return f"{result.conditions.model} on {result.conditions.host}"
 
 
-def subtitle_of(result: BenchResult) -> str:
+def result_subtitle(result: BenchResult) -> str:
     """Return one line for the top of a result's report: number, engine, time, and the program that
     measured it."""
     conditions = result.conditions
@@ -416,10 +416,10 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
         rows.append(("API key from", spec.api_key_env))
     if result.conditions.known_workload:
         return *rows, ("all else", NOT_IN_FILE)
-    return *rows, ("repeat with", command_of(result))
+    return *rows, ("repeat with", repeat_command(result))
 
 
-def command_of(result: BenchResult) -> str:
+def repeat_command(result: BenchResult) -> str:
     """Return the `workbench bench` command that repeats this measurement. Parts of the workload for
     which `bench` has no option are left out."""
     spec, conditions = result.spec, result.conditions

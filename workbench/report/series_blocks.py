@@ -398,7 +398,7 @@ def sweep_finding_blocks(sweep: Sweep) -> list[Block]:
     text = sweep.knee_text
     if sweep.what_it_finds == "capacity":
         text = f"Capacity: {text}"
-    elif (knee := plots.knee_point(sweep)) is not None:
+    elif (knee := plots.find_knee_point(sweep)) is not None:
         text = f"Knee at {knee.label}: {text.removeprefix(f'{knee.label}: ')}"
     if sweep.knee_text:
         blocks.append(TextBlock(text, lead=True))

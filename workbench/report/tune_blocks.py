@@ -19,7 +19,7 @@ from workbench.model.tune import (
     TuneCost,
     TuneLimits,
     TuneSpec,
-    goal_called,
+    find_goal,
 )
 from workbench.model.tune_standings import (
     START_ENTRY,
@@ -27,10 +27,10 @@ from workbench.model.tune_standings import (
     Standing,
     broken_limit,
     changes_text,
-    entry_of_point_label,
+    expand_block_label,
+    limit_broken_by_start,
+    parse_point_label,
     rank_configurations,
-    spell_out_block,
-    start_breaks,
 )
 from workbench.report.blocks import (
     Alert,
@@ -58,7 +58,7 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
     if cost.checks:
         starts += f"; {cost.checks} of them compare the answers of the leader"
     rows = [
-        ("goal", goal_called(spec.goal).title),
+        ("goal", find_goal(spec.goal).title),
         ("limits", _spec_limits_text(spec)),
         ("each run", cost.load),
         ("starts", starts),
@@ -101,7 +101,7 @@ def _spec_limits_text(spec: TuneSpec) -> str:
 
 def tune_goal_text(spec: TuneSpec) -> str:
     """Return in one line what a tune improves, and within which limits."""
-    return f"goal {goal_called(spec.goal).title}, limits {_spec_limits_text(spec)}"
+    return f"goal {find_goal(spec.goal).title}, limits {_spec_limits_text(spec)}"
 
 
 def limits_text(limits: TuneLimits) -> str:
@@ -131,7 +131,9 @@ def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
     blocks: list[Block] = [*found_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
     blocks += final_blocks(sweep, final)
     blocks += [Heading("Race"), race_table(sweep)]
-    decisions = tuple(spell_out_block(note) for note in sweep.notes if not note.startswith(_WROTE))
+    decisions = tuple(
+        expand_block_label(note) for note in sweep.notes if not note.startswith(_WROTE)
+    )
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]
     return [*blocks, *left_out_blocks(sweep.spec.tune.left_out)]
@@ -211,7 +213,7 @@ def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
     for one in found:
         if one.entry == START_ENTRY or one.gain is None or one.newest_point.error:
             continue
-        if one.gain > 0 or start_breaks(sweep):
+        if one.gain > 0 or limit_broken_by_start(sweep):
             return one.entry
         return None
     return None
@@ -232,7 +234,7 @@ def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
         return f"leads, {state}" if one.entry == leads else state
     if one.entry == leads:
         return _state_of_leader(sweep)
-    left = f"{entry_of_point_label(point.label)[0]}: {changes_text(one.entry)}: "
+    left = f"{parse_point_label(point.label)[0]}: {changes_text(one.entry)}: "
     why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
     if "; " in why:
         return why.rpartition("; ")[2]

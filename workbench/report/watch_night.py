@@ -158,7 +158,7 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
     return [
         Heading(f"History: {entry.watch.watch_name}"),
         table,
-        TextBlock(_last_change(known, changes)),
+        TextBlock(_newest_change_sentence(known, changes)),
     ]
 
 
@@ -169,7 +169,7 @@ def _change_points_by_place(what: str, newest_first: Sequence[float]) -> dict[in
     return {last - one.index: f"{what} {one.change_pct:+.1f} %" for one in found}
 
 
-def _last_change(
+def _newest_change_sentence(
     known: Sequence[tuple[Night, NightEntry]], changes: Sequence[Mapping[int, str]]
 ) -> str:
     """Return a sentence about the newest change point, or that there is none."""
@@ -192,7 +192,7 @@ def _percent_bar(percent: float) -> str:
     return "█" * (percents // 2) + "▌" * (percents % 2)
 
 
-def note_lines(night: Night) -> Items:
+def verdict_items(night: Night) -> Items:
     """Return the verdicts of the first experiments, one for each watch."""
     lines = (
         f"{entry.watch.watch_name}: {entry.verdict}" for entry in night.entries if entry.verdict

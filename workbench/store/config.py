@@ -16,7 +16,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_numbers import parse_error_text
 from workbench.store import paths
 from workbench.store.config_schema import Config, Remembered, check_config
-from workbench.store.text_files import read_own_text, write_atomic
+from workbench.store.text_files import read_user_text, write_atomic
 
 if TYPE_CHECKING:
     from workbench.store.toml_lines import LineIndex
@@ -77,7 +77,7 @@ class ConfigStore:
 
         from workbench.store.toml_edit import merge
 
-        text = read_own_text(self.path) or ""
+        text = read_user_text(self.path) or ""
         try:
             tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ class ConfigStore:
     def _load(self) -> tuple[Config, tuple[Finding, ...]]:
         file = str(self.path)
         try:
-            text = read_own_text(self.path)
+            text = read_user_text(self.path)
         except StoreError as error:
             return Config(), (_unusable_finding(error.message, file),)
         if not text:

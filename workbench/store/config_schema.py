@@ -17,7 +17,7 @@ from workbench.store.toml_schema import (
     Kind,
     Problem,
     choice,
-    map_of,
+    map_checker,
     number,
     table,
     text,
@@ -185,9 +185,9 @@ _CONFIG = table(
                 "limits": table(dict, _LIMITS),
             },
         ),
-        "executables": map_of(map_of(text)),
-        "remembered": map_of(
-            map_of(map_of(table(Remembered, {"value": text, "run": text}, required=True)))
+        "executables": map_checker(map_checker(text)),
+        "remembered": map_checker(
+            map_checker(map_checker(table(Remembered, {"value": text, "run": text}, required=True)))
         ),
     },
 )

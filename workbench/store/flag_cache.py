@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.store.paths import cache_dir
-from workbench.store.text_files import read_kept
+from workbench.store.text_files import read_stored_file
 
 CACHE_FORMAT = 1  # of the files: another number means that a new version of Workbench asks again
 
@@ -23,7 +23,7 @@ def read_cached_flags(key: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the cached flag list for `key`, which has host, engine, program, version and
     modification time. None if the cache has no such list."""
     with suppress(ValueError, RecursionError):
-        kept = json.loads(read_kept(_cache_file(key)))
+        kept = json.loads(read_stored_file(_cache_file(key)))
         if (
             isinstance(kept, dict)
             and kept.get("key") == list(key)

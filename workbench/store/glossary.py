@@ -32,11 +32,16 @@ def all_terms() -> tuple[Term, ...]:
     """Return all terms in alphabetical order."""
     raw = json.loads(Path(__file__).with_name("glossary.json").read_text("utf-8"))
     return tuple(
-        Term(_filled(one["term"]), _filled(one["means"]), tuple(one.get("seen", ()))) for one in raw
+        Term(
+            _fill_in_percentiles(one["term"]),
+            _fill_in_percentiles(one["means"]),
+            tuple(one.get("seen", ())),
+        )
+        for one in raw
     )
 
 
-def _filled(text: str) -> str:
+def _fill_in_percentiles(text: str) -> str:
     """Return a text of the file, with the names of the percentiles and the values that they need."""
     if "{" not in text:
         return text

@@ -100,7 +100,7 @@ class HistoryWriter:
             self._next_write_s = now + _EACH_WRITE_S
             self._write_lines()
 
-    def begin_boot(self, boot_id: str) -> None:
+    def write_boot(self, boot_id: str) -> None:
         """Say in all files that the lines from now on were recorded under the boot `boot_id` of the
         host."""
         self._boot_id = boot_id
@@ -347,13 +347,13 @@ def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept
 
 def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -> None:
     with path.open("rb") as file:
-        header = recording.header_of(file.readline(recording.MOST_LINE_BYTES), path.name)
+        header = recording.parse_header(file.readline(recording.MOST_LINE_BYTES), path.name)
         if header.host != host or header.step_s not in STEPS_S:
             return
-        writer.alive = writer.alive or _is_written(file.fileno())
+        writer.alive = writer.alive or _has_running_writer(file.fileno())
         oldest, newest = now - LOADED_S[header.step_s], now + 5.0
         boot: EndOfBoot | None = None
-        for item in recording.recorded_items(recording.lines_in(file)):
+        for item in recording.parse_items(recording.read_bounded_lines(file)):
             if isinstance(item, recording.Boot):
                 boot = writer.boots.setdefault(item.boot_id, EndOfBoot(item.boot_id))
             elif boot is not None:
@@ -375,7 +375,7 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
                 kept.infos = item.infos
 
 
-def _is_written(descriptor: int) -> bool:
+def _has_running_writer(descriptor: int) -> bool:
     """Return whether another process holds the lock of the open history file `descriptor`, which
     means that its Workbench still runs."""
     try:

@@ -95,10 +95,10 @@ class HostsStore:
         import tomlkit
 
         from workbench.store.hosts_schema import check_hosts_document
-        from workbench.store.text_files import read_own_text, write_atomic
+        from workbench.store.text_files import read_user_text, write_atomic
         from workbench.store.toml_edit import merge
 
-        text = read_own_text(self.path) or ""
+        text = read_user_text(self.path) or ""
         _parse_toml(text, self.path)
         document = tomlkit.parse(text)
         wanted = document.unwrap()
@@ -134,7 +134,7 @@ class HostsStore:
     def _load(self) -> tuple[Checked, tuple[Finding, ...]]:
         from workbench.model.findings import Finding, Level
         from workbench.store.hosts_schema import Checked, check_hosts_document
-        from workbench.store.text_files import read_own_text
+        from workbench.store.text_files import read_user_text
         from workbench.store.toml_lines import LineIndex
 
         stamp = self._stamp()
@@ -142,7 +142,7 @@ class HostsStore:
             return self._read[1], self._read[2]
         self._broken = None
         try:
-            text = read_own_text(self.path) or ""
+            text = read_user_text(self.path) or ""
             found = check_hosts_document(_parse_toml(text, self.path))
             lines = LineIndex(text)
             problems = dict.fromkeys(found.problems)  # those of a list are often all the same

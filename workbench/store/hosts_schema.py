@@ -27,12 +27,12 @@ from workbench.store.toml_schema import (
     UNUSABLE,
     Kind,
     Problem,
+    check_boolean,
     choice,
     list_of,
     number,
     table,
     wrong,
-    yes_or_no,
 )
 from workbench.store.toml_schema import text as any_text
 
@@ -169,7 +169,7 @@ _FIELDS: dict[str, Kind] = {
     "run_as": choice(*OPTIONS),
     "run_options": _keyed_table_checker(_OPTION, "the name of an option", _check_option_values),
     "models": list_of(_check_directory),
-    "sudo": yes_or_no,
+    "sudo": check_boolean,
 }
 _NODE_FIELDS: dict[str, Kind] = {
     "host": _pattern_checker(_NODE, "the name of a host"),

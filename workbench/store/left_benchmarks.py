@@ -23,7 +23,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_json
 from workbench.store import paths
 from workbench.store.series_lock import held, is_held
-from workbench.store.text_files import read_kept, write_atomic
+from workbench.store.text_files import read_stored_file, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def result_path(name: str) -> Path:
 
 
 @contextmanager
-def keep_note(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
+def store_note(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
     """Keep a note about a benchmark while the block runs. Yield a function that changes fields of
     the note. If the note cannot be written, the block runs without one."""
 
@@ -71,26 +71,26 @@ def keep_note(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., Non
         remove_note(name)
 
 
-def keep_result(name: str, message: Mapping[str, Any]) -> None:
+def store_result(name: str, message: Mapping[str, Any]) -> None:
     """Add to a note the final message of its load client. If it cannot be written, the note stays
     without it."""
     with suppress(StoreError):
         write_atomic(result_path(name), json.dumps(message))
 
 
-def left_benchmarks(host: str) -> tuple[LeftBenchmark, ...]:
+def find_left_benchmarks(host: str) -> tuple[LeftBenchmark, ...]:
     """Return the notes about benchmarks of a host, also of those that run now, the oldest first."""
     notes = []
     for path in sorted(_notes_directory().glob("*.json")):
         with suppress(WorkbenchError, ValueError, OSError, RecursionError):
-            about = clean_json(read_kept(path))
+            about = clean_json(read_stored_file(path))
             if isinstance(about, dict) and about.get("host") == host:
                 notes.append(LeftBenchmark(path.stem, about, is_held(_lock_path(path.stem))))
     return tuple(sorted(notes, key=lambda note: note.began_unix_s))
 
 
 @contextmanager
-def take_note_over(left: LeftBenchmark) -> Iterator[None]:
+def claim_note(left: LeftBenchmark) -> Iterator[None]:
     """Keep other Workbenches from a note while the block runs, and then remove the note. Raises
     InputError if another Workbench has it."""
     with held(_lock_path(left.name), "this benchmark"):

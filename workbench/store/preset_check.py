@@ -30,9 +30,9 @@ from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.preset_safety import (
     LOOK,
     escape_and_shorten,
-    launch_parts,
     safety_findings,
     variables_used_in,
+    walk_launch_parts,
     walk_values,
 )
 from workbench.store.toml_lines import FieldPath, LineIndex
@@ -294,7 +294,7 @@ def _variable_uses(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, str
     """Yield (path, name of the variable) for each ${name} in the values of a preset."""
     # never applied, but may name variables
     shown = [(("host_settings",), document.get("host_settings", []))]
-    for part_path, part in [*launch_parts(document), *shown]:
+    for part_path, part in [*walk_launch_parts(document), *shown]:
         for path, value in walk_values(part, part_path):
             if isinstance(value, str):
                 for name in variables_used_in(value):

@@ -19,7 +19,7 @@ from workbench.model.untrusted_text import as_list
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.text_files import write_atomic
-from workbench.store.toml_edit import merge, without_none
+from workbench.store.toml_edit import drop_none_values, merge
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 _ABOUT_THE_PARENT = ("references", "claims")
@@ -42,7 +42,7 @@ def save_preset(
             f"the preset file {path} exists already",
             next_step="choose another preset id, or remove the file first",
         )
-    text = _merged_text({**document, "id": preset_id}, path)
+    text = _merge_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))
     if checked.preset is None:
         first = next(f for f in checked.findings if f.level is Level.ERROR)
@@ -55,20 +55,20 @@ def save_preset(
     return path
 
 
-def _merged_text(document: Mapping[str, Any], path: Path) -> str:
+def _merge_text(document: Mapping[str, Any], path: Path) -> str:
     old = read_text(path) if path.exists() else None
     if isinstance(old, str) and isinstance(parse_preset_text(old), dict):
         target = tomlkit.parse(old)
         merge(target, document)
         return tomlkit.dumps(target)
-    return tomlkit.dumps(_with_tables_last(document))
+    return tomlkit.dumps(_sort_tables_last(document))
 
 
-def _with_tables_last(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
+def _sort_tables_last(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
     """Return a TOML document with plain values before tables, because a key after a table's header
     would belong to that table."""
     result = tomlkit.document()
-    clean = without_none(document)
+    clean = drop_none_values(document)
     for key, value in sorted(clean.items(), key=lambda item: _is_table(item[1])):
         result[key] = value
     return result
@@ -79,7 +79,7 @@ def _is_table(value: Any) -> bool:
     return isinstance(first, dict)
 
 
-def from_plan(
+def document_from_plan(
     plan: LaunchPlan,
     parent: Mapping[str, Any],
     *,

@@ -16,8 +16,8 @@ from typing import Any
 
 from workbench import __version__
 from workbench.model.errors import StoreError
-from workbench.model.json_records import with_tuples
-from workbench.store.text_files import read_kept, write_atomic
+from workbench.model.json_records import tuples_from_lists
+from workbench.store.text_files import read_stored_file, write_atomic
 
 Stamp = tuple[int, ...]
 _FORMAT = f"presets of workbench {__version__}, format 1"
@@ -28,11 +28,11 @@ def read_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     `path`. A stamp changes whenever the preset file changes. Return {} if the cache file cannot be
     used."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
-        head, _, body = read_kept(path).partition(b"\n")
+        head, _, body = read_stored_file(path).partition(b"\n")
         if head == _cache_head(body):
             entries = json.loads(body)
             return {
-                name: (tuple(stamp), with_tuples(fields))
+                name: (tuple(stamp), tuples_from_lists(fields))
                 for name, (stamp, fields) in entries.items()
             }
     return {}

@@ -71,7 +71,7 @@ def walk_values(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, A
         yield path, value
 
 
-def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
+def walk_launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
     """Yield (path, value) for the parts of a preset document that reach a command line or an
     environment variable. A value can be a whole table, such as that of the flags."""
     tables: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
@@ -101,14 +101,14 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
         if isinstance(value, str) and (found := _CONTROL.search(value)):
             text = f"contains the control character U+{ord(found[0]):04X}"
             yield path, _error_finding("preset.control-character", text)
-    for path, part in launch_parts(document):
+    for path, part in walk_launch_parts(document):
         for inner, value in walk_values(part, path):
             yield from ((inner, found) for found in _value_findings(value))
         match path[-1], part:
             case "flags", Mapping():
                 yield from _flag_names(engine, part, path)
             case "env", Mapping():
-                yield from _env_names(engine, part, path)
+                yield from _env_findings(engine, part, path)
             case "run_options", Mapping():
                 for foreign in foreign_run_options(_launcher_of_document(document), part):
                     yield path, foreign.finding_with_fix(LOOK)
@@ -202,7 +202,7 @@ def _flag_names(
             yield at, _secret_finding(name)
 
 
-def _env_names(
+def _env_findings(
     engine: str, env: Mapping[str, Any], path: FieldPath
 ) -> Iterator[tuple[FieldPath, Finding]]:
     for name, value in env.items():

@@ -92,7 +92,7 @@ def _claims_by_document(preset: Preset) -> Iterator[Section]:
         yield Section(f"Claims of {document}", tuple(lines))
 
 
-def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
+def texts_about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
     """Return what a preset says about the flag `name`, as one text each: its value in the preset,
     then each known problem (caveat) and each statement of a write-up (claim) that mentions the
     flag. `aliases` are other spellings of the flag."""

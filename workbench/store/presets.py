@@ -144,7 +144,7 @@ class PresetLibrary:
         self._given[preset.id] = path
         return preset
 
-    def note_given(self, preset_id: str, path: Path) -> None:
+    def register_given(self, preset_id: str, path: Path) -> None:
         """Let an id stand for a file outside the library, without reading it, unless the id is known."""
         self._given.setdefault(preset_id, path)
 
@@ -232,7 +232,7 @@ class PresetLibrary:
         for name, (stamp, fields) in cached.items():
             path = Path(name)
             with suppress(TypeError):  # fields that no entry has
-                self._entries[path] = stamp, ListedPreset(**{**fields, **self._place(path)})
+                self._entries[path] = stamp, ListedPreset(**{**fields, **self._path_fields(path)})
 
     def _write_cached_entries(self, files: Sequence[Path]) -> None:
         good = {}
@@ -247,7 +247,7 @@ class PresetLibrary:
         known_stamp, known = self._entries.get(path, (None, None))
         if known is not None and known_stamp == stamp:
             return known
-        entry = _read_entry(**self._place(path))
+        entry = _read_entry(**self._path_fields(path))
         if stamp is not None:
             self._entries[path] = (stamp, entry)
         return entry
@@ -257,7 +257,7 @@ class PresetLibrary:
         before it may run programs."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
-    def _place(self, path: Path) -> dict[str, str]:
+    def _path_fields(self, path: Path) -> dict[str, str]:
         """Return the fields "path" and "origin" of a list entry, which follow from the path of the
         preset file."""
         is_own = path.absolute().parent == self.own_dir.absolute()

@@ -88,7 +88,7 @@ class QualityDb:
 
     # ---- what an experiment has measured so far
 
-    def keep_parts(self, experiment_id: int, parts: QualityParts) -> None:
+    def store_parts(self, experiment_id: int, parts: QualityParts) -> None:
         """Store what an experiment has measured of the answers so far, in place of what it had
         measured before. Of other experiments, only the newest parts are kept."""
         values = (experiment_id, _PARTS_FORMAT, zlib.compress(to_bytes(parts), 1))
@@ -123,7 +123,7 @@ class QualityDb:
         except (zlib.error, ValueError):
             return None
 
-    def drop_parts(self, experiment_id: int) -> None:
+    def delete_parts(self, experiment_id: int) -> None:
         """Forget what an experiment has measured of the answers: the comparison is stored."""
 
         def work(db: sqlite3.Connection) -> None:

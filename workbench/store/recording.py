@@ -223,7 +223,7 @@ def history_lines(
             yield writer.line(cell, _round_values(values))
 
 
-def time_of(line: str) -> float:
+def parse_line_time(line: str) -> float:
     """Return the Unix time in a line that this module wrote, to sort lines."""
     return float(json.loads(line)["t"])
 
@@ -240,7 +240,7 @@ def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         lines = _lines_of(path, compressed=compressed)
-        return header_of(next(lines, b""), path.name), recorded_items(lines)
+        return parse_header(next(lines, b""), path.name), parse_items(lines)
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {why}") from None
@@ -255,17 +255,17 @@ def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
         contextlib.suppress(OSError, EOFError, zlib.error),
         gzip.open(path) if compressed else path.open("rb") as file,
     ):
-        yield from lines_in(file)
+        yield from read_bounded_lines(file)
 
 
-def lines_in(file: BinaryIO | GzipFile) -> Iterator[bytes]:
+def read_bounded_lines(file: BinaryIO | GzipFile) -> Iterator[bytes]:
     """Yield the lines of an open file. A line that is too long is yielded in pieces, so that it
     cannot fill the memory."""
     while line := file.readline(MOST_LINE_BYTES):
         yield line
 
 
-def header_of(line: str | bytes, name: str) -> Header:
+def parse_header(line: str | bytes, name: str) -> Header:
     """Return the header of a recording from its first line. Raises InputError if the line is no
     header; `name` is the file name for the message."""
     data = _parse_json_object(line) or {}
@@ -290,7 +290,7 @@ def header_of(line: str | bytes, name: str) -> Header:
     )
 
 
-def recorded_items(lines: Iterable[str | bytes]) -> Iterator[Item]:
+def parse_items(lines: Iterable[str | bytes]) -> Iterator[Item]:
     """Yield the content of the lines after the header, with control characters removed from texts.
     A damaged line is left out, and so are the lines after it up to the next line with all values.
     Reading ends after 1,000 useless lines in a row, because a small compressed file can contain

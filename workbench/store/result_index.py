@@ -71,7 +71,7 @@ def filter_condition(
     return " AND ".join(conditions), values
 
 
-def first_indexed(db: sqlite3.Connection) -> int:
+def first_indexed_id(db: sqlite3.Connection) -> int:
     """Return the lowest result id in the index of results. All results with higher ids are indexed
     too. Return 0 if all results are indexed, and a number above all ids if the file has no index.
     """
@@ -82,10 +82,12 @@ def first_indexed(db: sqlite3.Connection) -> int:
     return int(first) if older else 0
 
 
-def add_older(words: str, db: sqlite3.Connection) -> int:
+def index_older_results(words: str, db: sqlite3.Connection) -> int:
     """Add to the index the newest results that it lacks. Return the lowest result id in the index,
     or 0 if all results are now indexed. `words` is the SQL expression for the text in which a
     search looks."""
     older = f"{index_query(words)} WHERE id < ? ORDER BY id DESC LIMIT ?"
-    db.execute(f"INSERT INTO {INDEX} (id, {_NAMES}) {older}", (first_indexed(db), _ADDED_AT_ONCE))
-    return first_indexed(db)
+    db.execute(
+        f"INSERT INTO {INDEX} (id, {_NAMES}) {older}", (first_indexed_id(db), _ADDED_AT_ONCE)
+    )
+    return first_indexed_id(db)

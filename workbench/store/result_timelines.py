@@ -63,8 +63,8 @@ def read_timeline(path: Path) -> ResultTimeline | None:
     history, first, last, marks = History(), 0, 0, dict[EventKind, Event]()
     try:
         with gzip.open(path, "rb") as file:
-            header = recording.header_of(file.readline(recording.MOST_LINE_BYTES), path.name)
-            for item in recording.recorded_items(_lines_up_to_limit(file)):
+            header = recording.parse_header(file.readline(recording.MOST_LINE_BYTES), path.name)
+            for item in recording.parse_items(_lines_up_to_limit(file)):
                 if isinstance(item, recording.Cell):
                     first, last = first or item.unix_s, max(last, item.unix_s)
                     for key, value in item.values.items():

@@ -40,9 +40,9 @@ from workbench.store import request_file
 from workbench.store.database import BUSY_S, Database
 from workbench.store.result_index import (
     INDEX,
-    add_older,
     filter_condition,
-    first_indexed,
+    first_indexed_id,
+    index_older_results,
     index_query,
     index_script,
     json_column,
@@ -202,7 +202,7 @@ class ResultsDb:
         try:
             result_id = self._insert(row, requests, _COLUMNS)
         except (StoreError, OSError) as error:
-            raise self._keep_unsaved(row, requests, error) from error
+            raise self._store_unsaved(row, requests, error) from error
         with contextlib.suppress(StoreError):  # this result is stored; the others can wait longer
             self.recover()
         return result_id
@@ -270,13 +270,15 @@ class ResultsDb:
             rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
             rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
 
-        first = self._database.read(first_indexed)
+        first = self._database.read(first_indexed_id)
         if first < beyond:
             append_matching(INDEX, first)
             beyond = first
         while len(rows) < size and beyond > 0 and first > 0:
             try:
-                first = self._database.write(lambda db: add_older(_searched_text_sql(), db))
+                first = self._database.write(
+                    lambda db: index_older_results(_searched_text_sql(), db)
+                )
             except StoreError:  # the file cannot be written now
                 append_matching(f"({computed})", 0)
                 break
@@ -285,7 +287,7 @@ class ResultsDb:
                 beyond = first
         return rows
 
-    def with_uid(self, uid: str) -> int | None:
+    def id_of_uid(self, uid: str) -> int | None:
         """Return the id of the result with this `uid`, None if there is none."""
         rows = self._rows(("id",), "WHERE uid = ?", uid)
         if not rows:
@@ -324,7 +326,7 @@ class ResultsDb:
         """Replace the tags of a result."""
         self._update(result_id, "tags", _tags_json(tags))
 
-    def retag(
+    def change_tags(
         self, result_id: int, add: Iterable[str] = (), remove: Iterable[str] = ()
     ) -> tuple[str, ...]:
         """Add and remove tags of a result in one transaction, so that two Workbenches can change
@@ -448,7 +450,7 @@ class ResultsDb:
             raise
         return name
 
-    def _keep_unsaved(
+    def _store_unsaved(
         self,
         row: Mapping[str, Any],
         requests: Sequence[Mapping[str, Any]],
@@ -542,7 +544,7 @@ def _result_from_row(row: tuple[Any, ...]) -> BenchResult:
             if not column.json:
                 values[column.name] = clean_text(text)
                 continue
-            finite = _without_odd_numbers(text)
+            finite = _replace_non_finite_numbers(text)
             if finite != text:
                 odd.append(column.name)
             values[column.name] = clean_json(finite, len(finite))
@@ -559,7 +561,7 @@ def _result_from_row(row: tuple[Any, ...]) -> BenchResult:
     return replace(result, summary=replace(result.summary, refused=(*result.summary.refused, why)))
 
 
-def _without_odd_numbers(text: str) -> str:
+def _replace_non_finite_numbers(text: str) -> str:
     """Return a JSON document with null in place of NaN and infinite numbers. Raises ValueError for
     invalid JSON."""
     if not _MAYBE_NOT_FINITE.search(text):

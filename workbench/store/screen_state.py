@@ -9,12 +9,12 @@ from typing import Any
 
 from workbench.model.errors import StoreError
 from workbench.store import paths
-from workbench.store.text_files import read_kept, write_atomic
+from workbench.store.text_files import read_stored_file, write_atomic
 
 
 def _all() -> dict[str, Any]:
     try:
-        found = json.loads(read_kept(_path()))
+        found = json.loads(read_stored_file(_path()))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,7 +14,7 @@ MAX_BYTES = 4 << 20  # of a file that the user writes; ten thousand hosts take l
 MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets take 0.7 MB
 
 
-def read_own_text(path: Path) -> str | None:
+def read_user_text(path: Path) -> str | None:
     """Return the text of a regular UTF-8 file, or None if the file does not exist. Raises
     StoreError for a file that is not regular (it could block or have no end), is larger than
     MAX_BYTES, or cannot be read."""
@@ -41,7 +41,7 @@ def read_own_text(path: Path) -> str | None:
         ) from error
 
 
-def read_kept(path: Path) -> bytes:
+def read_stored_file(path: Path) -> bytes:
     """Return the bytes of one of Workbench's own files. Empty if the file cannot be read, is not
     regular (a FIFO would block, a device has no end), or is larger than MAX_KEPT_BYTES."""
     try:

@@ -19,13 +19,13 @@ def merge(target: Any, wanted: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and isinstance(present.get(key), Mapping):
             merge(target[key], value)
         elif key not in present or present[key] != value or type(present[key]) is not type(value):
-            target[key] = without_none(value)
+            target[key] = drop_none_values(value)
 
 
-def without_none(value: Any) -> Any:
+def drop_none_values(value: Any) -> Any:
     """Return `value` without the entries that are None, because TOML has no null."""
     if isinstance(value, Mapping):
-        return {k: without_none(v) for k, v in value.items() if v is not None}
+        return {k: drop_none_values(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
-        return [without_none(v) for v in value if v is not None]
+        return [drop_none_values(v) for v in value if v is not None]
     return value

@@ -42,15 +42,15 @@ class LineIndex:
         closing, depth = "", 0
         for number, line in enumerate(text.split("\n"), 1):
             if closing:
-                closing = _still_open(line, closing)
+                closing = _find_open_delimiter(line, closing)
             elif depth > 0:
-                depth, closing = _balance(line, depth)
+                depth, closing = _track_open_parts(line, depth)
             elif header := _TABLE.match(line):
                 table = self._resolve(_parts(header[2]), array=header[1] == "[[")
                 self._lines.setdefault(table, number)
             elif pair := _PAIR.match(line):
                 self._lines.setdefault((*table, *_parts(pair[1])), number)
-                depth, closing = _balance(pair[2], 0)
+                depth, closing = _track_open_parts(pair[2], 0)
 
     def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
         """Return the path of the table whose header has the names `parts`. For an array of tables,
@@ -69,22 +69,22 @@ def _parts(key: str) -> tuple[str, ...]:
     return tuple(p[1:-1] if p[0] in "\"'" else p for p in _PARTS.findall(key))
 
 
-def _balance(line: str, depth: int) -> tuple[int, str]:
+def _track_open_parts(line: str, depth: int) -> tuple[int, str]:
     """Return (number of brackets open after `line`, delimiter of an open multi-line string). The
     delimiter is "" if no such string is open. `depth` is the number of brackets open before the
     line."""
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:
-            closing = _still_open(rest, delimiter)
-            return depth + _brackets(before), closing
-    return max(0, depth + _brackets(line)), ""
+            closing = _find_open_delimiter(rest, delimiter)
+            return depth + _count_open_brackets(before), closing
+    return max(0, depth + _count_open_brackets(line)), ""
 
 
-def _brackets(text: str) -> int:
+def _count_open_brackets(text: str) -> int:
     bare = _STRINGS_AND_COMMENTS.sub("", text)
     return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
 
 
-def _still_open(line: str, delimiter: str) -> str:
+def _find_open_delimiter(line: str, delimiter: str) -> str:
     return "" if delimiter in line else delimiter

@@ -35,7 +35,7 @@ def text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     return value if isinstance(value, str) else wrong(path, "text is expected", problems)
 
 
-def yes_or_no(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+def check_boolean(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     """Return `value` if it is true or false. Otherwise add a problem, and return UNUSABLE."""
     return value if isinstance(value, bool) else wrong(path, "true or false is expected", problems)
 
@@ -79,7 +79,7 @@ def list_of(kind: Kind) -> Kind:
     return check
 
 
-def map_of(kind: Kind) -> Kind:
+def map_checker(kind: Kind) -> Kind:
     """Return a function that checks a table with any keys, whose values `kind` checks. The function
     leaves out invalid values."""
 

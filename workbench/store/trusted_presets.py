@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from workbench.store import paths
-from workbench.store.text_files import read_kept, write_atomic
+from workbench.store.text_files import read_stored_file, write_atomic
 
 
 def _path() -> Path:
@@ -19,7 +19,7 @@ def trusted() -> frozenset[str]:
     """Return the digests (hashes) of the preset programs and settings that the user trusts. Empty
     if there are none or the file cannot be read."""
     try:
-        found = json.loads(read_kept(_path()))["trusted"]
+        found = json.loads(read_stored_file(_path()))["trusted"]
         return frozenset(one for one in found if isinstance(one, str))
     except (ValueError, KeyError, TypeError, RecursionError):
         return frozenset()

@@ -19,7 +19,7 @@ from workbench.model.tune import (
     LeftOut,
     TuneCandidate,
     TuneLimits,
-    goal_called,
+    find_goal,
     gpu_settings_in,
     parse_limits,
     plan_assignments_in,
@@ -144,7 +144,7 @@ def test_limits_are_read_in_both_orders() -> None:
         with pytest.raises(InputError, match="is not a limit on KLD"):
             parse_limits(wrong)
     with pytest.raises(InputError, match="no goal smiles"):
-        goal_called("smiles")
+        find_goal("smiles")
 
 
 def gpu_words(goal: str, limits: str = "", gpus: int = 1, **fields: object) -> list[str]:

@@ -22,7 +22,7 @@ from workbench.model.bench import (
     Distribution,
     GpuDuring,
     MetricChange,
-    half_width,
+    format_half_width,
 )
 from workbench.model.distribution import PERCENTILES, highest_compared
 from workbench.model.student_t import incomplete_beta, t_cdf, t_quantile
@@ -465,7 +465,7 @@ def test_pairs_see_through_a_drift_that_both_share() -> None:
     ("half", "text"), [(0.04, "0.0"), (9.25, "9.2"), (401.2, "401.2"), (18429183.4, ">999")]
 )
 def test_a_meaningless_width_is_shown_as_above_999(half: float, text: str) -> None:
-    assert half_width(half) == text
+    assert format_half_width(half) == text
 
 
 def test_one_side_with_a_single_run_has_no_interval() -> None:

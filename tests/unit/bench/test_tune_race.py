@@ -17,7 +17,7 @@ from workbench.bench.tune_race import (
     entry_for_final,
     findable_gain_pct,
     index_of_outlier,
-    mean_gains,
+    mean_gains_of_newest_block,
     race_size,
     run_noise_pct,
     runs_disagree,
@@ -39,15 +39,15 @@ def test_candidates_are_left_out_before_the_final_gets_too_few_pairs() -> None:
 
 
 def test_a_block_without_the_start_preset_compares_nothing() -> None:
-    assert mean_gains([{("a",): 1.0}]) == {}
+    assert mean_gains_of_newest_block([{("a",): 1.0}]) == {}
     blocks = [{START: 1.0, ("a",): 1.2, ("b",): 1.1}, {START: 0.5, ("a",): 0.6}]
-    assert mean_gains(blocks) == {("a",): pytest.approx(0.15)}
+    assert mean_gains_of_newest_block(blocks) == {("a",): pytest.approx(0.15)}
 
 
 def test_a_machine_that_slows_down_between_the_blocks_favours_nobody() -> None:
     first = {START: 1.0, ("a",): 1.04, ("b",): 1.05}
     slower = {START: 0.7, ("a",): 0.74, ("b",): 0.74}
-    assert entry_for_final(mean_gains([first, slower])) == ("b",)
+    assert entry_for_final(mean_gains_of_newest_block([first, slower])) == ("b",)
 
 
 def test_two_that_gain_are_joined_only_if_one_server_can_have_both() -> None:
@@ -99,7 +99,7 @@ def test_runs_of_one_server_disagree_only_beyond_chance() -> None:
 
 
 def test_nothing_meets_the_start_preset_if_nothing_was_faster() -> None:
-    slower = mean_gains([{START: 1.0, ("a",): 0.9}])
+    slower = mean_gains_of_newest_block([{START: 1.0, ("a",): 0.9}])
     assert entry_for_final(slower) is None and entry_for_final({}) is None
     assert entry_for_final(slower, start_holds=False) == ("a",)
 

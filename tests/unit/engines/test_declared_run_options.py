@@ -16,7 +16,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.preset import Preset
 from workbench.model.run_options import OPTIONS, PROCESS, with_assignments
 from workbench.model.run_options.option import RunOption
-from workbench.store.preset_edit import from_plan
+from workbench.store.preset_edit import document_from_plan
 
 PLAN = LaunchPlan("vllm", "org/tiny")
 LAUNCHERS = [word for word in OPTIONS if word != PROCESS]
@@ -71,7 +71,7 @@ def test_a_run_option_keeps_its_value_on_every_way(made: tuple[str, dict[str, An
             typed = with_run_row(typed, row.name, str(row.value))
     assert (typed.run_as, typed.run_options) == (plan.run_as, plan.run_options)
 
-    saved = from_plan(plan, PARENT, preset_id="mine", title="Mine")
+    saved = document_from_plan(plan, PARENT, preset_id="mine", title="Mine")
     loaded = plan_from_preset(Preset.model_validate(saved))
     assert (loaded.run_as, loaded.run_options) == (plan.run_as, plan.run_options)
 

@@ -8,7 +8,7 @@ import pytest
 from support import made_results
 
 from workbench.model.engine_live import EngineView
-from workbench.model.operating_map import live_point, operating_map_of
+from workbench.model.operating_map import live_point, operating_map_from_sweep
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.report import plots
 
@@ -33,7 +33,7 @@ def search() -> Sweep:
 
 
 def test_the_map_has_all_levels_and_the_two_between_which_the_slo_ends() -> None:
-    found = operating_map_of(search())
+    found = operating_map_from_sweep(search())
     assert found is not None and found.gpus == 2
     assert [point.users for point in found.points] == [8, 16, 24, 32, 64]
     assert found.holds is not None and found.fails is not None
@@ -68,7 +68,7 @@ def test_the_reports_of_a_search_and_of_a_concurrency_sweep_have_the_map() -> No
     ],
 )
 def test_without_users_or_gpus_there_is_no_map(other: Sweep) -> None:
-    assert operating_map_of(other) is None
+    assert operating_map_from_sweep(other) is None
     assert not any(plot.caption.startswith("Operating") for plot in plots.sweep_plots(other))
 
 

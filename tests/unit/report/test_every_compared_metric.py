@@ -18,7 +18,7 @@ from workbench.model.metrics import LATENCY, METRICS, PARTS, metric_title, short
 from workbench.report.content import Report
 from workbench.report.format_values import metric_number
 from workbench.report.formats.terminal import block_lines
-from workbench.report.registry import output_format
+from workbench.report.registry import find_output_format
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks
 from workbench.tui.widgets.comparison import comparison_rows
 from workbench.tui.widgets.experiment import experiment_rows
@@ -56,7 +56,7 @@ def compared() -> Comparison:
 
 def of_format(name: str, **content: Any) -> str:
     results = (made_results.result(7), made_results.result(8))
-    return output_format(name).render(Report(results, **content))
+    return find_output_format(name).render(Report(results, **content))
 
 
 def html_rows(**content: Any) -> str:

@@ -30,13 +30,13 @@ from workbench.model.metrics import (
 )
 from workbench.report.content import Report
 from workbench.report.format_values import metric_number, number_text
-from workbench.report.registry import output_format
+from workbench.report.registry import find_output_format
 from workbench.report.result_blocks import overview_table
 from workbench.tui.pages.result import result_rows
 
 
 def of_format(name: str) -> Callable[[BenchResult], str]:
-    return lambda result: output_format(name).render(Report.of_result(result))
+    return lambda result: find_output_format(name).render(Report.of_result(result))
 
 
 def html_text(result: BenchResult) -> str:
@@ -200,5 +200,5 @@ def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: st
     cells = [metric_number(name, value_of(result.summary, name)) for name in narrow_table_metrics()]
     assert list(table.rows[0][3:-1]) == cells
     report = replace(Report.of_result(result), results=(result, result))
-    text = output_format(render).render(report)
+    text = find_output_format(render).render(report)
     assert all(cell in text for cell in cells)

@@ -30,11 +30,11 @@ from workbench.model.metrics import PARTS
 from workbench.model.secrets import mask_data
 from workbench.report import imports
 from workbench.report.content import Report
-from workbench.report.registry import OUTPUT_FORMATS, output_format
+from workbench.report.registry import OUTPUT_FORMATS, find_output_format
 
 
 def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
-    return output_format(form).render(Report.of_result(result, samples))
+    return find_output_format(form).render(Report.of_result(result, samples))
 
 
 CONDITIONS = Conditions(

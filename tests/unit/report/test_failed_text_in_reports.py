@@ -26,7 +26,7 @@ from workbench.model.bench import BenchResult
 from workbench.model.distribution import PERCENTILES
 from workbench.report import plots
 from workbench.report.content import Layout, Report
-from workbench.report.registry import OUTPUT_FORMATS, output_format
+from workbench.report.registry import OUTPUT_FORMATS, find_output_format
 from workbench.session.series.sweep_progress import point_values
 from workbench.tui.widgets import sweep as sweep_widget
 
@@ -85,7 +85,7 @@ def plain(text: str, form: str) -> str:
 @pytest.mark.parametrize("form", OUTPUT_FORMATS)
 @pytest.mark.parametrize("kind", reports())
 def test_every_format_has_the_failure_its_reason_and_the_text(kind: str, form: str) -> None:
-    said = plain(output_format(form).render(reports()[kind]), form)
+    said = plain(find_output_format(form).render(reports()[kind]), form)
     assert EXCERPT in said
     assert REASON in said
     marks = {"json": '"refused": [', "csv": REASON, "comparison": "not an answer"}
@@ -94,7 +94,7 @@ def test_every_format_has_the_failure_its_reason_and_the_text(kind: str, form: s
 
 
 def test_the_table_of_requests_names_the_requests_of_an_invalid_result() -> None:
-    text = output_format("csv").render(reports()["requests"])
+    text = find_output_format("csv").render(reports()["requests"])
     rows = list(csv.DictReader(io.StringIO(text)))
     assert {(row["result"], row["rejected"] == "no") for row in rows} == {
         ("7", True),
@@ -103,11 +103,11 @@ def test_the_table_of_requests_names_the_requests_of_an_invalid_result() -> None
 
 
 def test_key_metrics_and_plots_of_an_invalid_result_say_that_it_is_not_valid() -> None:
-    page = output_format("html").render(reports()["result"])
+    page = find_output_format("html").render(reports()["result"])
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert len(captions) == 3 and all("This result is not valid." in one for one in captions)
     assert "<small>not valid, steady window</small>" in page
-    sound = output_format("html").render(Report.of_result(made.result(), made.samples()))
+    sound = find_output_format("html").render(Report.of_result(made.result(), made.samples()))
     assert "not valid" not in sound
 
 
@@ -118,7 +118,7 @@ def test_a_failed_point_is_in_no_plot_and_its_values_in_no_table() -> None:
     assert drawn and not any("70,000" in svg or "80,000" in svg for svg in drawn)
     (row,) = [
         line
-        for line in output_format("md").render(report).splitlines()
+        for line in find_output_format("md").render(report).splitlines()
         if line.startswith("| c=512 ")
     ]
     assert row.startswith("| c=512 | n/a |") and "failed: its text is not an answer" in row

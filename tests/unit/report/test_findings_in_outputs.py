@@ -9,7 +9,7 @@ import pytest
 
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.report.blocks import ShownBlock
-from workbench.report.finding_blocks import NO_ADVICE, advice_blocks, blocks_of_doctor
+from workbench.report.finding_blocks import NO_ADVICE, advice_blocks, doctor_blocks
 from workbench.report.formats.terminal import block_lines
 from workbench.tui.block_rows import block_rows
 
@@ -51,7 +51,7 @@ def test_everything_about_a_finding_is_on_the_terminal_and_on_the_screen(width: 
 
 
 def test_what_is_missing_on_a_host_comes_before_what_was_read() -> None:
-    blocks = blocks_of_doctor([MISSING], [("driver", "n/a")])
+    blocks = doctor_blocks([MISSING], [("driver", "n/a")])
     lines = block_lines(blocks)
     assert lines[:2] == ["error: the driver is missing", "    next      install it"]
     assert lines[-2:] == ["Facts", "  driver  n/a"]
@@ -60,14 +60,14 @@ def test_what_is_missing_on_a_host_comes_before_what_was_read() -> None:
 
 def test_a_check_of_a_cluster_names_the_place_and_the_change() -> None:
     found = replace(MISSING, file="node-2", changes=(PlanChange("port", 8001),))
-    lines = block_lines(blocks_of_doctor([found], [("node-1", "127.0.0.2")]))
+    lines = block_lines(doctor_blocks([found], [("node-1", "127.0.0.2")]))
     assert lines[0] == "error: node-2: the driver is missing"
     assert lines[2].split() == ["change", "--set", "port=8001"]
 
 
 def test_nothing_found_is_said() -> None:
-    assert block_lines(blocks_of_doctor([], [])) == ["  Nothing is missing."]
-    assert block_lines(blocks_of_doctor([], [], "The nodes fit together.")) == [
+    assert block_lines(doctor_blocks([], [])) == ["  Nothing is missing."]
+    assert block_lines(doctor_blocks([], [], "The nodes fit together.")) == [
         "  The nodes fit together."
     ]
     assert block_lines(advice_blocks([], {})) == [f"  {NO_ADVICE}"]

@@ -21,11 +21,11 @@ from workbench.model.errors import InputError
 from workbench.model.json_records import from_json, to_json
 from workbench.report import imports
 from workbench.report.content import Report
-from workbench.report.registry import OUTPUT_FORMATS, output_format
+from workbench.report.registry import OUTPUT_FORMATS, find_output_format
 
 
 def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
-    return output_format(form).render(Report.of_result(result, samples))
+    return find_output_format(form).render(Report.of_result(result, samples))
 
 
 def filled(data: Any, text: str) -> Any:

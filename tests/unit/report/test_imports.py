@@ -22,12 +22,12 @@ from workbench.model.distribution import PERCENTILES
 from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.report.content import Report
 from workbench.report.imports import Imported, ImportOptions, read_results
-from workbench.report.registry import output_format
+from workbench.report.registry import find_output_format
 from workbench.store.results_db import ResultsDb
 
 
 def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
-    return output_format(form).render(Report.of_result(result, samples))
+    return find_output_format(form).render(Report.of_result(result, samples))
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "imports"

@@ -16,7 +16,7 @@ from workbench.report.blocks import Alert, Table, TextBlock
 from workbench.report.content import Report, answers_of
 from workbench.report.formats.terminal import block_lines
 from workbench.report.quality_blocks import compared_sides_rows, quality_blocks
-from workbench.report.registry import output_format
+from workbench.report.registry import find_output_format
 from workbench.report.series_blocks import outcome_blocks
 
 SUMMARY = "its answers differ: KLD >= 0.035 ± 0.003"
@@ -27,7 +27,7 @@ TRIAL = Report((made.result(),), experiment=made.experiment(), quality=made.qual
 @pytest.mark.parametrize("form", ["md", "txt", "html"])
 @pytest.mark.parametrize("report", [TWO, TRIAL], ids=["comparison", "experiment"])
 def test_each_format_for_readers_shows_the_answers(form: str, report: Report) -> None:
-    text = output_format(form).render(report)
+    text = find_output_format(form).render(report)
     assert "0.035 ± 0.003" in text
     assert "Answers of A and B" in text
     assert "prose-orchard" in text
@@ -38,7 +38,7 @@ def test_each_format_for_readers_shows_the_answers(form: str, report: Report) ->
 
 
 def test_json_has_all_of_it() -> None:
-    quality = json.loads(output_format("json").render(TWO))["quality"]
+    quality = json.loads(find_output_format("json").render(TWO))["quality"]
     assert quality["summary"] == SUMMARY
     assert quality["measures"][0]["value"] == {"value": 0.035, "low": 0.032, "high": 0.038}
     assert quality["texts"][0]["name"] == "prose-orchard"
@@ -66,7 +66,7 @@ OLDER = replace(OF_RESULT, id=2, verdict="same", summary="its answers are the sa
 
 @pytest.mark.parametrize("form", ["md", "txt", "html"])
 def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: str) -> None:
-    text = output_format(form).render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
+    text = find_output_format(form).render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
     assert "0.03200 to 0.03800" in text and "prose-orchard" in text
     assert "comparison of answers 3" in text
     assert "B against llama-8b: its answers are the same (comparison of answers 2)" in text
@@ -74,19 +74,19 @@ def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: s
 
 def test_a_report_of_several_results_has_one_line_about_each_comparison() -> None:
     both = (ALONE, made.result(8, model="org/other", simulated=True))
-    text = output_format("md").render(Report(both, answers=answers_of(both, (OF_RESULT,))))
+    text = find_output_format("md").render(Report(both, answers=answers_of(both, (OF_RESULT,))))
     assert text.count("comparison of answers 3") == 1
     assert "0.03200 to 0.03800" not in text
 
 
 def test_csv_has_the_measures_of_the_newest_comparison() -> None:
-    text = output_format("csv").render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
+    text = find_output_format("csv").render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
     cells = dict(csv.reader(text.splitlines()))
     assert cells["quality.verdict"] == "differs" and cells["quality.side"] == "B"
     assert cells["quality.kl"] == "0.035" and cells["quality.kl.high"] == "0.038"
     assert cells["quality.kl.floor"] == "0.0002"
     assert cells["quality.answer_score"] == "-0.152"
-    assert "quality.verdict" not in output_format("csv").render(Report.of_result(ALONE))
+    assert "quality.verdict" not in find_output_format("csv").render(Report.of_result(ALONE))
 
 
 def test_a_comparison_of_other_or_of_simulated_servers_is_not_that_of_a_result() -> None:
@@ -99,7 +99,7 @@ def test_a_comparison_of_other_or_of_simulated_servers_is_not_that_of_a_result()
 
 
 def test_without_a_comparison_of_answers_nothing_is_said() -> None:
-    text = output_format("md").render(replace(TWO, quality=None))
+    text = find_output_format("md").render(replace(TWO, quality=None))
     assert "Answers of A and B" not in text
 
 

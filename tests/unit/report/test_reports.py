@@ -26,7 +26,7 @@ from workbench.report.content import Layout, Report
 from workbench.report.format_values import change_text, number_text
 from workbench.report.formats import markdown
 from workbench.report.imports import read_results
-from workbench.report.registry import OUTPUT_FORMATS, format_of_file, output_format
+from workbench.report.registry import OUTPUT_FORMATS, find_output_format, format_from_suffix
 from workbench.report.result_blocks import workload_facts
 
 ONE = Report((made.result(),), {7: made.samples()})
@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
 
 def report(what: Report, form: str) -> str:
-    return output_format(form).render(what)
+    return find_output_format(form).render(what)
 
 
 def plots_of(what: Report) -> list[str]:
@@ -343,8 +343,8 @@ def test_an_unknown_format() -> None:
     with pytest.raises(InputError, match="unknown format 'pdf'"):
         report(ONE, "pdf")
     with pytest.raises(InputError, match="no report format has the suffix"):
-        format_of_file(Path("report.pdf"))
-    assert format_of_file(Path("Report.HTM").expanduser()).name == "html"
+        format_from_suffix(Path("report.pdf"))
+    assert format_from_suffix(Path("Report.HTM").expanduser()).name == "html"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from workbench.model.tune import TuneCost
 from workbench.model.tune_standings import (
     changes_text,
     gains_of_survivors,
+    limit_broken_by_start,
     rank_configurations,
-    start_breaks,
 )
 from workbench.report.blocks import Alert
 from workbench.report.formats.terminal import block_lines
@@ -65,7 +65,7 @@ def test_a_start_preset_that_breaks_a_limit_says_so_in_the_race() -> None:
     tune = canned_tune()
     broken = replace(tune.points[0], error="breaks a limit: power 450 W, above 400 W")
     tune = replace(tune, points=(broken, *tune.points[1:]))
-    assert start_breaks(tune) == "power 450 W, above 400 W"
+    assert limit_broken_by_start(tune) == "power 450 W, above 400 W"
     assert race_table(tune).rows[0][-1] == "breaks a limit: power 450 W, above 400 W"
     assert gains_of_survivors(tune) == {("max-num-seqs=64",): rank_configurations(tune)[1].gain}
 

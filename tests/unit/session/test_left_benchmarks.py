@@ -74,13 +74,15 @@ def next_screen() -> Session:
     session = Session.of_host()
     name = left_benchmarks.new_benchmark_name()
     about = {**ABOUT, "host": session.host.name}
-    with left_benchmarks.keep_note(name, about):
+    with left_benchmarks.store_note(name, about):
         note = left_benchmarks._note_path(name)
         text = note.read_text()
     note.write_text(text)
-    left_benchmarks.keep_result(name, outcome_as_message(OUTCOME))
-    asyncio.run(store_left_results(session, left_benchmarks.left_benchmarks(session.host.name)))
-    assert not left_benchmarks.left_benchmarks(session.host.name)
+    left_benchmarks.store_result(name, outcome_as_message(OUTCOME))
+    asyncio.run(
+        store_left_results(session, left_benchmarks.find_left_benchmarks(session.host.name))
+    )
+    assert not left_benchmarks.find_left_benchmarks(session.host.name)
     return session
 
 

@@ -21,7 +21,7 @@ from workbench.model.run_options import value_of, values_of, with_assignments
 from workbench.model.secrets import MASK
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.store.preset_check import check_text
-from workbench.store.preset_edit import from_plan
+from workbench.store.preset_edit import document_from_plan
 from workbench.store.preset_text import preset_sections
 
 PRESET = """schema = 1
@@ -152,10 +152,10 @@ def test_a_preset_says_what_runs_its_server() -> None:
     facts = {line.label: line.text for line in preset_sections(checked.preset)[0].lines}
     assert facts["runs as"] == "systemd scope=user property=Nice=-5 property=MemoryMax=1G"
     document = tomllib.loads(PRESET.format(options='scope = "user"'))
-    saved = from_plan(made, document, preset_id="mine", title="Mine")
+    saved = document_from_plan(made, document, preset_id="mine", title="Mine")
     again = engines.plan_from_preset(Preset.model_validate(saved))
     assert (again.run_as, dict(again.run_options)) == (made.run_as, dict(made.run_options))
-    with_process = from_plan(
+    with_process = document_from_plan(
         with_assignments(made, "process", ()), document, preset_id="mine", title="Mine"
     )
     assert "launch" not in with_process

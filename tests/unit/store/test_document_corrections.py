@@ -29,7 +29,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.server.log_patterns import explain_line
 from workbench.store import glossary
 from workbench.store.preset_documents import source_document, source_document_names
-from workbench.store.preset_text import about_flag, preset_sections
+from workbench.store.preset_text import preset_sections, texts_about_flag
 from workbench.store.presets import PresetLibrary
 
 ESXI, PLAN, SPARK, TI, GUIDE = WRITE_UPS = (
@@ -316,7 +316,7 @@ def claim(where: str) -> str:
 
 def flag(where: str) -> str:
     preset_id, _, name = where.partition(": ")
-    return "\n".join(about_flag(library().get(preset_id), name))
+    return "\n".join(texts_about_flag(library().get(preset_id), name))
 
 
 def finding(where: str) -> str:

@@ -31,7 +31,7 @@ POWER, ENGINE_RATE = (0, "power_w"), (ENGINE, "generation_tok_s")
 
 
 def cells_of(lines: list[str]) -> list[Cell]:
-    return [item for item in recording.recorded_items(lines) if isinstance(item, Cell)]
+    return [item for item in recording.parse_items(lines) if isinstance(item, Cell)]
 
 
 def written(
@@ -84,7 +84,7 @@ def test_a_damaged_line_costs_at_most_the_cells_to_the_next_full_one(data: st.Da
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.text(max_size=200)), max_size=20))
 def test_a_foreign_file_is_never_an_error_of_the_reader(lines: list[str | bytes]) -> None:
-    for item in recording.recorded_items(lines):
+    for item in recording.parse_items(lines):
         assert isinstance(item, Cell | Event | Infos | Boot | End)
 
 
@@ -125,11 +125,11 @@ json_values = st.recursive(
 def test_hostile_lines_give_only_clean_and_bounded_items(line: dict[str, object]) -> None:
     text = json.dumps(line)
     try:
-        header = recording.header_of(text, "file")
+        header = recording.parse_header(text, "file")
         assert header.host.isprintable()
     except InputError as error:
         assert error.next_step
-    for item in recording.recorded_items([text, text]):
+    for item in recording.parse_items([text, text]):
         assert 0 <= item.unix_s <= 1e11
         if isinstance(item, Cell):
             assert all(
@@ -144,7 +144,7 @@ def test_escape_sequences_of_a_recording_are_removed() -> None:
         {"t": T0, "event": "throttle", "text": "\x1b]0;x\x07HW\x1b[31m slowdown\nx", "gpu": 0}
     )
     info = json.dumps({"t": T0, "infos": [{"index": 0, "uuid": "u", "name": "RTX\x1b[2J\r"}]})
-    event, infos = recording.recorded_items([line, info])
+    event, infos = recording.parse_items([line, info])
     assert isinstance(event, Event) and event.text == "HW slowdown x"
     assert isinstance(infos, Infos) and infos.infos == (GpuInfo(0, "u", "RTX "),)
 
@@ -158,7 +158,7 @@ def test_numbers_that_no_gpu_has_are_left_out() -> None:
     limits = f'"power_max_w": NaN, "power_min_w": -5, "memory_total_bytes": {HUGE}, "absent": {{"a": "b"}}'
     infos = f'{{"t": {T0}, "infos": [{{"index": 0, "uuid": "u", "name": "n", {limits}}}, 5, null]}}'
     late = f'{{"t": {HUGE}, "full": true, "v": {{"0.power_w": 1}}}}'
-    cell, gpus = recording.recorded_items([line, infos, late])
+    cell, gpus = recording.parse_items([line, infos, late])
     assert isinstance(cell, Cell) and cell.values == {(0, "x"): 1.0}
     assert isinstance(gpus, Infos)
     (info,) = gpus.infos
@@ -175,7 +175,7 @@ def test_a_small_compressed_file_with_endless_lines_is_given_up() -> None:
             read += 1
             yield '{"t":1,"event":"unknown"}'
 
-    assert not list(recording.recorded_items(lines())) and read < 2000
+    assert not list(recording.parse_items(lines())) and read < 2000
 
 
 def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_newer_and_another_format_are_refused_with_the_next_step() -> None:
         ("", "not a recording"),
     ):
         with pytest.raises(InputError, match=said):
-            recording.header_of(text, "file")
+            recording.parse_header(text, "file")
 
 
 # ---- the files

@@ -21,7 +21,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.store import paths, preset_list_cache
 from workbench.store import presets as presets_module
 from workbench.store.preset_check import check_file
-from workbench.store.preset_edit import from_plan
+from workbench.store.preset_edit import document_from_plan
 from workbench.store.presets import PresetLibrary
 
 Dirs = tuple[Path, Path]
@@ -241,7 +241,7 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
         .with_env("NCCL_DEBUG", "INFO")
     )
     plan = plan.with_flag("max-num-seqs", 4).with_flag("seed", 0, Origin.DEFAULT)
-    document = from_plan(
+    document = document_from_plan(
         plan, library.document(parent_id), preset_id="spark-short", title="Short context"
     )
     library.save(document, "spark-short")
@@ -289,7 +289,9 @@ def test_a_preset_from_a_plan_keeps_fields_that_it_does_not_know() -> None:
             "new": "kept",
         },
     }
-    document = from_plan(LaunchPlan("vllm", "org/tiny"), parent, preset_id="mine", title="Mine")
+    document = document_from_plan(
+        LaunchPlan("vllm", "org/tiny"), parent, preset_id="mine", title="Mine"
+    )
     assert [document[name]["new"] for name in ("engine", "model", "provenance")] == ["kept"] * 3
     assert (
         document["provenance"]["date"] == "2025-10" and document["engine"]["versions"] == ">=0.14"
@@ -298,7 +300,9 @@ def test_a_preset_from_a_plan_keeps_fields_that_it_does_not_know() -> None:
         "untested",
         "Made from parent.",
     )
-    other = from_plan(LaunchPlan("sglang", "org/tiny"), parent, preset_id="mine", title="Mine")
+    other = document_from_plan(
+        LaunchPlan("sglang", "org/tiny"), parent, preset_id="mine", title="Mine"
+    )
     assert other["engine"].get("versions") is None and "new" not in other["engine"]
 
 
@@ -308,7 +312,7 @@ def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(di
     plan = engines.apply_assignments(
         plan, engines.get_engine("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"]
     )
-    document = from_plan(
+    document = document_from_plan(
         plan, library.document("vllm-qwen3-vl-2b-dp4"), preset_id="other-model", title="Other"
     )
     library.save(document, "other-model")

@@ -58,13 +58,13 @@ def parts(token: int = 7) -> QualityParts:
 def test_what_an_experiment_has_measured_is_kept_until_it_is_judged(tmp_path: Path) -> None:
     db = QualityDb(tmp_path / "results.sqlite3")
     assert db.parts(1) is None
-    db.keep_parts(1, parts(6))
-    db.keep_parts(1, parts(7))
+    db.store_parts(1, parts(6))
+    db.store_parts(1, parts(7))
     assert db.parts(1) == parts(7) and db.parts(2) is None
-    db.drop_parts(1)
+    db.delete_parts(1)
     assert db.parts(1) is None
     for number in range(1, 20):
-        db.keep_parts(number, parts())
+        db.store_parts(number, parts())
     assert [number for number in range(1, 20) if db.parts(number)] == list(range(12, 20))
 
 
@@ -72,7 +72,7 @@ def test_what_an_experiment_has_measured_is_kept_until_it_is_judged(tmp_path: Pa
 def test_damaged_parts_are_measured_again(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "results.sqlite3"
     db = QualityDb(path)
-    db.keep_parts(1, parts())
+    db.store_parts(1, parts())
     with sqlite3.connect(path) as file:
         file.execute("UPDATE quality_parts SET data = ?", (data,))
     assert db.parts(1) is None

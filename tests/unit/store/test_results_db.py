@@ -368,7 +368,7 @@ def test_tags_are_not_added_to_a_damaged_row(db: ResultsDb, text: str | bytes) -
         raw.execute("UPDATE results SET tags = ?", (text,))
     raw.close()
     with pytest.raises(StoreError, match="result 1 in the database is damaged"):
-        db.retag(1, ["x"])
+        db.change_tags(1, ["x"])
 
 
 def with_a_new_column(
@@ -467,7 +467,7 @@ def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None
         db.delete,
         lambda i: db.note(i, "x"),
         lambda i: db.tag(i, ["x"]),
-        db.retag,
+        db.change_tags,
     ):
         with pytest.raises(InputError, match="so large a number"):
             work(number)

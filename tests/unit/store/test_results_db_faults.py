@@ -52,7 +52,7 @@ def test_a_database_of_the_first_version_is_read_and_extended(first: ResultsDb) 
     for words in ("größer", "before box", "max-num-seqs", "RTX simulated", "2026-09-21"):
         assert [r.id for r in first.list(search=words)] == [1], words
     assert [r.id for r in first.list(tag="größer")] == [1] and first.list(tag="größ") == ()
-    assert first.retag(1, ["new"], ["a"]) == ("größer", "new")
+    assert first.change_tags(1, ["new"], ["a"]) == ("größer", "new")
     assert add(first) == 2 and [r.id for r in first.list()] == [2, 1]
     for form in OUTPUT_FORMATS.values():
         assert form.render(Report.of_result(one))
@@ -100,7 +100,7 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
         for change in (
             lambda: db.note(first, "x"),
             lambda: db.tag(first, ["x"]),
-            lambda: db.retag(first, ["x"]),
+            lambda: db.change_tags(first, ["x"]),
         ):
             with pytest.raises(StoreError, match="locked") as caught:
                 change()
@@ -130,7 +130,7 @@ def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
     for attempt in (
         lambda: add(db),
         lambda: db.note(1, "n" * 200_000),
-        lambda: db.retag(1, ["t" * 200_000]),
+        lambda: db.change_tags(1, ["t" * 200_000]),
     ):
         for _ in range(50):
             try:

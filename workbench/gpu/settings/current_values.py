@@ -19,8 +19,8 @@ from workbench.model.settings import (
     C_STATES,
     GOVERNOR,
     SettingValue,
+    find_live_sample,
     label_of,
-    live_sample,
     setting_of,
 )
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -138,7 +138,7 @@ class CurrentValues:
         return {s.uuid: s.energy_j for s in self.telemetry.gpus if s.energy_j is not None}
 
     def sample(self, uuid: str) -> GpuSample | None:
-        return live_sample(self.telemetry, uuid)
+        return find_live_sample(self.telemetry, uuid)
 
     def value(self, uuid: str, setting: str) -> SettingValue | None:
         """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the

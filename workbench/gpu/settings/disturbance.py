@@ -15,8 +15,8 @@ from workbench.model.settings import (
     Setting,
     SettingValue,
     label_of,
+    setting_place,
     value_text_of,
-    where_setting_applies,
 )
 
 MAX_NAMED = 4
@@ -111,7 +111,7 @@ def name_setters(
     """Return the `reasons` why a result is invalid. The one that settings changed names the users
     who did it: `claimed` are the settings that other users have set during the run."""
     setters = [
-        f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
+        f"{setting_place(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
         for one in claimed
         if one.gpu_uuid == HOST or one.gpu_index in gpus
     ]

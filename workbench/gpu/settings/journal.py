@@ -46,9 +46,9 @@ from workbench.model.settings import (
     SettingValue,
     label_of,
     parse_stored_value,
+    setting_place,
     value_text_of,
     value_to_store,
-    where_setting_applies,
 )
 from workbench.model.untrusted_numbers import find_impossible_number, number_for_field
 from workbench.model.untrusted_text import clean_text
@@ -111,11 +111,11 @@ class JournalEntry:
     @property
     def left_to(self) -> str:
         """The user to whom a revert has left the setting; "" if it is not left to anybody."""
-        return setting_commands.user_left_with({"state": self.state})
+        return setting_commands.user_with_setting({"state": self.state})
 
     @property
     def where(self) -> str:
-        return where_setting_applies(self.gpu_uuid, self.gpu_index)
+        return setting_place(self.gpu_uuid, self.gpu_index)
 
     @property
     def text(self) -> str:

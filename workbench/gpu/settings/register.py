@@ -282,7 +282,7 @@ def publish_entries(
     """Replace the published entries of the journal named `journal` by `entries`, and record which
     settings were set or reverted. Raises OSError if the file cannot be written."""
     # What is left to another user is no claim: that user's revert must not set this value again.
-    entries = [entry for entry in entries if not setting_commands.user_left_with(entry)]
+    entries = [entry for entry in entries if not setting_commands.user_with_setting(entry)]
     mine = os.geteuid()
     ours = [path for path, uid in _register_files(directory, _file_names(directory)) if uid == mine]
     old, of_this_boot = [], []

@@ -190,7 +190,7 @@ class HostReader:
             return ""
         try:
             with open(f"/proc/{pid}/cgroup") as file:
-                return process_container.container_of_process(file.read())
+                return process_container.parse_container_of_process(file.read())
         except OSError:
             return ""
 

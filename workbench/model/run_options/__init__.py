@@ -34,7 +34,7 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
 }
 
 
-def check_word(word: str) -> str:
+def check_launcher_name(word: str) -> str:
     """Return `word` if it names a launcher, such as "systemd", or is "process". Raises InputError
     for any other name."""
     if word not in OPTIONS:
@@ -52,7 +52,7 @@ def runs_image(word: str) -> bool:
 def option_of(word: str, name: str) -> RunOption:
     """Return the option `name` of the launcher called `word`. Raises InputError if this launcher
     has no such option, or if there is no such launcher."""
-    options = {option.name: option for option in OPTIONS[check_word(word)]}
+    options = {option.name: option for option in OPTIONS[check_launcher_name(word)]}
     if name in options:
         return options[name]
     from difflib import get_close_matches
@@ -79,7 +79,7 @@ def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ..
 def with_run_as(plan: LaunchPlan, word: str) -> LaunchPlan:
     """Return the plan with the launcher called `word`. Run options that this launcher does not have
     are removed from the plan. Raises InputError if there is no such launcher."""
-    names = {option.name for option in OPTIONS[check_word(word)]}
+    names = {option.name for option in OPTIONS[check_launcher_name(word)]}
     return replace(
         plan, run_as=word, run_options={n: v for n, v in plan.run_options.items() if n in names}
     )

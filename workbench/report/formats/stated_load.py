@@ -30,11 +30,11 @@ def check_load(result: BenchResult, form: str) -> None:
 
 def _latency_with_two_limits(slo: str) -> str:
     """Return the first latency that an SLO limits at several percentages, "" if there is none."""
-    limited = Counter(limit.latency for limit in _limits_of(slo))
+    limited = Counter(limit.latency for limit in _parse_given_limits(slo))
     return next((latency for latency, many in limited.items() if many > 1), "")
 
 
-def _limits_of(slo: str) -> tuple[Limit, ...]:
+def _parse_given_limits(slo: str) -> tuple[Limit, ...]:
     if not slo:
         return ()
     return parse_slo(slo)
@@ -43,7 +43,7 @@ def _limits_of(slo: str) -> tuple[Limit, ...]:
 def limits_ms(slo: str, names: Mapping[str, str]) -> dict[str, float]:
     """Return the limits of an SLO in milliseconds, without their percentages, by the tool's `names`
     of the latencies."""
-    return {names[limit.latency]: limit.most_ms for limit in _limits_of(slo)}
+    return {names[limit.latency]: limit.most_ms for limit in _parse_given_limits(slo)}
 
 
 def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:

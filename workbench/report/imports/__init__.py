@@ -23,13 +23,13 @@ from workbench.model.untrusted_numbers import MOST_COUNTED, parse_error_text, wh
 from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 from workbench.report.proof_document import check_intact, is_proof, split_page
-from workbench.report.registry import IMPORT_FORMATS, imported_tools
+from workbench.report.registry import IMPORT_FORMATS, importable_tools
 
 __all__ = ["ImportOptions", "Imported", "read_results"]
 
 _MOST_BYTES = 128 << 20  # a detailed file of 100,000 requests has some 100 MB
 _MOST_PARTS = 2_000_000  # lists and objects of a file; each takes far more memory than its text
-_NEXT_STEP = f"Workbench imports JSON results of {imported_tools()}"
+_NEXT_STEP = f"Workbench imports JSON results of {importable_tools()}"
 
 
 def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
@@ -86,7 +86,7 @@ def _read_document(
 def _refuse_impossible_counts(fields: Fields, place: int, one: Imported) -> None:
     """Raise InputError if a result counts what no run can have had: a rate, a mean and a verdict
     would follow from it."""
-    for name, value in _counts_of(one):
+    for name, value in _iterate_counts(one):
         is_broken = isinstance(value, float) and not value.is_integer()
         if is_broken or why_impossible(value, 0, MOST_COUNTED):
             problem = (
@@ -96,7 +96,7 @@ def _refuse_impossible_counts(fields: Fields, place: int, one: Imported) -> None
             raise fields.inner_value_error(f"result {place + 1}", problem)
 
 
-def _counts_of(one: Imported) -> Iterator[tuple[str, Any]]:
+def _iterate_counts(one: Imported) -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of each count of a result. Tokens are those of one request."""
     made, load = one.summary, one.spec
     yield "answered requests", made.requests_ok
@@ -129,16 +129,16 @@ def _check_imported(one: Imported, path: Path) -> Imported:
             f"{100 * FAILED_SHARE:.0f} % are too many, since the others then ran under another load "
             "than the requested one"
         )
-        return _mark_refused(one, why)
+        return _mark_invalid(one, why)
     if not made.requests_failed:
         raise InputError(
             f"{path}: a result in the file has no measured value",
             next_step="check that the run of the other tool was complete",
         )
-    return _mark_refused(one, f"none of its {made.requests_failed:,} requests succeeded")
+    return _mark_invalid(one, f"none of its {made.requests_failed:,} requests succeeded")
 
 
-def _mark_refused(one: Imported, why: str) -> Imported:
+def _mark_invalid(one: Imported, why: str) -> Imported:
     return replace(one, summary=replace(one.summary, refused=(*one.summary.refused, why)))
 
 

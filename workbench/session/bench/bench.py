@@ -189,10 +189,12 @@ class Bench:
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
-        with left_benchmarks.keep_note(name, about) as change:
+        with left_benchmarks.store_note(name, about) as change:
             self._change_note = change
             try:
-                yield lambda outcome: left_benchmarks.keep_result(name, outcome_as_message(outcome))
+                yield lambda outcome: left_benchmarks.store_result(
+                    name, outcome_as_message(outcome)
+                )
             finally:
                 self._change_note = None
 

@@ -73,7 +73,7 @@ async def store_left_results(session: Session, found: Iterable[LeftBenchmark]) -
 
 
 async def _take_left_result(session: Session, left: LeftBenchmark) -> None:
-    with left_benchmarks.take_note_over(left):
+    with left_benchmarks.claim_note(left):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
             message = await _final_message(session, left)

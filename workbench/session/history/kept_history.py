@@ -93,7 +93,7 @@ class KeptHistory:
 
         boot = await boot_id(self._core.host)
         if boot and writer is self._writer:  # still the same host
-            writer.begin_boot(boot)
+            writer.write_boot(boot)
 
     def _open_writer(self) -> HistoryWriter:
         from workbench.store.history_files import STEPS_S, HistoryWriter, history_directory
@@ -182,7 +182,7 @@ def _nothing_is_stored_of(cut: Event, host: str) -> bool:
     from workbench.store import left_benchmarks, paths
     from workbench.store.results_db import ResultsDb
 
-    if left_benchmarks.left_benchmarks(host):
+    if left_benchmarks.find_left_benchmarks(host):
         return False
     try:
         newest = ResultsDb(paths.results_db()).list(1, host=host)

@@ -97,7 +97,7 @@ def export_history(host: Host, path: Path, last_s: float) -> int:
     lines = [recording.Header(host.name, simulated, step_s, now - last_s).line()]
     lines += [
         recording.infos_line(now - last_s, kept.infos),
-        *sorted([*cells, *events], key=recording.time_of),
+        *sorted([*cells, *events], key=recording.parse_line_time),
     ]
     try:
         with _create_file(path) as file:

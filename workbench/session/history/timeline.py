@@ -73,7 +73,7 @@ class Timeline:
     def put_under_older(self, older: History) -> None:
         """Insert an older history of this host before the present one, and call the functions of
         `on_loaded`."""
-        self.history.put_under(older)
+        self.history.prepend_history(older)
         for hear in self.on_loaded:
             hear()
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.model.begun_changes import split_begun
+from workbench.model.begun_changes import split_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
@@ -104,7 +104,7 @@ async def examine_host(session: Session) -> HostReport:
         *_rights_findings(rights),
         *_leftover_findings(runs),
     ]
-    altered, begun = split_begun(session.state.alterations, session.state.telemetry)
+    altered, begun = split_begun_changes(session.state.alterations, session.state.telemetry)
     if altered:
         text = f"{len(altered)} GPU settings changed by Workbench are still in force"
         found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))

@@ -259,10 +259,12 @@ class Plans:
     async def save_preset(self, preset_id: str, title: str) -> str:
         """Write the plan as a preset of the user. Return the path of the file. Raises PresetError
         if the preset is not valid."""
-        from workbench.store.preset_edit import from_plan  # loads an editor of TOML
+        from workbench.store.preset_edit import document_from_plan  # loads an editor of TOML
 
         plan = self.editor.plan
-        document = from_plan(plan, self._parent_document(plan), preset_id=preset_id, title=title)
+        document = document_from_plan(
+            plan, self._parent_document(plan), preset_id=preset_id, title=title
+        )
         path = self._presets.library.save(document, preset_id)
         if not self.editor.untrusted_parts():  # this user wrote the preset
             self._trust_own_parts(plan)
@@ -289,10 +291,10 @@ class Plans:
         its caveats. A preset of the same title, which a tune wrote before it was
         killed, is replaced. Return the path. Raises PresetError if it cannot be written."""
         from workbench.model.settings import setting_of
-        from workbench.store.preset_edit import from_plan  # loads an editor of TOML
+        from workbench.store.preset_edit import document_from_plan  # loads an editor of TOML
 
         parent = self._parent_document(editor.plan)
-        document = from_plan(editor.plan, parent, preset_id=preset_id, title=title)
+        document = document_from_plan(editor.plan, parent, preset_id=preset_id, title=title)
         document["caveats"] = list(evidence)
         if gpu:
             fields = {
@@ -562,14 +564,14 @@ class Plans:
         """Return what the plan's preset says about a flag: the flag's value in the preset, then
         each warning or statement that mentions the flag. () if the preset says nothing about the
         flag."""
-        from workbench.store.preset_text import about_flag
+        from workbench.store.preset_text import texts_about_flag
 
         preset_id = self.editor.plan.preset_id
         with suppress(WorkbenchError):
             if preset_id is not None:
                 found = engines.look_up_flag(self.editor.catalog, name).spec
                 aliases = found.aliases if found is not None else ()
-                return about_flag(self._presets.get(preset_id), name, aliases)
+                return texts_about_flag(self._presets.get(preset_id), name, aliases)
         return ()
 
     # ---- GPU settings of presets

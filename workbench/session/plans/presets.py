@@ -87,7 +87,7 @@ class Presets:
         """Note the file of the preset of a plan that another Workbench has made. From then on, its id
         stands for this file, unless the library or a file read here has that id."""
         if plan.preset_id is not None and plan.preset_file is not None:
-            self.library.note_given(plan.preset_id, Path(plan.preset_file))
+            self.library.register_given(plan.preset_id, Path(plan.preset_file))
 
     def preset_of_model(self, model: str, engine: str) -> str | None:
         """Return the id of the first preset of `engine` whose model is the hub id `model` and that

@@ -161,13 +161,13 @@ class Recipes:
         from workbench import engines
         from workbench.recipes.preset_document import document_of, preset_id_of
         from workbench.store.preset_check import check_text
-        from workbench.store.toml_edit import without_none
+        from workbench.store.toml_edit import drop_none_values
 
         if recipe.plan is None:
             first, *others = recipe.findings
             raise InputError(first.text, next_step=first.fix, findings=tuple(others))
         chosen = preset_id or preset_id_of(recipe)
-        document: dict[str, Any] = without_none(document_of(recipe, chosen, source))
+        document: dict[str, Any] = drop_none_values(document_of(recipe, chosen, source))
         checked = check_text(tomlkit.dumps(document))
         about_file = tuple(replace(f, line=None) for f in checked.findings)
         catalog = engines.get_engine(recipe.plan.engine).catalog()

@@ -144,7 +144,7 @@ class ExperimentQuality:
         self._say = tell
         while step is not None:
             await self._measure_step(step, run)
-            await asyncio.to_thread(self._db.keep_parts, self._id, self._measuring.parts)
+            await asyncio.to_thread(self._db.store_parts, self._id, self._measuring.parts)
             step = self._step_due(run)
         if self._measuring.parts.problems or self._missing_steps():
             return None
@@ -238,7 +238,7 @@ class ExperimentQuality:
 
         def store() -> QualityResult:
             stored = self._db.add(result)
-            self._db.drop_parts(self._id)
+            self._db.delete_parts(self._id)
             return stored
 
         return await asyncio.to_thread(store)

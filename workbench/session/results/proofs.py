@@ -19,11 +19,11 @@ from workbench import __version__
 from workbench.bench import experiment as design
 from workbench.bench.compare import compare
 from workbench.bench.metric_changes import metric_with_name
-from workbench.model.bench import BenchResult, Comparison, half_width
+from workbench.model.bench import BenchResult, Comparison, format_half_width
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.experiment import WARM_UP, Experiment, RunState
-from workbench.model.json_records import from_json, to_json, with_tuples
+from workbench.model.json_records import from_json, to_json, tuples_from_lists
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import QualityResult
 from workbench.model.quality_limits import why_impossible_quality
@@ -266,7 +266,7 @@ def _list_field(document: Mapping[str, Any], name: str) -> list[Any]:
 
 def _parse_experiment(data: Any) -> Experiment:
     made = from_json(Experiment, data)
-    made = replace(made, spec=replace(made.spec, bench=with_tuples(made.spec.bench)))
+    made = replace(made, spec=replace(made.spec, bench=tuples_from_lists(made.spec.bench)))
     try:
         design.check_spec(made.spec)
     except InputError as error:
@@ -366,7 +366,7 @@ def _first_metric_change(comparison: Mapping[str, Any]) -> str:
     first = comparison["metrics"][0]
     if first["change_pct"] is None or first["interval_pct"] is None:
         return f"{first['metric']}: {first['verdict']}"
-    size = f"{first['change_pct']:+.1f} % ± {half_width(first['interval_pct'])}"
+    size = f"{first['change_pct']:+.1f} % ± {format_half_width(first['interval_pct'])}"
     return f"{first['metric']} {size}: {first['verdict']}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.bench.compare import compare
 from workbench.model.errors import InputError
 from workbench.report.content import Layout, Report, answers_of
-from workbench.report.registry import output_format
+from workbench.report.registry import find_output_format
 from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Reports:
         """Return a report, in the format `form`, on groups of results, on an experiment or on a
         sweep. Two groups are compared, the first as A. With `requests`, the report lists every
         request. Raises InputError unless exactly one of the three is given."""
-        chosen = output_format(form)
+        chosen = find_output_format(form)
         report = await self._report_on_groups(groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
 

@@ -269,9 +269,9 @@ class Results:
         """Write a result as workbench-result-ID.FORM into the current directory. Return the path.
         Raises InputError if the file exists or cannot be written."""
         from workbench.report.content import Report
-        from workbench.report.registry import output_format
+        from workbench.report.registry import find_output_format
 
-        chosen = output_format(form)
+        chosen = find_output_format(form)
         result, known = await self.get(result_id), await self.list_quality_results()
         samples = (
             await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
@@ -300,7 +300,7 @@ class Results:
         checked = [check_tag(tag) for tag in tags]
         stored = []
         for one in await asyncio.to_thread(read_results, Path(path).expanduser(), options):
-            result_id = known = await asyncio.to_thread(self.db.with_uid, one.uid)
+            result_id = known = await asyncio.to_thread(self.db.id_of_uid, one.uid)
             if result_id is None:
                 result_id = await asyncio.to_thread(
                     self.db.add,

@@ -9,8 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.metric_changes import WORSE
-from workbench.model.bench import half_width
-from workbench.model.bisection import Bisection, BisectStep, last_good_and_first_bad, next_version
+from workbench.model.bench import format_half_width
+from workbench.model.bisection import (
+    Bisection,
+    BisectStep,
+    last_good_and_first_bad,
+    next_version_to_test,
+)
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.series_state import SeriesState
@@ -65,7 +70,7 @@ class Bisector:
         cancelled, as stopped."""
         self._change_bisection(state=SeriesState.RUNNING, error=None)
         try:
-            while (version := next_version(self.found)) is not None:
+            while (version := next_version_to_test(self.found)) is not None:
                 await self._compare_version(version)
         except asyncio.CancelledError:
             self._change_bisection(state=SeriesState.STOPPED, error="interrupted")
@@ -160,5 +165,5 @@ class Bisector:
 def _step_size_text(step: BisectStep) -> str:
     if step.loss_pct is None:
         return ""
-    wide = "" if step.interval_pct is None else f" ± {half_width(step.interval_pct)}"
+    wide = "" if step.interval_pct is None else f" ± {format_half_width(step.interval_pct)}"
     return f"{-step.loss_pct:+.1f} %{wide}"

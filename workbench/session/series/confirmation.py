@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.metric_changes import BETTER
 from workbench.bench.runner import BenchCancelled
-from workbench.model.bench import half_width
+from workbench.model.bench import format_half_width
 from workbench.model.errors import WorkbenchError
 from workbench.model.series_state import SeriesState
 from workbench.session.series.conduct import SeriesStopped
@@ -65,4 +65,4 @@ def _speed_beside(experiment: Experiment) -> str:
     speed = next((m for m in experiment.comparison.metrics if m.metric == _SPEED_METRIC), None)
     if speed is None or speed.change_pct is None or speed.interval_pct is None:
         return ""
-    return f"; tok/s {speed.change_pct:+.1f} % ± {half_width(speed.interval_pct)}"
+    return f"; tok/s {speed.change_pct:+.1f} % ± {format_half_width(speed.interval_pct)}"

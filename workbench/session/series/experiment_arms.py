@@ -18,7 +18,7 @@ from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.plan import plan_differences
 from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.settings import label_of, where_setting_applies
+from workbench.model.settings import label_of, setting_place
 from workbench.model.tune import USERS
 from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
@@ -173,8 +173,7 @@ class ExperimentArms:
                 on = await self._altered_settings(side)
             if on:
                 which = ", ".join(
-                    f"{where_setting_applies(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}"
-                    for a in on
+                    f"{setting_place(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on
                 )
                 raise SettingsError(
                     f"GPU settings that Workbench altered are still on ({which}) and would distort "

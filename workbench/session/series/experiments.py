@@ -134,7 +134,9 @@ class Experiments:
             for run in experiment.runs[-1:]:
                 if run.result_id is not None:
                     arm = "discarded" if run.pair < 0 else run.arm
-                    self._results.db.retag(run.result_id, add=[f"experiment {experiment.id} {arm}"])
+                    self._results.db.change_tags(
+                        run.result_id, add=[f"experiment {experiment.id} {arm}"]
+                    )
 
         await asyncio.to_thread(save)
 

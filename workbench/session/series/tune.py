@@ -18,7 +18,7 @@ from workbench.bench.metric_changes import BETTER
 from workbench.bench.runner import BenchCancelled
 from workbench.bench.tune_race import START, Noise
 from workbench.model import tune
-from workbench.model.bench import half_width
+from workbench.model.bench import format_half_width
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, HostError, PresetError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, RunState
@@ -26,7 +26,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
 from workbench.model.settings import label_of as label_of_setting
-from workbench.model.settings import where_setting_applies
+from workbench.model.settings import setting_place
 from workbench.model.sweep import PointState, SweepPoint
 from workbench.model.tune import gpu_settings_in, plan_assignments_in
 from workbench.model.tune_standings import (
@@ -34,12 +34,12 @@ from workbench.model.tune_standings import (
     Entry,
     broken_limit,
     changes_text,
-    entry_of_point_label,
     gains_of_survivors,
+    limit_broken_by_start,
     limit_error,
     log_value,
+    parse_point_label,
     point_label,
-    start_breaks,
 )
 from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
@@ -114,7 +114,7 @@ class Tune(FlagSweep):
         await self.parts.gpu.alterations.read()
         gpus = await self._gpus()
         on = [
-            f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
+            f"{setting_place(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
             for one in self.parts.core.state.alterations
             if one.setting in self._gpu_settings and one.gpu_index in gpus
         ]
@@ -206,7 +206,7 @@ class Tune(FlagSweep):
         """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
         be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
-        block, entry = entry_of_point_label(point.label)
+        block, entry = parse_point_label(point.label)
         if not point.error:
             return None
         if entry:
@@ -230,7 +230,7 @@ class Tune(FlagSweep):
 
     def load_of(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
-        block, _ = entry_of_point_label(self.progress.sweep.points[run].label)
+        block, _ = parse_point_label(self.progress.sweep.points[run].label)
         return {**self._load_of_tune, "seed": int(self.bench.get("seed") or 0) + block}
 
     @property
@@ -251,7 +251,7 @@ class Tune(FlagSweep):
         point = self.progress.sweep.points[run]
         if point.state != PointState.DONE or not tune_race.runs_disagree(runs, self._run_noise_pct):
             return found
-        block, entry = entry_of_point_label(point.label)
+        block, entry = parse_point_label(point.label)
         apart_pct = 100 * math.expm1(max(runs) - min(runs))
         self.progress.add_note(
             f"{block}: {changes_text(entry)}: its runs differ by {apart_pct:.0f} %, so one more decides"
@@ -279,7 +279,7 @@ class Tune(FlagSweep):
 
     @property
     def _tune_goal(self) -> Goal:
-        return tune.goal_called(self._spec.goal)
+        return tune.find_goal(self._spec.goal)
 
     @property
     def _spec(self) -> TuneSpec:
@@ -293,14 +293,14 @@ class Tune(FlagSweep):
 
     @property
     def _current_block_number(self) -> int:
-        return max(entry_of_point_label(point.label)[0] for point in self.progress.sweep.points)
+        return max(parse_point_label(point.label)[0] for point in self.progress.sweep.points)
 
     def _why_known_to_fail(self, run: int) -> str | None:
         """Return why a server needs no start to know that it would fail; None if it may work."""
-        _, entry = entry_of_point_label(self.progress.sweep.points[run].label)
+        _, entry = parse_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine
         for point in self.progress.sweep.points:
-            failed = entry_of_point_label(point.label)[1]
+            failed = parse_point_label(point.label)[1]
             real = point.state == PointState.FAILED and "not started" in (point.error or "")
             if real and failed and needs_more(failed, entry, engine):
                 return f"{_NOT_TRIED_TEXT}: {changes_text(failed)} did not start, and this needs more memory"
@@ -308,7 +308,7 @@ class Tune(FlagSweep):
 
     def _begin_second_block(self) -> None:
         found = gains_of_survivors(self.progress.sweep)
-        holds = not start_breaks(self.progress.sweep)
+        holds = not limit_broken_by_start(self.progress.sweep)
         if not found:
             return
         chosen = tune_race.entries_of_second_block(
@@ -411,7 +411,7 @@ class Tune(FlagSweep):
     def _is_out_of_time(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
         The start preset and one candidate are always measured."""
-        in_first = entry_of_point_label(self.progress.sweep.points[run].label)[0] == 1
+        in_first = parse_point_label(self.progress.sweep.points[run].label)[0] == 1
         if in_first and run < 2:
             return False
         return not self.progress.limit.leaves(self._start_duration_s + self._final_duration_s)
@@ -427,7 +427,7 @@ class Tune(FlagSweep):
         for index, point in enumerate(self.progress.sweep.points):
             if point.state == PointState.PLANNED:
                 self.progress.change_point(index, state=PointState.SKIPPED, error=why)
-                skipped.append(changes_text(entry_of_point_label(point.label)[1]))
+                skipped.append(changes_text(parse_point_label(point.label)[1]))
         self.progress.add_note(f"{_NOT_TRIED_TEXT}, {why}: {', '.join(skipped)}")
 
     # ---- the final
@@ -446,7 +446,10 @@ class Tune(FlagSweep):
 
     async def conclude(self) -> None:
         best = await self._leader()
-        found, breaks = gains_of_survivors(self.progress.sweep), start_breaks(self.progress.sweep)
+        found, breaks = (
+            gains_of_survivors(self.progress.sweep),
+            limit_broken_by_start(self.progress.sweep),
+        )
         if not found:
             return self._record_no_improvement("no candidate could be measured within the limits")
         if best is None:
@@ -484,7 +487,7 @@ class Tune(FlagSweep):
         while True:
             sweep = self.progress.sweep
             best = tune_race.entry_for_final(
-                gains_of_survivors(sweep), start_holds=not start_breaks(sweep)
+                gains_of_survivors(sweep), start_holds=not limit_broken_by_start(sweep)
             )
             if best is None or not self._needs_check(best):
                 return best
@@ -554,7 +557,7 @@ class Tune(FlagSweep):
     def _exclude_entry(self, entry: Entry, why: str) -> None:
         """Take an entry out of the race, and those that join it with others."""
         for index, point in enumerate(self.progress.sweep.points):
-            with_it = set(entry) <= set(entry_of_point_label(point.label)[1])
+            with_it = set(entry) <= set(parse_point_label(point.label)[1])
             if point.state == PointState.DONE and with_it:
                 self.progress.change_point(index, error=why)
         self.progress.add_note(f"{changes_text(entry)}: out, {why}")
@@ -585,7 +588,7 @@ class Tune(FlagSweep):
         if not is_better and breaks is None:
             also = (
                 ", in which the start preset kept the limits"
-                if start_breaks(self.progress.sweep)
+                if limit_broken_by_start(self.progress.sweep)
                 else ""
             )
             why = f"{name} was not shown to be better in the final{also}"
@@ -622,7 +625,7 @@ class Tune(FlagSweep):
     def _feasible_text(self, change: MetricChange, name: str) -> str:
         if change.change_pct is None or change.interval_pct is None:
             return f"{name} keeps the limits"
-        width = half_width(change.interval_pct)
+        width = format_half_width(change.interval_pct)
         gain = _signed_percent_text(change.change_pct)
         return f"{name} keeps the limits with {gain} % ± {width} {self._tune_goal.title}"
 
@@ -668,9 +671,9 @@ class Tune(FlagSweep):
     def _measured_race_size(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the
         limits count. None if there was no race, or if the start preset does not keep the limits."""
-        first = [p for p in self.progress.sweep.points if entry_of_point_label(p.label)[0] == 1]
+        first = [p for p in self.progress.sweep.points if parse_point_label(p.label)[0] == 1]
         kept = [
-            entry_of_point_label(p.label)[1]
+            parse_point_label(p.label)[1]
             for p in first
             if p.state == PointState.DONE and not p.error
         ]

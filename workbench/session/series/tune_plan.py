@@ -35,7 +35,7 @@ from workbench.model.tune import (
     gpu_settings_in,
     plan_assignments_in,
 )
-from workbench.model.tune_standings import entry_of_point_label, point_label
+from workbench.model.tune_standings import parse_point_label, point_label
 from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.flag_sweep import FlagCombination, changes_answers
@@ -79,7 +79,7 @@ class TunePlanner(FlagSweepPlanner):
         """Check a tune, and return it. Raises InputError or PlanError for a tune that cannot be
         carried out."""
         check_minutes(max_minutes)
-        chosen, kept = tune.goal_called(goal), tune.parse_limits(limits)
+        chosen, kept = tune.find_goal(goal), tune.parse_limits(limits)
         shape = {**bench, **({"slo": kept.slo} if kept.slo else {})}
         await self._look_for_engine()
         editor = self.parts.plans.editor
@@ -164,7 +164,7 @@ class TunePlanner(FlagSweepPlanner):
         combine = partial(combination_of, base)
         combinations = []
         for label in labels:
-            found = combine(entry_of_point_label(label)[1])
+            found = combine(parse_point_label(label)[1])
             if isinstance(found, str):
                 raise InputError(f"{label} cannot be started now: {found}")
             combinations.append(found)
@@ -188,7 +188,7 @@ class TunePlanner(FlagSweepPlanner):
                 began_anew=anew,
             )
 
-        title = tune.goal_called(spec.tune.goal).title
+        title = tune.find_goal(spec.tune.goal).title
         points = [(label, None) for label in labels]
         return PlannedSweep(TUNES, f"tune of {title}", "", points, spec, design)
 
@@ -298,7 +298,7 @@ def _work_of(load: BenchSpec, goal: str) -> Work:
     streams = None if goal == tune.USERS else load.concurrency
     own = load.prompts or load.trace or load.command
     prompt_tokens = None if own else load.concurrency * load.input_tokens
-    return Work(streams, prompt_tokens, tune.goal_called(goal).less_is_better)
+    return Work(streams, prompt_tokens, tune.find_goal(goal).less_is_better)
 
 
 def _check_goal_and_limits(goal: str, limits: TuneLimits, load: BenchSpec) -> None:

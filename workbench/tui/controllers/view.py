@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from workbench.model.findings import Level
 from workbench.model.watch import Night
-from workbench.report.watch_night import night_blocks, note_lines
+from workbench.report.watch_night import night_blocks, verdict_items
 from workbench.store import paths
 from workbench.store.watches import WatchStore
 from workbench.tui.block_rows import block_rows
@@ -76,7 +76,7 @@ class ViewController(Controller):
                 said = "no night of a watch yet"
                 return self.say(said, Level.INFO, "workbench watch add, then workbench watch run")
             newest, *earlier = nights
-            blocks = [*night_blocks(newest, earlier), note_lines(newest)]
+            blocks = [*night_blocks(newest, earlier), verdict_items(newest)]
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest.unix_s))
             title = f"Night {newest.id} of the watches, {when}"
             return self.services.pages.open(

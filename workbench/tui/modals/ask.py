@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widget import Widget
 
-from workbench.model.begun_changes import split_begun
+from workbench.model.begun_changes import split_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
 from workbench.tui.formats import alteration_texts, setting_name
@@ -220,7 +220,7 @@ class Quit(Modal[dict[str, bool]]):
 
     def _text(self, width: int) -> list[Row]:
         rows: list[Row] = []
-        altered, begun = split_begun(self.state.alterations, self.state.telemetry)
+        altered, begun = split_begun_changes(self.state.alterations, self.state.telemetry)
         for gpus, now, before in alteration_texts(altered):
             rows += paragraph_rows(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
         for change, outcome in begun:

@@ -26,25 +26,25 @@ class Report(Protocol):
 def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
     """Return the rows of the last report in `reports`. If there is no report yet, return a row that
     says that the examination is running."""
-    from workbench.report.finding_blocks import blocks_of_doctor  # not for the first frame
+    from workbench.report.finding_blocks import doctor_blocks  # not for the first frame
     from workbench.tui.block_rows import block_rows
 
     if not reports:
         return paragraph_rows("examining the host …", width, "dim")
     report = reports[-1]
-    return block_rows(blocks_of_doctor(report.findings, report.lines), width)
+    return block_rows(doctor_blocks(report.findings, report.lines), width)
 
 
 def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
     """Return the rows of the examination of the host, and below them the matrix of the last copies
     between its GPUs."""
-    from workbench.report.finding_blocks import path_blocks
+    from workbench.report.finding_blocks import gpu_path_blocks
     from workbench.session.hosts.gpu_paths import paths_text
     from workbench.tui.block_rows import block_rows
 
     rows = doctor_rows(reports, width)
     if reports and reports[-1].paths is not None:
-        rows += block_rows(path_blocks(*paths_text(reports[-1].paths)), width)
+        rows += block_rows(gpu_path_blocks(*paths_text(reports[-1].paths)), width)
     return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench.model.operating_map import live_point, operating_map_of
+from workbench.model.operating_map import live_point, operating_map_from_sweep
 from workbench.model.sweep import Sweep
 from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
@@ -239,7 +239,7 @@ class SweepPage(Live):
     def _live(self, s: Sweep) -> tuple[float, float] | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
         of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
-        if s.facts.counts != "user" or (found := operating_map_of(s)) is None:
+        if s.facts.counts != "user" or (found := operating_map_from_sweep(s)) is None:
             return None
         now = live_point(s, self.state.engine, found.gpus)
         if now is None:

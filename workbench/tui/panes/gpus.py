@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.model.begun_changes import split_begun
+from workbench.model.begun_changes import split_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, keys_of
 from workbench.tui.cells import Row, pad_text, paragraph_rows
@@ -293,7 +293,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     come the settings that this Workbench changed, each with a note if another program has changed
     it since. The settings that other users changed follow."""
     rows: list[Row] = []
-    altered, begun = split_begun(state.alterations, state.telemetry)
+    altered, begun = split_begun_changes(state.alterations, state.telemetry)
     begun_keys = {one.change.key for one in begun}
     for alteration in altered:
         if alteration.gpu_index == index:
@@ -304,7 +304,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     for change, outcome in begun:
         if change.gpu_index == index:
             rows += _begun_rows(change, outcome, width)
-    _, of_others = split_begun(state.others, state.telemetry)
+    _, of_others = split_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
         if other.gpu_index == index:

@@ -49,7 +49,7 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     fast as A (one pair: not proven, X tests it)". What it does not prove, it says in the same
     sentence, and if several changes caused it together, how many. `noise_pct` is the percent that
     two such runs may differ by chance, if the change is not larger."""
-    from workbench.model.bench import half_width  # not for the first frame
+    from workbench.model.bench import format_half_width  # not for the first frame
 
     first = next(iter(comparison.metrics), None)
     if first is None or first.change_pct is None:
@@ -65,7 +65,7 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
         better, role = "faster", "goodb"
     if first.interval_pct is None:
         return f"{said} (one pair: not proven, X tests it)", role
-    size = f"{first.change_pct:+.1f} % {G.plus_minus} {half_width(first.interval_pct)}"
+    size = f"{first.change_pct:+.1f} % {G.plus_minus} {format_half_width(first.interval_pct)}"
     if first.verdict == "no difference shown":
         return f"no difference in speed is shown: {size}", "strong"
     said = f"B is {better} by {size.lstrip('+-')}"

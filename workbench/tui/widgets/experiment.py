@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench import twins
 from workbench.bench.experiment import order_of_pair
-from workbench.model.bench import half_width
+from workbench.model.bench import format_half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
@@ -229,7 +229,7 @@ def _interval_text(half: float | None) -> str:
     """Return half the width of an interval as " ±1.2"; "" without an interval."""
     if half is None:
         return ""
-    return f" {G.plus_minus}{half_width(half)}"
+    return f" {G.plus_minus}{format_half_width(half)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from workbench.model.operating_map import operating_map_of
+from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import spell_out_block
+from workbench.model.tune_standings import expand_block_label
 from workbench.tui.cells import Row, cut_text, fit_row, paragraph_rows, row_width, spread_row
 from workbench.tui.formats import left_text, measured_where, number_text
 from workbench.tui.glyphs import G
@@ -98,7 +98,7 @@ def doing_text(s: Sweep, doing: str) -> str:
     if now is not None:
         label = now.label
         if s.kind == TUNE:
-            label = spell_out_block(label)
+            label = expand_block_label(label)
         return f"; {label}: {doing or _beginning(s)}"
     if s.state != "running" or any(p.state == "planned" for p in s.points):
         return ""
@@ -168,7 +168,7 @@ def map_rows(
     tokens per second and, beside it, per joule. `live` is where the server is now, as tokens per
     second of a user and of a GPU. Return the plots of any other sweep, and of a search whose GPUs
     were not read."""
-    found = operating_map_of(s)
+    found = operating_map_from_sweep(s)
     if found is None or s.facts.counts != "user":
         return plots(s, width, height)
     marks = {

@@ -103,7 +103,7 @@ async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) 
 
     store = _bisection_store()
     note(f"bisection {found.id}; if it ends early, `{_resume_command(found)}` goes on with it")
-    with store.held(found.id):
+    with store.hold_lock(found.id):
         async with connected(arguments) as session:
             await session.servers.adopt()
             session.subscribe(report_pairs())

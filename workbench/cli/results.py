@@ -255,7 +255,7 @@ def show_result(arguments: argparse.Namespace) -> int:
         return emit({**document, "timeline": timeline})
     from workbench.report.content import Report
 
-    report = Report.of_result(result, known=known)
+    report = Report.from_result(result, known=known)
     say_lines([find_output_format("txt").render(report).rstrip("\n")])
     line = "none was kept with this result"
     if timeline:
@@ -344,7 +344,9 @@ def export_result(arguments: argparse.Namespace) -> int:
 
     db, chosen = results_db(), find_output_format(arguments.format)
     samples = db.samples(arguments.id) if chosen.with_requests else ()
-    text = chosen.render(Report.of_result(db.get(arguments.id), samples, _quality_comparisons(db)))
+    text = chosen.render(
+        Report.from_result(db.get(arguments.id), samples, _quality_comparisons(db))
+    )
     if arguments.json and arguments.format != "json":
         return emit({"id": arguments.id, "format": arguments.format, "text": text})
     say(text.rstrip("\n"))

@@ -222,7 +222,7 @@ def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
 def _night_to_continue(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
     """Return the night to go on with, or a new one with the id 0, and the names of its watches."""
     from workbench.model.watch import Night, NightEntry
-    from workbench.store.watches import unfinished
+    from workbench.store.watches import find_unfinished_night
 
     if arguments.at is not None:
         _parse_time_of_day(arguments.at)
@@ -236,7 +236,7 @@ def _night_to_continue(store: WatchStore, arguments: argparse.Namespace) -> tupl
         raise InputError(
             "no watch is chosen", next_step="`workbench watch list` shows what is watched"
         )
-    begun = None if arguments.again else unfinished(store.nights(), _SAME_NIGHT_S)
+    begun = None if arguments.again else find_unfinished_night(store.nights(), _SAME_NIGHT_S)
     if begun is not None and [entry.watch for entry in begun.entries] == chosen:
         note(f"night {begun.id} was not finished, and goes on; --again begins a new one")
         return begun, [one.watch_name for one in chosen]

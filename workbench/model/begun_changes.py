@@ -37,7 +37,7 @@ def split_begun_changes(
     altered: list[Alteration] = []
     begun: list[Begun] = []
     for one in changes:
-        outcome = _outcome(one, telemetry)
+        outcome = _outcome_of_begun(one, telemetry)
         if outcome is None:
             altered.append(one)
             continue
@@ -47,7 +47,7 @@ def split_begun_changes(
     return tuple(altered), tuple(begun)
 
 
-def _outcome(one: Alteration, telemetry: Telemetry | None) -> str | None:
+def _outcome_of_begun(one: Alteration, telemetry: Telemetry | None) -> str | None:
     """Return what the host's value tells about a begun change. None if the change is made, if it has
     ended, or if somebody else has set a third value."""
     if one.state != PENDING:

@@ -61,7 +61,7 @@ def best_matches(query: str, items: Sequence[T], text_of: Callable[[T], str]) ->
     """Return the items whose text, as `text_of` returns it, matches the query; the best match comes
     first. If some contain every word of the query, those that have only its letters are left out.
     An empty query returns all items in their order."""
-    kept = _scored(items, lambda item: match_score(query, text_of(item)))
+    kept = _score_items(items, lambda item: match_score(query, text_of(item)))
     if any(value > INITIALS for value, _ in kept):
         kept = [(value, item) for value, item in kept if value >= INITIALS]
     return [item for _, item in kept]
@@ -69,10 +69,10 @@ def best_matches(query: str, items: Sequence[T], text_of: Callable[[T], str]) ->
 
 def best_scored(items: Sequence[T], score: Callable[[T], float | None]) -> list[T]:
     """Return the items that have a score, the highest score first."""
-    return [item for _, item in _scored(items, score)]
+    return [item for _, item in _score_items(items, score)]
 
 
-def _scored(items: Sequence[T], score: Callable[[T], float | None]) -> list[tuple[float, T]]:
+def _score_items(items: Sequence[T], score: Callable[[T], float | None]) -> list[tuple[float, T]]:
     scored = [(score(item), item) for item in items]
     kept = [(value, item) for value, item in scored if value is not None]
     return sorted(kept, key=lambda pair: -pair[0])

@@ -257,7 +257,9 @@ class _CoreSetting(RemoteSetting):
         `value` that this command sets, such as "powersave=0-3"."""
         raise KeyError(self.label)
 
-    def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
+    def manual_steps(
+        self, value: str, cores: Sequence[object], root: str
+    ) -> Iterator[tuple[str, str]]:
         """Yield (text, files) for each shell command that the user can enter to set `value` on
         `cores`: `echo text | sudo tee files`. `cores` are core numbers, or "*" for all cores;
         `root` is the directory of sysfs."""
@@ -282,7 +284,9 @@ class _Governor(_CoreSetting):
             part = f"{name}={core_values.ranges_text(named)}" if named else name
             yield part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs)
 
-    def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
+    def manual_steps(
+        self, value: str, cores: Sequence[object], root: str
+    ) -> Iterator[tuple[str, str]]:
         yield value, " ".join(GOVERNOR_FILES.format(root=root, cpu=cpu) for cpu in cores)
 
 
@@ -314,7 +318,9 @@ class _CStates(_CoreSetting):
         """Return what the file of an idle state contains."""
         return "1" if is_off else "0"
 
-    def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
+    def manual_steps(
+        self, value: str, cores: Sequence[object], root: str
+    ) -> Iterator[tuple[str, str]]:
         states: Sequence[object] = "*"
         if ":" in value:
             states = core_values.parse_ranges(value.partition(":")[2]) or "*"
@@ -475,7 +481,7 @@ def manual_command(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
         return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps)
     root, typed = shlex.quote(sysfs), []
     for one, cores in core_values.split_core_values(str(value)).items():
-        for text, files in setting.by_hand(one, cores or "*", root):
+        for text, files in setting.manual_steps(one, cores or "*", root):
             typed.append(f"echo {shlex.quote(text)} | sudo tee {files}")
     return " && ".join(typed)
 

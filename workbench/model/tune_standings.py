@@ -27,7 +27,7 @@ UNMEASURED = "was not measured"
 
 def point_label(block: int, entry: Entry) -> str:
     """Return the label of a point: its block, and what the server changes."""
-    return f"{block}: {name_of(entry)}"
+    return f"{block}: {format_entry(entry)}"
 
 
 def parse_point_label(label: str) -> tuple[int, Entry]:
@@ -41,7 +41,7 @@ def expand_block_label(text: str) -> str:
     return _OF_A_BLOCK.sub(r"block \1: ", text)
 
 
-def name_of(entry: Entry) -> str:
+def format_entry(entry: Entry) -> str:
     """Return the changes of a server as one text: "start" for those of the start preset."""
     return shlex.join(entry) if entry else START
 
@@ -91,7 +91,7 @@ def limit_broken_by_start(sweep: Sweep) -> str:
     return next(filter(None, map(broken_limit, starts)), "")
 
 
-def blocks_of(sweep: Sweep) -> list[Block]:
+def measured_blocks(sweep: Sweep) -> list[Block]:
     """Return what the blocks measured so far. Of the candidates, only those that kept the limits are
     in it; the start preset always is, because the others are compared with it."""
     assert sweep.spec is not None and sweep.spec.tune is not None
@@ -148,7 +148,7 @@ def gains_of_survivors(sweep: Sweep) -> dict[Entry, float]:
     """Return the gains of the entries that are still in the race of a stored tune: those of the
     newest block, or of the block before if all of these are out. An entry whose second start there
     was no time for keeps what its first start has shown."""
-    usable = _usable_blocks(blocks_of(sweep))
+    usable = _usable_blocks(measured_blocks(sweep))
     measured = set(chain.from_iterable(usable))
     survivors: dict[int, list[Entry]] = {}
     for entry, points in _points_by_entry(sweep).items():
@@ -190,7 +190,7 @@ def rank_configurations(sweep: Sweep) -> list[Standing]:
     reached the second block come before the others, and those without a value last."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     goal = find_goal(sweep.spec.tune.goal)
-    usable = _usable_blocks(blocks_of(sweep))
+    usable = _usable_blocks(measured_blocks(sweep))
     gains = _gains_of_entries(set(chain.from_iterable(usable)), usable)
     count, found = _count_blocks(sweep), []
     for entry, points in _points_by_entry(sweep).items():

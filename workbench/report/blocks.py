@@ -110,7 +110,7 @@ class Items:
     lines: tuple[str, ...]
 
 
-def listed(lines: Sequence[str]) -> list[Block]:
+def bulleted_list(lines: Sequence[str]) -> list[Block]:
     """Return the bulleted list of `lines`; [] without any."""
     return [Items(tuple(lines))] if lines else []
 

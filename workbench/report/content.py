@@ -50,7 +50,7 @@ class Report:
     groups: tuple[tuple[int, ...], ...] = ()  # ids of the results, if groups were asked for
 
     @classmethod
-    def of_result(
+    def from_result(
         cls,
         result: BenchResult,
         samples: Sequence[Mapping[str, Any]] = (),
@@ -62,7 +62,7 @@ class Report:
         return cls(
             (result,),
             {result.id: samples},
-            answers=answers_of((result,), known),
+            answers=comparisons_by_result((result,), known),
             layout=Layout.RESULT,
         )
 
@@ -88,7 +88,7 @@ class Report:
         )
 
 
-def answers_of(
+def comparisons_by_result(
     results: Sequence[BenchResult], known: Sequence[QualityResult]
 ) -> dict[int, Answers]:
     """Return, by the id of the result, the comparisons of answers in which its configuration was one

@@ -21,7 +21,7 @@ from workbench.report.result_blocks import (
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
 
-def document_of(report: Report) -> Document:
+def document_from_report(report: Report) -> Document:
     """Return the report as a document. Secrets in the report must be masked already."""
     if report.experiment is not None:
         return _experiment_document(report, report.experiment)

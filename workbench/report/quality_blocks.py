@@ -35,7 +35,7 @@ from workbench.report.blocks import (
     Heading,
     Table,
     TextBlock,
-    listed,
+    bulleted_list,
     simulated_alert,
 )
 from workbench.report.content import Answers
@@ -97,7 +97,7 @@ def detail_blocks(result: QualityResult) -> list[Block]:
         *_forked_answer_blocks(result),
     ]
     blocks += [Heading("How it was measured", 3), Facts(tuple(_comparison_rows(result)))]
-    blocks += listed(result.notes)
+    blocks += bulleted_list(result.notes)
     if result.texts:
         blocks.append(Fold("Each text", (_texts_table(result.texts),)))
     return [*blocks, *_changed_item_blocks(result.own)]
@@ -162,7 +162,7 @@ def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
     blocks: list[Block] = [Heading("Answers against other configurations")]
     lines = [answer_line(side, one) for side, one in answers]
     if not whole:
-        return [*blocks, *listed(lines)]
+        return [*blocks, *bulleted_list(lines)]
     _, newest = answers[0]
     blocks.append(TextBlock(lines[0]))
     for one in quality_blocks(newest):
@@ -170,7 +170,7 @@ def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
             blocks.append(Heading(one.text, 3))
         elif one is not SIMULATED:
             blocks.append(one)
-    return [*blocks, *listed(lines[1:])]
+    return [*blocks, *bulleted_list(lines[1:])]
 
 
 def answer_line(side: str, result: QualityResult) -> str:

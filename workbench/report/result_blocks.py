@@ -53,7 +53,7 @@ from workbench.report.blocks import (
     PlotBlock,
     Table,
     TextBlock,
-    listed,
+    bulleted_list,
     simulated_alert,
 )
 from workbench.report.format_values import (
@@ -458,7 +458,7 @@ def _note_blocks(result: BenchResult) -> list[Block]:
     blocks: list[Block] = []
     lines = [*filter(None, (result.note,)), *result.summary.notes]
     if lines:
-        blocks += [Heading("Notes"), *listed(lines)]
+        blocks += [Heading("Notes"), *bulleted_list(lines)]
     if result.tags:
         blocks.append(TextBlock(f"Tags: {', '.join(result.tags)}"))
     return blocks

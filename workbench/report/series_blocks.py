@@ -23,7 +23,7 @@ from workbench.report.blocks import (
     Table,
     TextBlock,
     Wording,
-    listed,
+    bulleted_list,
     simulated_alert,
 )
 from workbench.report.format_values import (
@@ -83,7 +83,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     forest = plots.change_plot(comparison.metrics)
     if forest is not None:
         blocks.append(forest)
-    return [*blocks, change_table(comparison.metrics), *listed(comparison.notes)]
+    return [*blocks, change_table(comparison.metrics), *bulleted_list(comparison.notes)]
 
 
 def difference_blocks(comparison: Comparison) -> list[Block]:
@@ -168,7 +168,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     blocks = simulated_alert(experiment.simulated)
     blocks += [*outcome_blocks(experiment), *unfinished_block(experiment)]
     blocks += [Heading("Design"), Facts(_design_rows(experiment)), _arms_table(spec.a, spec.b)]
-    blocks += listed(experiment.note.splitlines())
+    blocks += bulleted_list(experiment.note.splitlines())
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
         blocks.append(Heading("Raw pairs"))
@@ -223,7 +223,7 @@ def failed_runs_block(experiment: Experiment) -> list[Block]:
         for run in experiment.runs
         if run.error
     ]
-    return listed(lines)
+    return bulleted_list(lines)
 
 
 def machine_blocks(experiment: Experiment) -> list[Block]:
@@ -416,7 +416,7 @@ def _state_alert(what: str, state: str, *said: str | None) -> Alert:
 
 def sweep_note_blocks(sweep: Sweep) -> list[Block]:
     """Return the blocks with the notes of a sweep, and whether its best value was confirmed."""
-    blocks = listed(sweep.notes)
+    blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))
     elif sweep.facts.starts_servers:

@@ -103,7 +103,7 @@ class _Plot:
         self.across = x.scale(left, right)
         self._title, self._x, self._elements = escape_markup(title), x, list[str]()
 
-    def add(self, tag: str, content: str = "", /, **attributes: str | float) -> None:
+    def add_element(self, tag: str, content: str = "", /, **attributes: str | float) -> None:
         written = []
         for name, value in attributes.items():
             if not isinstance(value, str):
@@ -111,38 +111,46 @@ class _Plot:
             written.append(f' {name.replace("_", "-")}="{value}"')
         self._elements.append(f"<{tag}{''.join(written)}>{content}</{tag}>")
 
-    def line(
+    def draw_line(
         self, start: Point, end: Point, opacity: float = 1.0, color: str = INK, **style: str | float
     ) -> None:
         (x1, y1), (x2, y2) = start, end
-        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, **style)
+        self.add_element(
+            "line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, **style
+        )
 
-    def dot(self, at: Point, color: str, *, hollow: bool = False) -> None:
+    def draw_dot(self, at: Point, color: str, *, hollow: bool = False) -> None:
         """Draw a point at `at`, only its outline if `hollow`."""
         fill = "none" if hollow else color
-        self.add("circle", cx=at[0], cy=at[1], r=3.6, fill=fill, stroke=color, stroke_width=1.6)
+        self.add_element(
+            "circle", cx=at[0], cy=at[1], r=3.6, fill=fill, stroke=color, stroke_width=1.6
+        )
 
-    def text(
+    def draw_text(
         self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK
     ) -> None:
         """Write `text` at `at`, bold unless it has the colour of normal text. `anchor` is SVG's
         text-anchor."""
         weight = 400 if color == INK else 600
         style = {"fill_opacity": opacity, "font_weight": weight}
-        self.add(
+        self.add_element(
             "text", escape_markup(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style
         )
 
-    def x_axis(self, names: Sequence[TickName], top: float, opacity: float = _GRID_OPACITY) -> None:
+    def draw_x_axis(
+        self, names: Sequence[TickName], top: float, opacity: float = _GRID_OPACITY
+    ) -> None:
         """Add the x axis: a vertical line from `top` to the bottom at each tick, below them the
         names of the ticks, and below these the title.
         """
         for value, name in names:
-            self.line((self.across(value), top), (self.across(value), self.bottom), opacity)
-            self.text((self.across(value), self.bottom + 17), name, "middle", 0.75)
-        self.text(((self.left + self.right) / 2, self.bottom + 34), self._x.title, "middle", 0.75)
+            self.draw_line((self.across(value), top), (self.across(value), self.bottom), opacity)
+            self.draw_text((self.across(value), self.bottom + 17), name, "middle", 0.75)
+        self.draw_text(
+            ((self.left + self.right) / 2, self.bottom + 34), self._x.title, "middle", 0.75
+        )
 
-    def svg(self) -> str:
+    def to_svg(self) -> str:
         return (
             f'<svg class="plot" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} '
             f'{self.bottom + 42:g}"'
@@ -167,11 +175,11 @@ def curves_svg(
     plot = _Plot(title, x, top=26.0, left=58.0, right=WIDTH - 96.0, bottom=height - 42.0)
     up = y.scale(plot.bottom, plot.top)
     for value in y.ticks():
-        plot.line((plot.left, up(value)), (plot.right, up(value)), _GRID_OPACITY)
-        plot.text((plot.left - 7, up(value) + 4), _tick_text(value), "end", 0.75)
-    plot.text((plot.left - 48, plot.top - 11), y.title, opacity=0.75)
-    plot.x_axis(x_names or _tick_names(x), plot.bottom + 4, 0.5)
-    plot.line((plot.left, plot.bottom), (plot.right, plot.bottom), 0.5)
+        plot.draw_line((plot.left, up(value)), (plot.right, up(value)), _GRID_OPACITY)
+        plot.draw_text((plot.left - 7, up(value) + 4), _tick_text(value), "end", 0.75)
+    plot.draw_text((plot.left - 48, plot.top - 11), y.title, opacity=0.75)
+    plot.draw_x_axis(x_names or _tick_names(x), plot.bottom + 4, 0.5)
+    plot.draw_line((plot.left, plot.bottom), (plot.right, plot.bottom), 0.5)
     _draw_marks(plot, marks)
     placed = []
     for one in series:
@@ -185,8 +193,8 @@ def curves_svg(
         if one.label:
             lowest_label = max(points[-1][1] + 4, lowest_label + 14)
             at = (min(points[-1][0], plot.right) + 8, lowest_label)
-            plot.text(at, one.label, color=one.color)
-    return plot.svg()
+            plot.draw_text(at, one.label, color=one.color)
+    return plot.to_svg()
 
 
 def _tick_names(axis: SvgAxis, *, sign: bool = False) -> list[TickName]:
@@ -196,20 +204,22 @@ def _tick_names(axis: SvgAxis, *, sign: bool = False) -> list[TickName]:
 def _draw_curve(plot: _Plot, points: Sequence[Point], color: str, *, dots: bool) -> None:
     corners = points if dots else _step_points(points)
     path = "M" + " L".join(f"{px:.1f} {py:.1f}" for px, py in corners)
-    plot.add("path", d=path, fill="none", stroke=color, stroke_width=1.8, stroke_linejoin="round")
+    plot.add_element(
+        "path", d=path, fill="none", stroke=color, stroke_width=1.8, stroke_linejoin="round"
+    )
     if dots:
         for point in points:
-            plot.dot(point, color)
+            plot.draw_dot(point, color)
 
 
 def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
     label_ends: list[float] = []  # x at which the last label of each line ends
     for value, label in marks:
         x = plot.across(value)
-        plot.line((x, plot.top), (x, plot.bottom), 0.55, stroke_dasharray="4 3")
+        plot.draw_line((x, plot.top), (x, plot.bottom), 0.55, stroke_dasharray="4 3")
         line = next((i for i, end in enumerate(label_ends) if end < x), len(label_ends))
         label_ends[line : line + 1] = [x + 10 + 7 * len(label)]
-        plot.text((x + 4, plot.top + 11 + 12 * line), label, opacity=0.8)
+        plot.draw_text((x + 4, plot.top + 11 + 12 * line), label, opacity=0.8)
 
 
 def _step_points(points: Sequence[Point]) -> list[Point]:
@@ -241,19 +251,19 @@ def forest_svg(title: str, rows: Sequence[Interval], x_title: str) -> str:
         title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows)
     )
     across = plot.across
-    plot.x_axis(_tick_names(x, sign=True), plot.top)
-    plot.line((across(0), plot.top - 6), (across(0), plot.bottom), 0.7)
+    plot.draw_x_axis(_tick_names(x, sign=True), plot.top)
+    plot.draw_line((across(0), plot.top - 6), (across(0), plot.bottom), 0.7)
     colors = {None: GREY, True: BLUE, False: ORANGE}
     for i, row in enumerate(rows):
         y, color = plot.top + 26.0 * (i + 0.5), colors[row.good]
         low, high = across(row.change - row.half), across(row.change + row.half)
-        plot.text((plot.left - 12, y + 4), row.label, "end")
-        plot.line((low, y), (high, y), color=color, stroke_width=2)
+        plot.draw_text((plot.left - 12, y + 4), row.label, "end")
+        plot.draw_line((low, y), (high, y), color=color, stroke_width=2)
         for end in (low, high):
-            plot.line((end, y - 4), (end, y + 4), color=color, stroke_width=2)
-        plot.dot((across(row.change), y), color, hollow=row.good is None)
-        plot.text((plot.right + 14, y + 4), row.text, color=color)
-    return plot.svg()
+            plot.draw_line((end, y - 4), (end, y + 4), color=color, stroke_width=2)
+        plot.draw_dot((across(row.change), y), color, hollow=row.good is None)
+        plot.draw_text((plot.right + 14, y + 4), row.text, color=color)
+    return plot.to_svg()
 
 
 def dumbbells_svg(title: str, pairs: Sequence[Point], x_title: str) -> str:
@@ -265,15 +275,15 @@ def dumbbells_svg(title: str, pairs: Sequence[Point], x_title: str) -> str:
     x = SvgAxis(x_title, low - margin, high + margin)
     plot = _Plot(title, x, top=24.0, left=92.0, right=WIDTH - 80.0, bottom=24.0 + 20.0 * len(pairs))
     across = plot.across
-    plot.x_axis(_tick_names(x), plot.top)
+    plot.draw_x_axis(_tick_names(x), plot.top)
     for i, (a, b) in enumerate(pairs):
         y = plot.top + 20.0 * (i + 0.5)
-        plot.text((plot.left - 12, y + 4), f"pair {i + 1}", "end", 0.8)
-        plot.line((across(a), y), (across(b), y), color=GREY, stroke_width=1.6)
-        plot.dot((across(a), y), ORANGE, hollow=True)
-        plot.dot((across(b), y), BLUE)
+        plot.draw_text((plot.left - 12, y + 4), f"pair {i + 1}", "end", 0.8)
+        plot.draw_line((across(a), y), (across(b), y), color=GREY, stroke_width=1.6)
+        plot.draw_dot((across(a), y), ORANGE, hollow=True)
+        plot.draw_dot((across(b), y), BLUE)
     a, b = pairs[0]
     outside = 10 if b >= a else -10
-    plot.text((across(a) - outside, plot.top - 4), "A", "middle", color=ORANGE)
-    plot.text((across(b) + outside, plot.top - 4), "B", "middle", color=BLUE)
-    return plot.svg()
+    plot.draw_text((across(a) - outside, plot.top - 4), "A", "middle", color=ORANGE)
+    plot.draw_text((across(b) + outside, plot.top - 4), "B", "middle", color=BLUE)
+    return plot.to_svg()

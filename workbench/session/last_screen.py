@@ -56,7 +56,7 @@ class ScreenMemory:
         """Restore the marks, forms and results of the last screen of this host, and store each
         later change of the marks. Anything that cannot be read is left out."""
         host = self._core.host
-        left = await asyncio.to_thread(screen_state.read, host.name)
+        left = await asyncio.to_thread(screen_state.read_screen_state, host.name)
         seen = left.get(_SEEN_FIELD)
         self._seen_unix_s = self.left_unix_s = _number_or_none(seen)
         forms = left.get("forms")
@@ -190,7 +190,7 @@ class ScreenMemory:
         marks[_SEEN_FIELD] = self._seen_unix_s
         if state.comparison is not None:
             marks["compared"] = [state.comparison.a, state.comparison.b]
-        screen_state.keep(self._core.host.name, {**marks, "forms": self._forms})
+        screen_state.store_screen_state(self._core.host.name, {**marks, "forms": self._forms})
 
 
 def _dated_changes(state: SessionState) -> tuple[object, ...]:

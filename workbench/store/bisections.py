@@ -13,7 +13,7 @@ from workbench.model.json_records import from_json, to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
 from workbench.store.numbered_files import next_number
-from workbench.store.series_lock import INTERRUPTED, held, is_held
+from workbench.store.series_lock import INTERRUPTED, hold_lock, is_held
 from workbench.store.text_files import write_atomic
 
 
@@ -25,7 +25,7 @@ class BisectionStore:
 
     def add(self, found: Bisection) -> Bisection:
         """Store a new bisection. Return it with its id."""
-        with held(self.directory / "new.lock", "a new bisection"):
+        with hold_lock(self.directory / "new.lock", "a new bisection"):
             numbered = replace(found, id=next_number(self.directory))
             self.save(numbered)
         return numbered
@@ -50,8 +50,8 @@ class BisectionStore:
             return found
         return replace(found, state=SeriesState.STOPPED, error=found.error or INTERRUPTED)
 
-    def held(self, number: int) -> AbstractContextManager[None]:
-        return held(self._lock(number), f"bisection {number}")
+    def hold_lock(self, number: int) -> AbstractContextManager[None]:
+        return hold_lock(self._lock(number), f"bisection {number}")
 
     def _lock(self, number: int) -> Path:
         return self.directory / f"{number}.lock"

@@ -43,7 +43,7 @@ class ConfigStore:
     @property
     def config(self) -> Config:
         if self._config is None:
-            self._config, self.findings = self._load()
+            self._config, self.findings = self._read_file()
         return self._config
 
     def remembered_values(self, host: str, preset_id: str) -> dict[str, Remembered]:
@@ -98,7 +98,7 @@ class ConfigStore:
         write_atomic(self.path, tomlkit.dumps(document))
         self._config, self.findings = config, findings
 
-    def _load(self) -> tuple[Config, tuple[Finding, ...]]:
+    def _read_file(self) -> tuple[Config, tuple[Finding, ...]]:
         file = str(self.path)
         try:
             text = read_user_text(self.path)

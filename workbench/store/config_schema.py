@@ -16,12 +16,12 @@ from workbench.store.toml_schema import (
     UNUSABLE,
     Kind,
     Problem,
-    choice,
+    add_problem,
+    check_text,
+    choice_checker,
     map_checker,
-    number,
-    table,
-    text,
-    wrong,
+    number_checker,
+    table_checker,
 )
 
 THEMES = ("dark", "light", "high-contrast", "256")
@@ -108,29 +108,33 @@ def _check_web_address(value: Any, path: tuple[str, ...], problems: list[Problem
     address often contains a secret."""
     expected = "an address such as https://HOST/PATH is expected"
     if not isinstance(value, str):
-        return wrong(path, expected, problems)
+        return add_problem(path, expected, problems)
     try:
         parts = urlsplit(value)
         sound = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
     except ValueError:  # such as a port that is no number
         sound = False
     plain = value.isascii() and value.isprintable() and " " not in value
-    return value if sound and plain else wrong(path, expected, problems)
+    return value if sound and plain else add_problem(path, expected, problems)
 
 
 def _check_header_text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     """Check a text that is sent in the header of a request."""
     if isinstance(value, str) and value.isascii() and value.isprintable():
         return value
-    return wrong(path, "text of ASCII characters without line breaks is expected", problems)
+    return add_problem(path, "text of ASCII characters without line breaks is expected", problems)
 
 
 def _threshold_checker(rule: AlertRule, default: AlertLimits) -> Kind:
     """Return a function that checks the thresholds of a rule. A threshold that is not set has its
     default."""
     span = (0, 100) if rule.unit.startswith("%") else (0, 1_000_000)
-    measured = {"begin": number(*span), "end": number(*span)} if rule.has_thresholds else {}
-    given = table(dict, {**measured, "for_s": number(0, 86_400)})
+    measured = (
+        {"begin": number_checker(*span), "end": number_checker(*span)}
+        if rule.has_thresholds
+        else {}
+    )
+    given = table_checker(dict, {**measured, "for_s": number_checker(0, 86_400)})
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         found = given(value, path, problems)
@@ -143,7 +147,7 @@ def _threshold_checker(rule: AlertRule, default: AlertLimits) -> Kind:
         ):
             return limits
         side = "above" if default.high_value_begins_alert else "below"
-        return wrong(
+        return add_problem(
             path, f"begin ({limits.begin:g}) must be {side} end ({limits.end:g})", problems
         )
 
@@ -157,11 +161,13 @@ def _check_rule_names(value: Any, path: tuple[str, ...], problems: list[Problem]
     """Check a list of rules. The text "all" is a list of one. The first wrong name is quoted."""
     names = [value] if value == ALL else value
     if not isinstance(names, list):
-        return wrong(path, "a list is expected", problems)
+        return add_problem(path, "a list is expected", problems)
     unknown = [name for name in names if name not in _RULE_NAMES]
     if unknown:
         expected = f"one of {', '.join(_RULE_NAMES)} is expected"
-        return wrong(path, f"{clean_text(str(unknown[0]), 40)} is no rule: {expected}", problems)
+        return add_problem(
+            path, f"{clean_text(str(unknown[0]), 40)} is no rule: {expected}", problems
+        )
     return tuple(names)
 
 
@@ -170,24 +176,32 @@ _LIMITS = {
     for rule in RULES.values()
     if rule.limits is not None
 }
-_CONFIG = table(
+_CONFIG = table_checker(
     Config,
     {
-        "ui": table(Ui, {"refresh_s": number(0.2, 60), "theme": choice(*THEMES)}),
-        "gpu": table(GpuConfig, {"heartbeat_s": number(1, 3600)}),
-        "results": table(ResultsConfig, {"keep_samples": number(0, 1_000_000)}),
-        "alerts": table(
+        "ui": table_checker(
+            Ui, {"refresh_s": number_checker(0.2, 60), "theme": choice_checker(*THEMES)}
+        ),
+        "gpu": table_checker(GpuConfig, {"heartbeat_s": number_checker(1, 3600)}),
+        "results": table_checker(ResultsConfig, {"keep_samples": number_checker(0, 1_000_000)}),
+        "alerts": table_checker(
             AlertsConfig,
             {
                 **dict.fromkeys(EFFECTS, _check_rule_names),
                 "webhook_url": _check_web_address,
                 "webhook_token": _check_header_text,
-                "limits": table(dict, _LIMITS),
+                "limits": table_checker(dict, _LIMITS),
             },
         ),
-        "executables": map_checker(map_checker(text)),
+        "executables": map_checker(map_checker(check_text)),
         "remembered": map_checker(
-            map_checker(map_checker(table(Remembered, {"value": text, "run": text}, required=True)))
+            map_checker(
+                map_checker(
+                    table_checker(
+                        Remembered, {"value": check_text, "run": check_text}, required=True
+                    )
+                )
+            )
         ),
     },
 )

@@ -21,7 +21,7 @@ from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
 from workbench.store.database import BUSY_S, Database
 from workbench.store.results_db import migration_scripts
-from workbench.store.series_lock import INTERRUPTED, held, is_held
+from workbench.store.series_lock import INTERRUPTED, hold_lock, is_held
 
 FORMAT = 1  # of the JSON; a new field with a default needs no new format
 _TABLE = """
@@ -74,10 +74,10 @@ class ExperimentsDb:
                 found.append(self._with_present_state(_decode_experiment(*row)))
         return tuple(found)
 
-    def held(self, experiment_id: int) -> AbstractContextManager[None]:
+    def hold_lock(self, experiment_id: int) -> AbstractContextManager[None]:
         """Return the lock of an experiment as a context manager, so that only one Workbench runs
         it. Entering raises InputError if another Workbench holds the lock."""
-        return held(self._lock(experiment_id), f"experiment {experiment_id}")
+        return hold_lock(self._lock(experiment_id), f"experiment {experiment_id}")
 
     def _lock(self, experiment_id: int) -> Path:
         return self.path.parent / "experiments" / f"{experiment_id}.lock"

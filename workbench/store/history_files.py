@@ -85,7 +85,9 @@ class HistoryWriter:
         self._files: dict[int, _File] = {}
         self._retry_s = 0.0
         self._told = False
-        self._thread = threading.Thread(target=self._run, name="workbench-history", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_until_closed, name="workbench-history", daemon=True
+        )
         self._thread.start()
 
     def write(self, step_s: int, line: str) -> None:
@@ -121,28 +123,28 @@ class HistoryWriter:
             self._writes.put_nowait(None)
         self._thread.join(wait_s)
 
-    def _run(self) -> None:
+    def _write_until_closed(self) -> None:
         while (lines := self._writes.get()) is not None:
             if time.monotonic() < self._retry_s:
                 continue
             try:
-                self._append(lines)
+                self._append_lines(lines)
             except OSError as error:
                 self._retry_s = time.monotonic() + _RETRY_S
-                self._close()
+                self._close_files()
                 if not self._told:
                     self._told = True
                     self._tell(f"{self.folder}: {error.strerror or error}")
-        self._close()
+        self._close_files()
 
-    def _append(self, lines: Sequence[tuple[int, str]]) -> None:
+    def _append_lines(self, lines: Sequence[tuple[int, str]]) -> None:
         texts: dict[int, str] = {}
         for step_s, line in lines:
             texts[step_s] = texts.get(step_s, "") + line
         for step_s, text in texts.items():
-            self._file(step_s).append(text, durable=self._durable and step_s == STEPS_S[0])
+            self._open_file(step_s).append(text, durable=self._durable and step_s == STEPS_S[0])
 
-    def _file(self, step_s: int) -> _File:
+    def _open_file(self, step_s: int) -> _File:
         file = self._files.get(step_s)
         if file is not None and file.is_full():
             file.close()
@@ -156,7 +158,7 @@ class HistoryWriter:
                 file.append(recording.boot_line(time.time(), self._boot_id))
         return file
 
-    def _close(self) -> None:
+    def _close_files(self) -> None:
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -268,7 +270,7 @@ class EndOfBoot:
                 return cells
         return ()
 
-    def take(self, item: recording.Item, step_s: int) -> None:
+    def add_item(self, item: recording.Item, step_s: int) -> None:
         """Add an item of a recording with cells of `step_s` seconds."""
         if isinstance(item, recording.End):
             self.in_order = True
@@ -357,7 +359,7 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
             if isinstance(item, recording.Boot):
                 boot = writer.boots.setdefault(item.boot_id, EndOfBoot(item.boot_id))
             elif boot is not None:
-                boot.take(item, header.step_s)
+                boot.add_item(item, header.step_s)
             if not oldest <= item.unix_s <= newest:
                 continue
             is_old = item.unix_s < now - _EACH_S

@@ -37,25 +37,29 @@ class HostsStore:
         """The usable hosts and clusters of the file."""
         from workbench.model.host_entry import HostsFile
 
-        return self._load()[0].file if self.path.exists() else HostsFile()
+        return self._read_file()[0].file if self.path.exists() else HostsFile()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """A finding for each value that cannot be used, and for each unknown field. If there are
         more than 30, the errors come first, and the last finding says how many are left out."""
-        return _most_serious_findings(self._load()[1], str(self.path)) if self.path.exists() else ()
+        return (
+            _most_serious_findings(self._read_file()[1], str(self.path))
+            if self.path.exists()
+            else ()
+        )
 
     def host(self, name: str) -> HostEntry | None:
         """Return the host called `name`. If the file has no such host, return None, and the caller
         uses `name` as an SSH host. Raises InputError if the entry is invalid, and StoreError if the
         file cannot be read."""
-        entry: HostEntry | None = self._entry("hosts", name)
+        entry: HostEntry | None = self._find_entry("hosts", name)
         return entry
 
     def cluster(self, name: str) -> ClusterEntry:
         """Return the cluster called `name`. Raises InputError if the file has no such cluster or
         its entry is invalid."""
-        entry: ClusterEntry | None = self._entry("clusters", name)
+        entry: ClusterEntry | None = self._find_entry("clusters", name)
         if entry is None:
             import difflib
 
@@ -70,10 +74,10 @@ class HostsStore:
             raise InputError(f"{self.path} has no cluster {name!r}", next_step=step)
         return entry
 
-    def _entry(self, section: str, name: str) -> Any:
+    def _find_entry(self, section: str, name: str) -> Any:
         if not self.path.exists():
             return None
-        found, findings = self._load()
+        found, findings = self._read_file()
         if self._broken is not None:
             raise self._broken
         if (section, name) in found.unusable:
@@ -131,13 +135,13 @@ class HostsStore:
         write_atomic(self.path, tomlkit.dumps(document))
         self._read = None
 
-    def _load(self) -> tuple[Checked, tuple[Finding, ...]]:
+    def _read_file(self) -> tuple[Checked, tuple[Finding, ...]]:
         from workbench.model.findings import Finding, Level
         from workbench.store.hosts_schema import Checked, check_hosts_document
         from workbench.store.text_files import read_user_text
         from workbench.store.toml_lines import LineIndex
 
-        stamp = self._stamp()
+        stamp = self._file_stamp()
         if self._read is not None and self._read[0] == stamp:
             return self._read[1], self._read[2]
         self._broken = None
@@ -164,7 +168,7 @@ class HostsStore:
         self._read = stamp, found, findings
         return found, findings
 
-    def _stamp(self) -> tuple[int, ...] | None:
+    def _file_stamp(self) -> tuple[int, ...] | None:
         try:
             found = self.path.stat()
         except OSError:

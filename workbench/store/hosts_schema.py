@@ -27,14 +27,14 @@ from workbench.store.toml_schema import (
     UNUSABLE,
     Kind,
     Problem,
+    add_problem,
     check_boolean,
-    choice,
-    list_of,
-    number,
-    table,
-    wrong,
+    choice_checker,
+    list_checker,
+    number_checker,
+    table_checker,
 )
-from workbench.store.toml_schema import text as any_text
+from workbench.store.toml_schema import check_text as check_any_text
 
 LOCAL = "local"
 SECTIONS = ("hosts", "clusters")
@@ -51,13 +51,13 @@ def _pattern_checker(pattern: re.Pattern[str], expected: str) -> Kind:
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if isinstance(value, str) and pattern.fullmatch(value) and not UNSAFE.search(value):
             return value
-        return wrong(path, f"{expected} is expected", problems)
+        return add_problem(path, f"{expected} is expected", problems)
 
     return check
 
 
 def _check_label(value: Any, path: Path, problems: list[Problem]) -> Any:
-    checked = any_text(value, path, problems)
+    checked = check_any_text(value, path, problems)
     if checked is UNUSABLE:
         return UNUSABLE
     return clean_text(checked, NAME_CHARS).strip()
@@ -66,7 +66,7 @@ def _check_label(value: Any, path: Path, problems: list[Problem]) -> Any:
 def _check_text(value: Any, path: Path, problems: list[Problem]) -> Any:
     if isinstance(value, str) and _ONE_LINE.fullmatch(value) and not UNSAFE.search(value):
         return value
-    return wrong(path, "one line of text without control characters is expected", problems)
+    return add_problem(path, "one line of text without control characters is expected", problems)
 
 
 def _check_value(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -76,14 +76,16 @@ def _check_value(value: Any, path: Path, problems: list[Problem]) -> Any:
         return str(value)
     if isinstance(value, str) and not UNSAFE.search(value):
         return value
-    return wrong(path, "text without control characters, or a whole number, is expected", problems)
+    return add_problem(
+        path, "text without control characters, or a whole number, is expected", problems
+    )
 
 
 def _check_option_values(value: Any, path: Path, problems: list[Problem]) -> Any:
     """Return the value of a run option as text, with one line per item for a list. For an invalid
     value or item, add a problem to `problems` and return UNUSABLE."""
     values = value if isinstance(value, list) else [value]
-    found = list_of(_check_value)(values, path, problems)
+    found = list_checker(_check_value)(values, path, problems)
     if found is UNUSABLE:
         return UNUSABLE
     return "\n".join(found)
@@ -91,7 +93,7 @@ def _check_option_values(value: Any, path: Path, problems: list[Problem]) -> Any
 
 def _check_ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
     if not isinstance(value, str):
-        return any_text(value, path, problems)
+        return check_any_text(value, path, problems)
     try:
         return ssh_names.check_host_name(value)
     except InputError:
@@ -99,7 +101,7 @@ def _check_ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
             "an alias of your ssh configuration, HOST, USER@HOST or another host of this "
             "file is expected"
         )
-        return wrong(path, expected, problems)
+        return add_problem(path, expected, problems)
 
 
 def _check_container(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -107,7 +109,7 @@ def _check_container(value: Any, path: Path, problems: list[Problem]) -> Any:
         kind, _, name = value.partition(":")
         if kind in KINDS and KINDS[kind].pattern.fullmatch(name):
             return value
-    return wrong(
+    return add_problem(
         path,
         f"KIND:NAME is expected, such as podman:vllm; the kinds are {', '.join(KINDS)}",
         problems,
@@ -121,9 +123,9 @@ def _check_program(value: Any, path: Path, problems: list[Problem]) -> Any:
     try:
         words = shlex.split(checked)
     except ValueError:
-        return wrong(path, "a program, quoted as in a shell, is expected", problems)
+        return add_problem(path, "a program, quoted as in a shell, is expected", problems)
     if not words:
-        return wrong(path, "a program is expected", problems)
+        return add_problem(path, "a program is expected", problems)
     return checked
 
 
@@ -131,7 +133,7 @@ def _check_directory(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = _check_text(value, path, problems)
     if checked is UNUSABLE or checked.startswith(("/", "~/")):
         return checked
-    return wrong(path, "absolute paths, or paths that begin with ~/, are expected", problems)
+    return add_problem(path, "absolute paths, or paths that begin with ~/, are expected", problems)
 
 
 def _keyed_table_checker(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
@@ -141,14 +143,14 @@ def _keyed_table_checker(keys: re.Pattern[str], expected: str, kind: Kind) -> Ki
 
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
-            return wrong(path, "a table is expected", problems)
+            return add_problem(path, "a table is expected", problems)
         found = {}
         for name, each in value.items():
             at = (*path, name)
             if keys.fullmatch(name):
                 found[name] = kind(each, at, problems)
             else:
-                found[name] = wrong(at, f"{expected} is expected", problems)
+                found[name] = add_problem(at, f"{expected} is expected", problems)
         if any(each is UNUSABLE for each in found.values()):
             return UNUSABLE
         return found
@@ -166,16 +168,16 @@ _FIELDS: dict[str, Kind] = {
         _ENGINES, f"the name of an engine ({', '.join(registry.engine_names())})", _check_program
     ),
     "env": _keyed_table_checker(VARIABLE_NAME, "the name of an environment variable", _check_value),
-    "run_as": choice(*OPTIONS),
+    "run_as": choice_checker(*OPTIONS),
     "run_options": _keyed_table_checker(_OPTION, "the name of an option", _check_option_values),
-    "models": list_of(_check_directory),
+    "models": list_checker(_check_directory),
     "sudo": check_boolean,
 }
 _NODE_FIELDS: dict[str, Kind] = {
     "host": _pattern_checker(_NODE, "the name of a host"),
     "address": _pattern_checker(re.compile(r"[0-9A-Za-z.:_-]+"), "an address"),
     "interface": _pattern_checker(re.compile(r"[\w.:@-]+"), "the name of a network interface"),
-    "rdma": list_of(_pattern_checker(re.compile(r"[\w.:-]+"), "the names of RDMA devices")),
+    "rdma": list_checker(_pattern_checker(re.compile(r"[\w.:-]+"), "the names of RDMA devices")),
 }
 
 
@@ -184,25 +186,25 @@ def _check_node(value: Any, path: Path, problems: list[Problem]) -> Any:
         value = {"host": value}
     if not isinstance(value, dict) or "host" not in value:
         text = "a list of names of hosts, or of tables with a host, is expected"
-        return wrong(path, text, problems)
+        return add_problem(path, text, problems)
     before = len(problems)
-    fields = table(dict, _NODE_FIELDS)(value, path, problems)
+    fields = table_checker(dict, _NODE_FIELDS)(value, path, problems)
     if any(problem.text for problem in problems[before:]):
         return UNUSABLE
     return ClusterNode(**fields)
 
 
 def _check_nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
-    found = list_of(_check_node)(value, path, problems)
+    found = list_checker(_check_node)(value, path, problems)
     if found == ():
-        return wrong(path, "at least one node is expected", problems)
+        return add_problem(path, "at least one node is expected", problems)
     return found
 
 
 _CLUSTER_FIELDS: dict[str, Kind] = {
     "label": _check_label,
     "nodes": _check_nodes,
-    "reserve_gib": number(0, 100_000),
+    "reserve_gib": number_checker(0, 100_000),
 }
 
 
@@ -226,11 +228,11 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
         found: dict[str, Any] = {}
         tables = document.get(section, {})
         if not isinstance(tables, dict):
-            wrong((section,), "a table is expected", problems)
+            add_problem((section,), "a table is expected", problems)
             return found
         for name, value in tables.items():
             before = len(problems)
-            entry = table(partial(made, name), fields)(value, (section, name), problems)
+            entry = table_checker(partial(made, name), fields)(value, (section, name), problems)
             _check_entry(section, name, value, problems)
             if isinstance(entry, HostEntry):
                 _check_run_options(entry, problems)
@@ -245,7 +247,7 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
     for name in _hosts_in_circles(hosts):
         del hosts[name]
         unusable.add(("hosts", name))
-        wrong(
+        add_problem(
             ("hosts", name, "ssh"),
             "a machine is expected, but the hosts lead to one another in a circle",
             problems,
@@ -267,7 +269,7 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
     """Add to `problems` the problems of a host or cluster that no check of a single field finds,
     such as an invalid name."""
     if not _NAME.fullmatch(name):
-        wrong(
+        add_problem(
             (section, name),
             "a name of at most 253 letters, digits and . _ - @ is expected",
             problems,
@@ -276,17 +278,17 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
         return
     if section == "clusters":
         if "nodes" not in value:
-            wrong((section, name), "nodes is missing", problems)
+            add_problem((section, name), "nodes is missing", problems)
         return
     for field_name, inner in value.items():
         if isinstance(inner, dict) and field_name not in _FIELDS:
             quoted = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
             text = _did_you_mean(field_name, _FIELDS) or quoted
-            wrong((section, name, field_name), text, problems)
+            add_problem((section, name, field_name), text, problems)
     is_elsewhere = value.get("ssh", LOCAL) != LOCAL or "container" in value
     if name == LOCAL and is_elsewhere:
         text = "local is this machine: another name is expected for another host"
-        wrong((section, name), text, problems)
+        add_problem((section, name), text, problems)
 
 
 def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
@@ -297,7 +299,7 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
                 option.parse(line)
         except InputError as error:
             text = "; ".join(filter(None, (error.message, error.next_step)))
-            wrong(("hosts", entry.name, "run_options", name), text, problems)
+            add_problem(("hosts", entry.name, "run_options", name), text, problems)
 
 
 def _hosts_in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:

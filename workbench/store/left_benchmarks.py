@@ -22,7 +22,7 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_json
 from workbench.store import paths
-from workbench.store.series_lock import held, is_held
+from workbench.store.series_lock import hold_lock, is_held
 from workbench.store.text_files import read_stored_file, write_atomic
 
 
@@ -64,7 +64,7 @@ def store_note(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., No
             write_atomic(_note_path(name), json.dumps({**about, **changes}))
 
     try:
-        with held(_lock_path(name), "this benchmark"):
+        with hold_lock(_lock_path(name), "this benchmark"):
             write()
             yield write
     finally:
@@ -93,7 +93,7 @@ def find_left_benchmarks(host: str) -> tuple[LeftBenchmark, ...]:
 def claim_note(left: LeftBenchmark) -> Iterator[None]:
     """Keep other Workbenches from a note while the block runs, and then remove the note. Raises
     InputError if another Workbench has it."""
-    with held(_lock_path(left.name), "this benchmark"):
+    with hold_lock(_lock_path(left.name), "this benchmark"):
         yield
     remove_note(left.name)
 

@@ -41,11 +41,11 @@ _SHELL_NAME = re.compile(r"\$[A-Za-z_]\w*|^~/")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def _words_in(text: str) -> frozenset[str]:
+def _set_of_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SHELLS = _words_in(
+_SHELLS = _set_of_words(
     "sh bash dash zsh ksh csh tcsh fish busybox env sudo doas su eval exec xargs nohup setsid perl "
     "ruby node php awk "
     "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl "
@@ -106,9 +106,9 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
             yield from ((inner, found) for found in _value_findings(value))
         match path[-1], part:
             case "flags", Mapping():
-                yield from _flag_names(engine, part, path)
+                yield from _findings_of_flags(engine, part, path)
             case "env", Mapping():
-                yield from _env_findings(engine, part, path)
+                yield from _findings_of_env(engine, part, path)
             case "run_options", Mapping():
                 for foreign in foreign_run_options(_launcher_of_document(document), part):
                     yield path, foreign.finding_with_fix(LOOK)
@@ -186,7 +186,7 @@ def _text_findings(value: str) -> Iterator[Finding]:
         )
 
 
-def _flag_names(
+def _findings_of_flags(
     engine: str, flags: Mapping[str, Any], path: FieldPath
 ) -> Iterator[tuple[FieldPath, Finding]]:
     for name, value in flags.items():
@@ -202,7 +202,7 @@ def _flag_names(
             yield at, _secret_finding(name)
 
 
-def _env_findings(
+def _findings_of_env(
     engine: str, env: Mapping[str, Any], path: FieldPath
 ) -> Iterator[tuple[FieldPath, Finding]]:
     for name, value in env.items():

@@ -124,7 +124,7 @@ def _fact_lines(preset: Preset) -> list[Line]:
         ("program", shlex.join(map(preset.fill_in_defaults, engine.executable or ()))),
         ("directory", preset.fill_in_defaults(engine.workdir or "")),
         ("image", engine.image or ""),
-        ("runs as", _run_as(preset)),
+        ("runs as", _launcher_text(preset)),
         ("files", open_files),
         ("model", f"{preset.fill_in_defaults(preset.model.id)} {preset.model.quantization or ''}"),
         ("weights", _weights_text(preset)),
@@ -140,7 +140,7 @@ def _fact_lines(preset: Preset) -> list[Line]:
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
 
 
-def _run_as(preset: Preset) -> str:
+def _launcher_text(preset: Preset) -> str:
     """Return the launcher (the program that runs the server, such as systemd) with its options. ""
     if Workbench itself starts the server."""
     if preset.launch.run_as == PROCESS:

@@ -137,7 +137,7 @@ class PresetLibrary:
         findings if the file is invalid."""
         return self.load(self.path(preset_id))
 
-    def given(self, path: Path) -> Preset:
+    def load_given(self, path: Path) -> Preset:
         """Return the preset in the file `path`, as `load` does. From then on, its id stands for this
         file, unless a preset of the library has that id."""
         preset = self.load(path)
@@ -159,7 +159,7 @@ class PresetLibrary:
         """Return the preset in the file `path` after checking the file, with the claims of its
         source documents (write-ups). Raises PresetError with the findings if the file is invalid.
         """
-        checked = self.checked(path)
+        checked = self.read_checked(path)
         if checked.preset is not None:
             return preset_documents.with_claims(checked.preset)
         errors = [f for f in checked.findings if f.level is Level.ERROR]
@@ -172,9 +172,9 @@ class PresetLibrary:
 
     def check(self, path: Path) -> tuple[Finding, ...]:
         """Return all findings about the preset file at `path`."""
-        return self.checked(path).findings
+        return self.read_checked(path).findings
 
-    def checked(self, path: Path) -> Checked:
+    def read_checked(self, path: Path) -> Checked:
         """Return the checked preset file `path`. It is read again only if it has changed."""
 
         from workbench.store.preset_check import check_file
@@ -204,7 +204,7 @@ class PresetLibrary:
 
         return save_preset(document, preset_id, self.own_dir, replace_existing=replace_existing)
 
-    def _files(self) -> Sequence[Path]:
+    def _list_files(self) -> Sequence[Path]:
         found: list[Path] = []
         for directory in filter(Path.is_dir, self.dirs):
             files = (p for p in directory.iterdir() if p.suffix == ".toml")
@@ -214,14 +214,14 @@ class PresetLibrary:
     def _read_entries(self) -> dict[Path, ListedPreset]:
         """Return the list entry of each preset file by its path. Only files that changed since they
         were last listed are read again."""
-        files = self._files()
+        files = self._list_files()
         if len(files) < _MANY:
-            return {path: self._entry(path) for path in files}
+            return {path: self._read_if_changed(path) for path in files}
         if not self._has_read_cache:
             self._has_read_cache = True
             self._read_cached_entries()
         before = list(map(self._entries.get, files))
-        found = {path: self._entry(path) for path in files}
+        found = {path: self._read_if_changed(path) for path in files}
         now = list(map(self._entries.get, files))
         if any(new is not old for new, old in zip(now, before, strict=True)):
             self._write_cached_entries(files)
@@ -242,7 +242,7 @@ class PresetLibrary:
                 good[str(path)] = (stamp, _cached_fields(entry))
         preset_list_cache.write_cache(paths.preset_list_file(), good)
 
-    def _entry(self, path: Path) -> ListedPreset:
+    def _read_if_changed(self, path: Path) -> ListedPreset:
         stamp = _file_stamp(path)
         known_stamp, known = self._entries.get(path, (None, None))
         if known is not None and known_stamp == stamp:

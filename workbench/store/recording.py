@@ -125,7 +125,7 @@ class CellWriter:
             if cell < self._next_s:
                 continue
             if cell not in self._open:
-                yield from self._end(cell - self.step_s)
+                yield from self._write_cells_before(cell - self.step_s)
                 self._open[cell] = {}
             sums = self._open[cell]
             for key, value in values.items():
@@ -141,9 +141,9 @@ class CellWriter:
     def end(self) -> Iterator[str]:
         """Yield the lines of the cells (time spans of the recording) that are not complete yet.
         Call this at the end of the recording."""
-        yield from self._end(max(self._open, default=0) + 1)
+        yield from self._write_cells_before(max(self._open, default=0) + 1)
 
-    def _end(self, before_s: int) -> Iterator[str]:
+    def _write_cells_before(self, before_s: int) -> Iterator[str]:
         for cell in sorted(cell for cell in self._open if cell < before_s):
             sums = self._open.pop(cell)
             self._next_s = cell + self.step_s
@@ -239,14 +239,14 @@ def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
             raise InputError(f"{path} is not a file", next_step=step)
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
-        lines = _lines_of(path, compressed=compressed)
+        lines = _read_lines(path, compressed=compressed)
         return parse_header(next(lines, b""), path.name), parse_items(lines)
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {why}") from None
 
 
-def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
+def _read_lines(path: Path, *, compressed: bool) -> Iterator[bytes]:
     """Yield the lines of the file `path` until its end, or until the first damaged part of a
     compressed file."""
     import gzip  # screens write recordings, and commands read them

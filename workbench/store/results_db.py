@@ -244,7 +244,7 @@ class ResultsDb:
         while left > 0:
             size = min(left, _PAGE_ROWS)
             if condition:
-                rows = self._filtered(condition, values, below, size)
+                rows = self._find_rows(condition, values, below, size)
             else:
                 rows = self._rows(_READ, "WHERE id < ? ORDER BY id DESC LIMIT ?", below, size)
             yield _page_of_rows(rows)
@@ -252,7 +252,7 @@ class ResultsDb:
                 return
             left, below = left - size, rows[-1][_READ.index("id")]
 
-    def _filtered(
+    def _find_rows(
         self, condition: str, values: Iterable[str], below: int, size: int
     ) -> Sequence[tuple[Any, ...]]:
         """Return the newest `size` rows with ids smaller than `below` that meet the SQL

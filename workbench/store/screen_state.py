@@ -12,28 +12,28 @@ from workbench.store import paths
 from workbench.store.text_files import read_stored_file, write_atomic
 
 
-def _all() -> dict[str, Any]:
+def _read_states() -> dict[str, Any]:
     try:
-        found = json.loads(read_stored_file(_path()))
+        found = json.loads(read_stored_file(_state_file()))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _path() -> Any:
+def _state_file() -> Any:
     return paths.state_dir() / "left-off.json"
 
 
-def read(host: str) -> dict[str, Any]:
+def read_screen_state(host: str) -> dict[str, Any]:
     """Return the stored state of a host's screen. {} if there is none or the file cannot be read."""
-    found = _all().get(host)
+    found = _read_states().get(host)
     return found if isinstance(found, dict) else {}
 
 
-def keep(host: str, state: Mapping[str, Any]) -> None:
+def store_screen_state(host: str, state: Mapping[str, Any]) -> None:
     """Replace the stored state of a host's screen. If the file cannot be written, the state is lost
     silently."""
     try:
-        write_atomic(_path(), json.dumps({**_all(), host: dict(state)}, indent=1))
+        write_atomic(_state_file(), json.dumps({**_read_states(), host: dict(state)}, indent=1))
     except StoreError:
         return

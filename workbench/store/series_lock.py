@@ -14,14 +14,14 @@ INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Work
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
+def hold_lock(path: Path, what: str) -> Iterator[None]:
     """Hold the lock of a series while the context manager is open. `path` is the lock file, and
     `what` names the series in messages, such as "experiment 3". The kernel releases the lock when
     this process ends. Raises InputError if another process holds the lock, and StoreError if the
     file cannot be created."""
-    file = _opened(path)
+    file = _open_file(path)
     try:
-        if not _locked(file, path, fcntl.LOCK_EX):
+        if not _lock_file(file, path, fcntl.LOCK_EX):
             raise InputError(
                 f"another Workbench is running {what}",
                 next_step=f"wait until {what} has ended, or cancel it in that Workbench",
@@ -34,14 +34,14 @@ def held(path: Path, what: str) -> Iterator[None]:
 def is_held(path: Path) -> bool:
     """Return whether any process, including this one, holds the lock of a series. `path` is its
     lock file. Concurrent calls do not affect each other."""
-    file = _opened(path)
+    file = _open_file(path)
     try:
-        return not _locked(file, path, fcntl.LOCK_SH)
+        return not _lock_file(file, path, fcntl.LOCK_SH)
     finally:
         os.close(file)
 
 
-def _opened(path: Path) -> int:
+def _open_file(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -51,7 +51,7 @@ def _opened(path: Path) -> int:
         ) from None
 
 
-def _locked(file: int, path: Path, kind: int) -> bool:
+def _lock_file(file: int, path: Path, kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

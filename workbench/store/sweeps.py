@@ -20,7 +20,7 @@ from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
 from workbench.store.numbered_files import next_number, numbers_in
-from workbench.store.series_lock import INTERRUPTED, held, is_held
+from workbench.store.series_lock import INTERRUPTED, hold_lock, is_held
 from workbench.store.text_files import write_atomic
 
 
@@ -66,22 +66,22 @@ class SweepStore:
         return (
             sweep
             if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id))
-            else _interrupted(sweep)
+            else _mark_interrupted(sweep)
         )
 
-    def held(self, sweep_id: int) -> AbstractContextManager[None]:
+    def hold_lock(self, sweep_id: int) -> AbstractContextManager[None]:
         """Return the lock of a sweep as a context manager, so that only one Workbench runs it.
         Entering raises InputError if another Workbench holds the lock."""
-        return held(self._lock(sweep_id), f"sweep {sweep_id}")
+        return hold_lock(self._lock(sweep_id), f"sweep {sweep_id}")
 
     @contextmanager
-    def taken(self, sweep_id: int) -> Iterator[Sweep]:
+    def lock_and_read(self, sweep_id: int) -> Iterator[Sweep]:
         """Hold the lock of a sweep while the context manager is open, and yield the sweep as read
         after locking. Raises InputError if another Workbench holds the lock."""
         self._read(sweep_id)  # an unknown id must not create a lock file
-        with self.held(sweep_id):
+        with self.hold_lock(sweep_id):
             sweep = self._read(sweep_id)
-            yield _interrupted(sweep) if sweep.state == SeriesState.RUNNING else sweep
+            yield _mark_interrupted(sweep) if sweep.state == SeriesState.RUNNING else sweep
 
     def list(self) -> tuple[Sweep, ...]:
         """Return the sweeps, newest first. Unreadable sweeps are left out. `get` raises an error
@@ -112,7 +112,7 @@ class SweepStore:
         return self.directory / f"{sweep_id}.json"
 
 
-def _interrupted(sweep: Sweep) -> Sweep:
+def _mark_interrupted(sweep: Sweep) -> Sweep:
     """Return a sweep whose Workbench ended while running it. Its state is now "stopped", and its
     remaining points are marked as skipped."""
     points = tuple(
@@ -127,7 +127,7 @@ def _interrupted(sweep: Sweep) -> Sweep:
     return replace(sweep, state=SeriesState.STOPPED, points=points, left_s=None, error=error)
 
 
-def empty(
+def new_sweep(
     host: str,
     kind: SweepKind,
     name: str,

@@ -26,7 +26,7 @@ class LineIndex:
     def __init__(self, text: str) -> None:
         self._lines: dict[FieldPath, int] = {}
         self._arrays: dict[FieldPath, int] = {}
-        self._scan(text)
+        self._index_lines(text)
 
     def line(self, path: Sequence[str | int]) -> int | None:
         wanted = tuple(path)
@@ -36,7 +36,7 @@ class LineIndex:
             wanted = wanted[:-1]
         return None
 
-    def _scan(self, text: str) -> None:
+    def _index_lines(self, text: str) -> None:
         table: FieldPath = ()
         # delimiter of an open multi-line string; open brackets of a multi-line array
         closing, depth = "", 0
@@ -46,13 +46,13 @@ class LineIndex:
             elif depth > 0:
                 depth, closing = _track_open_parts(line, depth)
             elif header := _TABLE.match(line):
-                table = self._resolve(_parts(header[2]), array=header[1] == "[[")
+                table = self._resolve_table(_split_key(header[2]), array=header[1] == "[[")
                 self._lines.setdefault(table, number)
             elif pair := _PAIR.match(line):
-                self._lines.setdefault((*table, *_parts(pair[1])), number)
+                self._lines.setdefault((*table, *_split_key(pair[1])), number)
                 depth, closing = _track_open_parts(pair[2], 0)
 
-    def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
+    def _resolve_table(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
         """Return the path of the table whose header has the names `parts`. For an array of tables,
         the path contains the index of the newest entry."""
         path: FieldPath = ()
@@ -65,7 +65,7 @@ class LineIndex:
         return path
 
 
-def _parts(key: str) -> tuple[str, ...]:
+def _split_key(key: str) -> tuple[str, ...]:
     return tuple(p[1:-1] if p[0] in "\"'" else p for p in _PARTS.findall(key))
 
 

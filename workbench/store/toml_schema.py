@@ -24,36 +24,40 @@ UNUSABLE = object()
 _LARGEST = 1e300  # a whole number of TOML may be too large for a float
 
 
-def wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
+def add_problem(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
     """Add a problem at `path` with the sentence `text` to `problems`, and return UNUSABLE."""
     problems.append(Problem(path, text))
     return UNUSABLE
 
 
-def text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+def check_text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     """Return `value` if it is a text. Otherwise add a problem, and return UNUSABLE."""
-    return value if isinstance(value, str) else wrong(path, "text is expected", problems)
+    return value if isinstance(value, str) else add_problem(path, "text is expected", problems)
 
 
 def check_boolean(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     """Return `value` if it is true or false. Otherwise add a problem, and return UNUSABLE."""
-    return value if isinstance(value, bool) else wrong(path, "true or false is expected", problems)
+    return (
+        value
+        if isinstance(value, bool)
+        else add_problem(path, "true or false is expected", problems)
+    )
 
 
-def choice(*choices: str) -> Kind:
+def choice_checker(*choices: str) -> Kind:
     """Return a function that checks that a value is one of `choices`."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         return (
             value
             if value in choices
-            else wrong(path, f"one of {', '.join(choices)} is expected", problems)
+            else add_problem(path, f"one of {', '.join(choices)} is expected", problems)
         )
 
     return check
 
 
-def number(lowest: float, highest: float) -> Kind:
+def number_checker(lowest: float, highest: float) -> Kind:
     """Return a function that checks a number from `lowest` to `highest`, and returns it as a
     float."""
 
@@ -61,18 +65,18 @@ def number(lowest: float, highest: float) -> Kind:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and abs(value) < _LARGEST and lowest <= value <= highest:
             return float(value)
-        return wrong(path, f"a number from {lowest:g} to {highest:g} is expected", problems)
+        return add_problem(path, f"a number from {lowest:g} to {highest:g} is expected", problems)
 
     return check
 
 
-def list_of(kind: Kind) -> Kind:
+def list_checker(kind: Kind) -> Kind:
     """Return a function that checks a list whose items `kind` checks, and returns it as a tuple. If
     an item is invalid, the function returns UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, list):
-            return wrong(path, "a list is expected", problems)
+            return add_problem(path, "a list is expected", problems)
         found = [kind(each, path, problems) for each in value]
         return UNUSABLE if any(each is UNUSABLE for each in found) else tuple(found)
 
@@ -85,21 +89,23 @@ def map_checker(kind: Kind) -> Kind:
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
-            return wrong(path, "a table is expected", problems)
+            return add_problem(path, "a table is expected", problems)
         found = {name: kind(each, (*path, name), problems) for name, each in value.items()}
         return {name: each for name, each in found.items() if each is not UNUSABLE}
 
     return check
 
 
-def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False) -> Kind:
+def table_checker(
+    made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False
+) -> Kind:
     """Return a function that checks a table and returns `made(**values)`. `kinds` has the check of
     each key. An invalid value is left out. If `required` is True, however, an invalid or missing
     value makes the function return UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
-            return wrong(path, "a table is expected", problems)
+            return add_problem(path, "a table is expected", problems)
         problems += [Problem((*path, name), None) for name in value if name not in kinds]
         found = {
             name: kind(value[name], (*path, name), problems)
@@ -109,7 +115,7 @@ def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool
         usable = {name: each for name, each in found.items() if each is not UNUSABLE}
         missing = [name for name in kinds if name not in value]
         if required and missing:
-            return wrong(path, f"{' and '.join(missing)} is missing", problems)
+            return add_problem(path, f"{' and '.join(missing)} is missing", problems)
         return UNUSABLE if required and len(usable) < len(kinds) else made(**usable)
 
     return check

@@ -16,7 +16,7 @@ from workbench.model.json_records import from_json, to_json
 from workbench.model.untrusted_text import clean_json
 from workbench.model.watch import Night, Watch
 from workbench.store.numbered_files import next_number, numbers_in
-from workbench.store.series_lock import held
+from workbench.store.series_lock import hold_lock
 from workbench.store.text_files import write_atomic
 
 _NEXT_STEP = "correct or remove the file; `workbench watch list` shows the watches"
@@ -29,25 +29,25 @@ class WatchStore:
         self.directory = directory
 
     @property
-    def _watches(self) -> Path:
+    def _watches_file(self) -> Path:
         return self.directory / "watches.json"
 
     def watches(self) -> tuple[Watch, ...]:
         """Return the watches in the order in which they were added. Raises StoreError if their file
         is damaged."""
-        text = _text(self._watches)
+        text = _read_text(self._watches_file)
         if text is None:
             return ()
         try:
             return tuple(from_json(Watch, each) for each in clean_json(text)["watches"])
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
-                f"the watches in {self._watches} are damaged: {error}", next_step=_NEXT_STEP
+                f"the watches in {self._watches_file} are damaged: {error}", next_step=_NEXT_STEP
             ) from None
 
     def add(self, watch: Watch) -> None:
         """Store a watch. Raises InputError if there is one of this preset, candidate and host."""
-        with self._changed():
+        with self._hold_change_lock():
             known = self.watches()
             if any(one.watch_name == watch.watch_name for one in known):
                 raise InputError(
@@ -61,7 +61,7 @@ class WatchStore:
     ) -> tuple[Watch, ...]:
         """Remove the watches of a preset, or only those of one candidate or of one host, and return
         them. Raises InputError if there are none."""
-        with self._changed():
+        with self._hold_change_lock():
             known = self.watches()
             gone = tuple(
                 one
@@ -81,16 +81,16 @@ class WatchStore:
 
     def _save(self, watches: Sequence[Watch]) -> None:
         document = {"watches": [to_json(one) for one in watches]}
-        write_atomic(self._watches, json.dumps(document, indent=1))
+        write_atomic(self._watches_file, json.dumps(document, indent=1))
 
-    def _changed(self) -> AbstractContextManager[None]:
-        return held(self.directory / "watches.lock", "a change of the watches")
+    def _hold_change_lock(self) -> AbstractContextManager[None]:
+        return hold_lock(self.directory / "watches.lock", "a change of the watches")
 
     # ---- nights
 
     def running(self) -> AbstractContextManager[None]:
         """Return the lock of the nights: only one Workbench measures them."""
-        return held(self.directory / "night.lock", "the watches")
+        return hold_lock(self.directory / "night.lock", "the watches")
 
     def nights(self) -> tuple[Night, ...]:
         """Return the nights, newest first. Damaged ones are left out."""
@@ -103,7 +103,7 @@ class WatchStore:
     def night(self, number: int) -> Night:
         """Return a stored night. Raises InputError if there is none with this number, and
         StoreError if it is damaged."""
-        text = _text(self._path(number))
+        text = _read_text(self._path(number))
         if text is None:
             raise InputError(
                 f"there is no night {number}", next_step="`workbench watch show` lists the nights"
@@ -129,7 +129,7 @@ class WatchStore:
         return self.directory / f"{number}.json"
 
 
-def unfinished(nights: Sequence[Night], within_s: float) -> Night | None:
+def find_unfinished_night(nights: Sequence[Night], within_s: float) -> Night | None:
     """Return the newest night if it is not done and began within the last `within_s` seconds, else
     None. `nights` are newest first."""
     newest = nights[0] if nights else None
@@ -145,7 +145,7 @@ def _remove_command(watch: Watch) -> str:
     return shlex.join(words)
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text("utf-8")
     except FileNotFoundError:

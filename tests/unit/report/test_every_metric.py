@@ -36,7 +36,7 @@ from workbench.tui.pages.result import result_rows
 
 
 def of_format(name: str) -> Callable[[BenchResult], str]:
-    return lambda result: find_output_format(name).render(Report.of_result(result))
+    return lambda result: find_output_format(name).render(Report.from_result(result))
 
 
 def html_text(result: BenchResult) -> str:
@@ -199,6 +199,6 @@ def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: st
     assert table.head[3:-1] == tuple(map(short_title, narrow_table_metrics()))
     cells = [metric_number(name, value_of(result.summary, name)) for name in narrow_table_metrics()]
     assert list(table.rows[0][3:-1]) == cells
-    report = replace(Report.of_result(result), results=(result, result))
+    report = replace(Report.from_result(result), results=(result, result))
     text = find_output_format(render).render(report)
     assert all(cell in text for cell in cells)

@@ -60,7 +60,7 @@ def reports() -> dict[str, Report]:
     swept = made.sweep()
     swept = replace(swept, points=(*swept.points, failed_point()))
     return {
-        "result": Report.of_result(bad, samples[8]),
+        "result": Report.from_result(bad, samples[8]),
         "several": Report((good, bad), samples),
         "comparison": Report((good, bad), samples, comparison=comparison),
         "experiment": Report((good, bad), samples, experiment=trial),
@@ -107,7 +107,7 @@ def test_key_metrics_and_plots_of_an_invalid_result_say_that_it_is_not_valid() -
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert len(captions) == 3 and all("This result is not valid." in one for one in captions)
     assert "<small>not valid, steady window</small>" in page
-    sound = find_output_format("html").render(Report.of_result(made.result(), made.samples()))
+    sound = find_output_format("html").render(Report.from_result(made.result(), made.samples()))
     assert "not valid" not in sound
 
 

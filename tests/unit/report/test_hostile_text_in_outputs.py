@@ -25,7 +25,7 @@ from workbench.report.registry import OUTPUT_FORMATS, find_output_format
 
 
 def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
-    return find_output_format(form).render(Report.of_result(result, samples))
+    return find_output_format(form).render(Report.from_result(result, samples))
 
 
 def filled(data: Any, text: str) -> Any:

@@ -27,7 +27,7 @@ from workbench.store.results_db import ResultsDb
 
 
 def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
-    return find_output_format(form).render(Report.of_result(result, samples))
+    return find_output_format(form).render(Report.from_result(result, samples))
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "imports"

@@ -13,7 +13,7 @@ from workbench.engines.answer_settings import answer_settings
 from workbench.model.bench import Conditions
 from workbench.model.quality import NOT_MEASURED, InstrumentProof, Interval, QualityMeasure
 from workbench.report.blocks import Alert, Table, TextBlock
-from workbench.report.content import Report, answers_of
+from workbench.report.content import Report, comparisons_by_result
 from workbench.report.formats.terminal import block_lines
 from workbench.report.quality_blocks import compared_sides_rows, quality_blocks
 from workbench.report.registry import find_output_format
@@ -66,7 +66,7 @@ OLDER = replace(OF_RESULT, id=2, verdict="same", summary="its answers are the sa
 
 @pytest.mark.parametrize("form", ["md", "txt", "html"])
 def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: str) -> None:
-    text = find_output_format(form).render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
+    text = find_output_format(form).render(Report.from_result(ALONE, known=(OF_RESULT, OLDER)))
     assert "0.03200 to 0.03800" in text and "prose-orchard" in text
     assert "comparison of answers 3" in text
     assert "B against llama-8b: its answers are the same (comparison of answers 2)" in text
@@ -74,28 +74,28 @@ def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: s
 
 def test_a_report_of_several_results_has_one_line_about_each_comparison() -> None:
     both = (ALONE, made.result(8, model="org/other", simulated=True))
-    text = find_output_format("md").render(Report(both, answers=answers_of(both, (OF_RESULT,))))
+    text = find_output_format("md").render(Report(both, answers=comparisons_by_result(both, (OF_RESULT,))))
     assert text.count("comparison of answers 3") == 1
     assert "0.03200 to 0.03800" not in text
 
 
 def test_csv_has_the_measures_of_the_newest_comparison() -> None:
-    text = find_output_format("csv").render(Report.of_result(ALONE, known=(OF_RESULT, OLDER)))
+    text = find_output_format("csv").render(Report.from_result(ALONE, known=(OF_RESULT, OLDER)))
     cells = dict(csv.reader(text.splitlines()))
     assert cells["quality.verdict"] == "differs" and cells["quality.side"] == "B"
     assert cells["quality.kl"] == "0.035" and cells["quality.kl.high"] == "0.038"
     assert cells["quality.kl.floor"] == "0.0002"
     assert cells["quality.answer_score"] == "-0.152"
-    assert "quality.verdict" not in find_output_format("csv").render(Report.of_result(ALONE))
+    assert "quality.verdict" not in find_output_format("csv").render(Report.from_result(ALONE))
 
 
 def test_a_comparison_of_other_or_of_simulated_servers_is_not_that_of_a_result() -> None:
     real = replace(OF_RESULT, simulated=False)
     hardly_known = Conditions("box", "vllm", None, "org/tiny", simulated=True)
     unmeasured = replace(OF_RESULT, verdict=NOT_MEASURED)
-    assert not answers_of((ALONE,), (real, unmeasured, made.quality()))
-    assert not answers_of((replace(ALONE, conditions=hardly_known),), (OF_RESULT,))
-    assert answers_of((ALONE,), (OF_RESULT,)) == {ALONE.id: (("B", OF_RESULT),)}
+    assert not comparisons_by_result((ALONE,), (real, unmeasured, made.quality()))
+    assert not comparisons_by_result((replace(ALONE, conditions=hardly_known),), (OF_RESULT,))
+    assert comparisons_by_result((ALONE,), (OF_RESULT,)) == {ALONE.id: (("B", OF_RESULT),)}
 
 
 def test_without_a_comparison_of_answers_nothing_is_said() -> None:

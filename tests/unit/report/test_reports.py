@@ -330,7 +330,7 @@ def test_csv_has_a_row_for_each_result_or_each_request() -> None:
 
 def test_text_for_a_terminal_has_no_escape_sequences() -> None:
     one = replace(made.result(model="evil\x1b[2Jname"), note="a\x07b")
-    text = report(Report.of_result(one), "txt")
+    text = report(Report.from_result(one), "txt")
     assert "\x1b" not in text and "\x07" not in text and "evilname on box" in text
     assert (
         "in force: yes" in text

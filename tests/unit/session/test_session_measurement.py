@@ -244,7 +244,7 @@ def test_prompts_of_real_text_are_stored_shown_and_repeated(
         per_request = summary.prompt_tokens / summary.requests_ok
         assert per_request == pytest.approx(SHAPE["input_tokens"], rel=0.02)
         told = {
-            name: each.render(Report.of_result(result)) for name, each in OUTPUT_FORMATS.items()
+            name: each.render(Report.from_result(result)) for name, each in OUTPUT_FORMATS.items()
         }
         assert "--content text" in told["md"] and '"content": "text"' in told["json"]
 
@@ -267,7 +267,7 @@ def test_by_url_the_engine_is_known_by_its_page(
         told = [
             repr(result),
             repr(session.state),
-            *(each.render(Report.of_result(result)) for each in OUTPUT_FORMATS.values()),
+            *(each.render(Report.from_result(result)) for each in OUTPUT_FORMATS.values()),
         ]
         told += [
             p.read_text("latin-1") for p in paths.results_db().parent.rglob("*") if p.is_file()

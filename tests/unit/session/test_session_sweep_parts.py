@@ -141,9 +141,12 @@ def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
 def test_a_sweep_whose_process_died_was_stopped_and_keeps_its_points(tmp_path: Path) -> None:
     store = SweepStore(tmp_path)
     mine = store.add(sweep_of("done", "measuring", "planned"))
-    with store.held(mine.id):
+    with store.hold_lock(mine.id):
         assert store.get(mine.id).state == "running"
-        with pytest.raises(InputError, match="another Workbench is running"), store.taken(mine.id):
+        with (
+            pytest.raises(InputError, match="another Workbench is running"),
+            store.lock_and_read(mine.id),
+        ):
             pass
     path = tmp_path / f"{mine.id}.json"
     data = json.loads(path.read_text())

@@ -104,7 +104,7 @@ def test_a_killed_screen_has_seen_what_it_showed() -> None:
 
     def seen_unix_s() -> float:
         asyncio.run(memory.note_screen_seen())
-        return float(screen_state.read(core.host.name)["seen_unix_s"])
+        return float(screen_state.read_screen_state(core.host.name)["seen_unix_s"])
 
     first_s = seen_unix_s()
     assert seen_unix_s() == first_s  # nothing new: the next note is due in a minute
@@ -126,7 +126,7 @@ def test_a_killed_screen_has_seen_what_it_showed() -> None:
 def test_a_damaged_file_of_the_last_screen_is_left_out(damaged: dict[str, object]) -> None:
     """The screen said "a defect in Workbench" at each start, and used nothing of config.toml."""
     core = StateHolder(LocalHost())
-    screen_state.keep(core.host.name, damaged)
+    screen_state.store_screen_state(core.host.name, damaged)
     core.update(results=(bench_row(1, "again", 420.0),))
     memory = ScreenMemory(core, pytest.fail, pytest.fail)
     asyncio.run(memory.resume_last_screen())

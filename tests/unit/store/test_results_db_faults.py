@@ -55,7 +55,7 @@ def test_a_database_of_the_first_version_is_read_and_extended(first: ResultsDb) 
     assert first.change_tags(1, ["new"], ["a"]) == ("größer", "new")
     assert add(first) == 2 and [r.id for r in first.list()] == [2, 1]
     for form in OUTPUT_FORMATS.values():
-        assert form.render(Report.of_result(one))
+        assert form.render(Report.from_result(one))
     assert not compare(one, first.get(2)).like_for_like
 
 

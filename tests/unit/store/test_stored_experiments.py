@@ -158,11 +158,11 @@ def test_secrets_are_not_stored(db: ExperimentsDb) -> None:
 
 def test_only_one_workbench_can_run_an_experiment(db: ExperimentsDb) -> None:
     one = db.add(replace(WHOLE, state="running", error=None))
-    with db.held(one.id):
+    with db.hold_lock(one.id):
         assert db.get(1).state == "running"
-        with pytest.raises(InputError, match="another Workbench is running"), db.held(one.id):
+        with pytest.raises(InputError, match="another Workbench is running"), db.hold_lock(one.id):
             pass
-        with db.held(2):
+        with db.hold_lock(2):
             pass
     left = db.get(1)
     assert left.state == "stopped" and left.error == "Workbench ended while it ran"
@@ -173,7 +173,7 @@ def test_the_lock_of_a_killed_workbench_is_released(db: ExperimentsDb) -> None:
     script = (
         "from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; "
         "import sys\n"
-        f"with D(Path({str(db.path)!r})).held({one.id}): print(1, flush=True); sys.stdin.read()"
+        f"with D(Path({str(db.path)!r})).hold_lock({one.id}): print(1, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=-1, stdout=subprocess.PIPE

@@ -23,14 +23,14 @@ from workbench.report.blocks import (
     TextBlock,
 )
 from workbench.report.content import Report
-from workbench.report.document import document_of
+from workbench.report.document import document_from_report
 from workbench.report.format_values import escape_markup
 
 _PAGE = Path(__file__).with_name("page.html")
 
 
 def render(report: Report) -> str:
-    document = document_of(report)
+    document = document_from_report(report)
     title = f"SIMULATED: {document.title}" if document.simulated else document.title
     return Template(_PAGE.read_text("utf-8")).substitute(
         title=escape_markup(title),

@@ -22,7 +22,7 @@ from workbench.report.blocks import (
     TextBlock,
 )
 from workbench.report.content import Report
-from workbench.report.document import document_of
+from workbench.report.document import document_from_report
 
 _MARKUP = re.compile(r"([\\`*\[\]|~])")
 _KINDS = {
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def render(report: Report) -> str:
-    return document_text(document_of(report))
+    return document_text(document_from_report(report))
 
 
 def document_text(document: Document) -> str:

@@ -21,14 +21,14 @@ from workbench.report.blocks import (
     TextBlock,
 )
 from workbench.report.content import Report
-from workbench.report.document import document_of
+from workbench.report.document import document_from_report
 
 _INDENT = "  "
 _LABELS = {"rejected": "REJECTED: "}  # kind of an alert -> the word that people search for
 
 
 def render(report: Report) -> str:
-    document = document_of(report)
+    document = document_from_report(report)
     lines = [
         clean_text(document.title),
         clean_text(document.subtitle),

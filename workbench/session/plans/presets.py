@@ -75,7 +75,7 @@ class Presets:
         PresetError if there is none or it is invalid."""
         if not _is_file_path(id_or_path):
             return self.library.get(id_or_path)
-        return self.library.given(Path(id_or_path))
+        return self.library.load_given(Path(id_or_path))
 
     def file_of(self, preset_id: str | None) -> str | None:
         """Return the absolute path of the file that gave the preset with this id; None if it is a

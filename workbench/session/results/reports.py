@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.compare import compare
 from workbench.model.errors import InputError
-from workbench.report.content import Layout, Report, answers_of
+from workbench.report.content import Layout, Report, comparisons_by_result
 from workbench.report.registry import find_output_format
 from workbench.store.quality_db import QualityDb
 
@@ -108,7 +108,7 @@ class Reports:
             experiment=experiment,
             sweep=sweep,
             quality=quality,
-            answers=answers_of(results, known),
+            answers=comparisons_by_result(results, known),
             layout=layout,
             groups=tuple(tuple(group) for group in groups),
         )

@@ -280,7 +280,7 @@ class Results:
         path = Path.cwd() / f"workbench-result-{result_id}{simulated}{chosen.suffixes[0]}"
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(chosen.render(Report.of_result(result, samples, known)))
+                file.write(chosen.render(Report.from_result(result, samples, known)))
         except OSError as error:
             raise InputError(
                 f"the result could not be written to {path}: {error.strerror}",

@@ -488,7 +488,7 @@ class Experiments:
         self, experiment: Experiment, sides: Mapping[str, ComparedSide]
     ) -> Experiment:
         self._gpu.guard.begin_heartbeats()  # the guard reverts the settings of an experiment that is killed
-        with self.db.held(experiment.id):
+        with self.db.hold_lock(experiment.id):
             results = await self._results_of(experiment)
             arms = ExperimentArms(
                 experiment.spec, sides, restarts=experiment.restarts, earlier=results
@@ -511,7 +511,7 @@ class Experiments:
             return await self._conduct_on_bed(arms, experiment, results, answers)
 
     async def _conduct_of_sweep(self, experiment: Experiment, bed: TestBed) -> Experiment:
-        with self.db.held(experiment.id):
+        with self.db.hold_lock(experiment.id):
             return await self._conduct_on_bed(bed, experiment, await self._results_of(experiment))
 
     async def _conduct_on_bed(

@@ -49,7 +49,7 @@ from workbench.session.series.user_capacity import (
     typical_run_s,
 )
 from workbench.store import paths
-from workbench.store.sweeps import SweepStore, empty
+from workbench.store.sweeps import SweepStore, new_sweep
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import SettingCommand, SettingOutcome
@@ -264,7 +264,7 @@ class Sweeps:
         from now on. None sets no limit, but for a tune what is left of its own. Raises InputError if
         the sweep cannot be resumed."""
         async with self._hold_alone(f"sweep {sweep_id}") as stop:
-            with self.store.taken(sweep_id) as sweep:
+            with self.store.lock_and_read(sweep_id) as sweep:
                 left = minutes_left(sweep) if max_minutes is None else max_minutes
                 spec = replace(self._resumable_spec(sweep), max_minutes=left)
                 await self._parts.servers.supervisor.runs()
@@ -307,7 +307,7 @@ class Sweeps:
     async def _start_sweep(self, planned: PlannedSweep) -> Sweep:
         core = self._parts.core
         points = tuple(SweepPoint(label, x) for label, x in planned.points)
-        first = empty(
+        first = new_sweep(
             core.host.name,
             planned.kind,
             planned.name,
@@ -318,7 +318,7 @@ class Sweeps:
         )
         async with self._hold_alone(f"a {first.description}") as stop:
             sweep = await asyncio.to_thread(self.store.add, first)
-            with self.store.held(sweep.id):
+            with self.store.hold_lock(sweep.id):
                 return await self._carry_out_sweep(sweep, planned, stop)
 
     @asynccontextmanager

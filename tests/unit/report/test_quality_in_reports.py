@@ -74,7 +74,9 @@ def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: s
 
 def test_a_report_of_several_results_has_one_line_about_each_comparison() -> None:
     both = (ALONE, made.result(8, model="org/other", simulated=True))
-    text = find_output_format("md").render(Report(both, answers=comparisons_by_result(both, (OF_RESULT,))))
+    text = find_output_format("md").render(
+        Report(both, answers=comparisons_by_result(both, (OF_RESULT,)))
+    )
     assert text.count("comparison of answers 3") == 1
     assert "0.03200 to 0.03800" not in text
 

@@ -21,7 +21,7 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
-from workbench.session.state import APPLYING_SETTINGS
+from workbench.session.state import APPLYING_SETTINGS, QualityView
 from workbench.tui.modals.gpu_confirm import command_rows, note_rows, report_rows
 from workbench.tui.modals.gpu_settings import parse, suggestion_of
 
@@ -435,6 +435,21 @@ def test_an_error_while_leaving_settings_on_keeps_the_screen_open(drive: Any) ->
         assert d.app.is_running
 
     drive(scenario, stage="altered")
+
+
+def test_a_change_during_an_own_measurement_warns_and_cancel_is_chosen(drive: Any) -> None:
+    """Only the revert, and only a benchmark, warned: a power limit in the middle of a comparison of
+    answers changed the GPUs with one enter."""
+
+    async def scenario(d: Any) -> None:
+        d.session.push(quality=QualityView("A", "B"))
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "A running comparison of answers is disturbed" in d.text)
+        await d.press("enter")
+        await d.until(lambda: len(d.app.screen_stack) == 1)
+        assert not d.session.called("apply_gpu")
+
+    drive(scenario, stage="ready")
 
 
 def test_revert_is_one_key(drive: Any) -> None:

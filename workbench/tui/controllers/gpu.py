@@ -19,6 +19,7 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.sweep import BACK
+from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import (
@@ -39,6 +40,8 @@ from workbench.tui.modals.gpu_confirm import (
     consent_rows,
     finding_rows,
     lists_more,
+    own_measurement,
+    own_measurement_rows,
     report_rows,
 )
 from workbench.tui.modals.gpu_settings import (
@@ -210,7 +213,7 @@ class GpuController(Controller):
             text,
             yes,
             agreed,
-            default_no=asks or state.host.measured_by is not None,
+            default_no=asks or _disturbs_measurement(state),
             detailed=detailed,
             takes_password=takes_password,
         )
@@ -284,17 +287,14 @@ class GpuController(Controller):
         for change, outcome in begun:
             ((gpus, now, _),) = alteration_texts([change])
             texts.append(f"{gpus}: {now}, {outcome}")
-        disturbs = state.bench.running or state.host.measured_by is not None
+        disturbs = _disturbs_measurement(state)
         if not disturbs and not state.host.sudo_password:
             self._revert(texts)
             return
 
         def text(width: int) -> list[Row]:
             rows = disturbed_rows(self.state.host.measured_by, width)
-            if self.state.bench.running:
-                rows += paragraph_rows(
-                    "! A benchmark is running: its result would mix both settings.", width, "warn"
-                )
+            rows += own_measurement_rows(self.state, width)
             return [*rows, *stack_paragraphs(texts, width)]
 
         self._ask(
@@ -533,6 +533,11 @@ class GpuController(Controller):
             lambda given: self._load(server.engine, probe=True, password=given),
             default_no=any(c.right for c in commands),
         )
+
+
+def _disturbs_measurement(state: SessionState) -> bool:
+    """Return whether a change of a GPU setting now would disturb a measurement, also another's."""
+    return state.host.measured_by is not None or bool(own_measurement(state))
 
 
 def _is_all_in_force(report: SettingsReport) -> bool:

@@ -90,6 +90,27 @@ class PlannedChange(NamedTuple):
         return sorted({c.gpu_index for c in self.commands})
 
 
+def own_measurement(state: SessionState) -> str:
+    """Return what this Workbench measures now, which a change of a GPU setting would disturb; "" if it
+    measures nothing."""
+    if state.experiment in state.running_series:
+        return "experiment"
+    if state.sweep is not None and state.running_series:
+        return state.sweep.what
+    if state.bench.running:
+        return "benchmark"
+    return "comparison of answers" if state.running_quality is not None else ""
+
+
+def own_measurement_rows(state: SessionState, width: int) -> list[Row]:
+    """Return a warning that this Workbench is measuring; [] if it is not."""
+    what = own_measurement(state)
+    if not what:
+        return []
+    said = f"! A running {what} is disturbed: its result would mix both settings."
+    return [*paragraph_rows(said, width, "warn", "  "), ()]
+
+
 def consent_rows(
     state: SessionState, change: PlannedChange, width: int, listed: bool = False
 ) -> list[Row]:
@@ -98,6 +119,7 @@ def consent_rows(
     password = state.host.sudo_password
     rows = [
         *disturbed_rows(state.host.measured_by, width),
+        *own_measurement_rows(state, width),
         *concerned_rows(state, change.indexes, change.processes, width, listed),
         (),
         *change_rows(change.planned, width),

@@ -233,7 +233,7 @@ def test_a_restarted_unit_is_ready_for_the_next_command(tmp_path: Path) -> None:
         await answers_again(status)
         later = Supervisor(LocalHost(), lambda event: None)
         await later.runs()
-        (seen,) = await later.check_now()
+        (seen,) = await later.check_servers_now()
         assert (seen.state, seen.restarts) == (ServerState.READY, 1), seen.reason
         await later.close()
         # killed for good before anybody asked: the run served all the same

@@ -23,7 +23,7 @@ from workbench.quality.lanes.base import Prompt
 from workbench.quality.lanes.llama_server import LlamaServerInterface
 from workbench.quality.statistics import mean_logprob, text_difference
 from workbench.quality.verdict import judge_quality
-from workbench.server.small_requests import asker
+from workbench.server.small_requests import make_asker
 
 READY_S = 60.0
 TOP, VOCABULARY = 20, 600
@@ -75,7 +75,7 @@ def wait_ready(port: int) -> None:
 def on(port: int, measure: Callable[[LlamaServerInterface], Awaitable[T]]) -> T:
     async def run() -> T:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-            return await measure(LlamaServerInterface(asker(http), "tiny"))
+            return await measure(LlamaServerInterface(make_asker(http), "tiny"))
 
     return asyncio.run(run())
 

@@ -188,16 +188,16 @@ def test_a_link_that_is_made_during_the_copy_is_not_followed(
     shutil.copytree(secret, model / name) if secret.is_dir() else shutil.copy(secret, model / name)
     for file in [secret] if secret.is_file() else list(secret.iterdir()):
         file.write_bytes(b"S" * file.stat().st_size)
-    find_way = model_transfer.find_way
+    find_rsync_way = model_transfer.find_rsync_way
 
     async def then_make_the_link(*hosts: Any) -> Any:
-        found = await find_way(*hosts)
+        found = await find_rsync_way(*hosts)
         assert (found is not None) == (way == "rsync")
         (model / name).rename(tmp_path / "moved")
         (model / name).symlink_to(secret)
         return found
 
-    monkeypatch.setattr(model_transfer, "find_way", then_make_the_link)
+    monkeypatch.setattr(model_transfer, "find_rsync_way", then_make_the_link)
     with pytest.raises(HostError, match=r"arrived incomplete|has become a link that leads out of"):
         pair.copy(model="tiny")
     assert not [

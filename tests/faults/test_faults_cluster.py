@@ -60,7 +60,7 @@ async def settled(
         seconds,
         "the end of all ranks",
     )
-    await supervisor.settle()
+    await supervisor.wait_for_rank_ends()
     return supervisor.status(run_id)
 
 

@@ -20,7 +20,7 @@ from workbench.quality import texts
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface_class
 from workbench.quality.statistics import text_difference
-from workbench.server.small_requests import asker
+from workbench.server.small_requests import make_asker
 from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
@@ -61,7 +61,7 @@ def test_both_instruments_agree_with_themselves(name: str) -> None:
         assert status.url is not None, (status.reason, supervisor.log(run).lines()[-20:])
         async with httpx.AsyncClient(base_url=status.url) as http:
             assert engine.score_interface is not None
-            server = Instrument(interface_class(engine.score_interface)(asker(http), "tiny"))
+            server = Instrument(interface_class(engine.score_interface)(make_asker(http), "tiny"))
             proof = await server.prove_instrument(FEW, "A")
             assert proof.usable, proof.reason
             assert proof.largest is not None and proof.largest < ROUNDING

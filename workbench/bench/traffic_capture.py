@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.hosts.base import LOOPBACK
 from workbench.hosts.local_process import LocalProcess, start_process
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import InputError, StoreError
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +123,7 @@ class TrafficCapture:
         if self._writer is not None:
             self._path.unlink(missing_ok=True)
         if self._reading is not None:
-            await end_all([self._reading])
+            await cancel_all([self._reading])
 
     async def _read_writer_output(self, writer: LocalProcess) -> None:
         assert writer.stdout is not None

@@ -40,17 +40,17 @@ async def explain_log(arguments: argparse.Namespace) -> int:
         assembler = LineAssembler()
         for data in _read_log_pieces(arguments.log):
             if data is None:
-                explained.add([*assembler.skip(), _GAP])
+                explained.add_lines([*assembler.skip(), _GAP])
                 explained.note_gap(_UNREAD)
             else:
-                explained.add(assembler.feed(data))
-        explained.add(assembler.flush())
+                explained.add_lines(assembler.feed(data))
+        explained.add_lines(assembler.flush())
     else:
         async with connected(arguments) as session:
             status = await find_run(session, arguments.log)
             explained = ExplainedLog(status.engine)
             async for batch in session.servers.supervisor.read_log(status.run_id):
-                explained.add(batch.lines)
+                explained.add_lines(batch.lines)
     document = explained.as_json()
     return (
         emit({"log": arguments.log, **document})

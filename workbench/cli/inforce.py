@@ -23,6 +23,6 @@ async def inforce(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
-        report = await session.servers.supervisor.in_force(status.run_id)
+        report = await session.servers.supervisor.read_in_force(status.run_id)
     document = {**report.as_json(), "simulated": status.simulated}
     return emit_or_say(arguments.json, document, block_lines(in_force_blocks(report)))

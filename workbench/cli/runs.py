@@ -79,7 +79,7 @@ async def prune(arguments: argparse.Namespace) -> int:
         supervisor = session.servers.supervisor
         await supervisor.runs()  # marks those that have ended
         root = await supervisor.runs_dir()
-        every = await old_runs.ended_runs(session.host, root)
+        every = await old_runs.read_ended_runs(session.host, root)
         chosen = old_runs.choose_runs_to_remove(every, **limits)
         removed: Sequence[str] = ()
         if chosen:

@@ -138,7 +138,7 @@ async def servers(arguments: argparse.Namespace) -> int:
         partly = warn_of_unreached_nodes(session)
         supervisor = session.servers.supervisor
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
-        statuses, older = await supervisor.check_now(), len(supervisor.older)
+        statuses, older = await supervisor.check_servers_now(), len(supervisor.older)
         others, unseen = await _external_servers(session)
         live = {}
         if arguments.json:
@@ -422,7 +422,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
         warn_of_unreached_nodes(session)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
-        return await supervisor.look(hits[0])
+        return await supervisor.find_status(hits[0])
     problem = f"no run {run!r}"
     if hits:
         problem = f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}"

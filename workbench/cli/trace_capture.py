@@ -143,13 +143,13 @@ async def _print_in_flight(capturing: TrafficCapture) -> None:
 
 async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
     """Wait until one of `waits` has ended or the time is over, and cancel the others."""
-    from workbench.hosts.task_cancellation import end_all
+    from workbench.hosts.task_cancellation import cancel_all
 
     tasks = [asyncio.ensure_future(one) for one in waits]
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await end_all(tasks)
+        await cancel_all(tasks)
 
 
 def _nothing_captured(totals: dict[str, Any], ended_by: signal.Signals | None) -> WorkbenchError:

@@ -15,7 +15,7 @@ from typing import Any
 from workbench.gpu import measurement_lock_holder, remote_programs
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.directory_names import list_directory_names
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import BenchError, HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.measurement_owner import MeasurementOwner
@@ -156,7 +156,7 @@ async def locked_for_measurement(
         yield others
     finally:
         if watching is not None:
-            await end_all([watching])
+            await cancel_all([watching])
         others.end_loss()
         await stream.close()
 

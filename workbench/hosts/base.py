@@ -179,7 +179,7 @@ def output_too_large_error(argv: Sequence[str], host: str) -> OutputTooLarge:
     )
 
 
-def raise_for(done: Completed, host: str) -> None:
+def raise_on_failure(done: Completed, host: str) -> None:
     """Raise CommandFailed with the last line of stderr if the command did not exit with 0."""
     if done.returncode != 0:
         how = (
@@ -418,13 +418,13 @@ class Host(Protocol):
         None for a host that is not behind ssh."""
         ...
 
-    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
         """If this host is a container, return {process id: what the host around it knows about that
         process}. `pids` are process ids of the host around it, as the GPU driver reports them.
         Empty if this host is no container."""
         ...
 
-    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
+    async def read_job_gpus(self) -> tuple[str, ...] | None:
         """Return the indices or UUIDs of the GPUs that a batch system gave to this host, if this
         host is a job on a machine with more GPUs. None if this host may use all GPUs that the
         driver shows. Raises HostError if that cannot be read."""
@@ -464,10 +464,10 @@ class BaseHost(ABC):
     async def close(self) -> None:
         return
 
-    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
         return {}
 
-    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
+    async def read_job_gpus(self) -> tuple[str, ...] | None:
         return None
 
     async def run(
@@ -481,7 +481,7 @@ class BaseHost(ABC):
     ) -> Completed:
         done = await self._run(argv, input, timeout_s, env)
         if check:
-            raise_for(done, self.name)
+            raise_on_failure(done, self.name)
         return done
 
     @abstractmethod

@@ -68,7 +68,7 @@ class ClusterHost(BaseHost):
         self.preset_variables = self.head.preset_variables
         # what hosts.toml names; all once connected
         self.places = choose_node_addresses(entry.nodes, [NodeNetwork()] * len(hosts))
-        self.cluster_variables = _variables(self.places)
+        self.cluster_variables = _node_variables(self.places)
         # node: why it could not be reached when the cluster was opened
         self.unreached: Mapping[str, str] = {}
         self._refused_by: Host | None = None
@@ -127,7 +127,7 @@ class ClusterHost(BaseHost):
             *(interfaces.read_node_network(node.host) for node in self.nodes)
         )
         self.places = choose_node_addresses(self.entry.nodes, networks)
-        self.cluster_variables = _variables(self.places)
+        self.cluster_variables = _node_variables(self.places)
 
     def accept_host_key(self, fingerprint: str) -> None:
         (self._refused_by or self.head).accept_host_key(fingerprint)
@@ -173,11 +173,11 @@ class ClusterHost(BaseHost):
     async def ssh_address(self) -> SshAddress | None:
         return await self.head.ssh_address()
 
-    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
-        return await self.head.processes_around(pids)
+    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+        return await self.head.read_outer_processes(pids)
 
 
-def _variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
+def _node_variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
     """Return {name: value} of the variables of VARIABLES. A variable without a value is left out."""
     head, *others = nodes
     found = {

@@ -55,7 +55,7 @@ from workbench.hosts.line_splitter import split_lines
 from workbench.hosts.login_question import Ask
 from workbench.hosts.reconnecting_link import Link
 from workbench.hosts.shared_answers import SharedAnswer
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.process_container import parse_container_of_process
@@ -128,7 +128,7 @@ class ContainerStream:
         while _MARK + b"\n" not in seen:
             data = await self._read()
             if not data:
-                await self._ended()
+                await self._release_ended()
                 raise await self._host.command_not_started_error(
                     self._running, argv, await self.inner.stderr_tail()
                 )
@@ -144,7 +144,7 @@ class ContainerStream:
         self._host.heard_s = time.monotonic()
         return data
 
-    async def _ended(self) -> None:
+    async def _release_ended(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.inner.wait(), 2.0)
 
@@ -169,7 +169,7 @@ class ContainerStream:
         ended = await self.inner.wait()
         _, code = shell_scripts.split_exit_code(await self.inner.stderr_tail())
         if code is None and not self._closing:
-            raise await self._host.cut_off(self._running)
+            raise await self._host.make_cut_off_error(self._running)
         return ended if code is None else code
 
     async def stderr_tail(self) -> str:
@@ -209,7 +209,7 @@ class ContainerHost(BaseHost):
         self._why: HostError | None = None  # why the container cannot be entered
         self._state_dir: str | None = None
         self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir_via_shell(self))
-        self._asked_facts = SharedAnswer(lambda: host_facts.ask_host_facts(self))
+        self._asked_facts = SharedAnswer(lambda: host_facts.query_host_facts(self))
         self._ports = ContainerPorts(self, inner)
         self._streams: set[ContainerStream] = set()
         self._checking = asyncio.Lock()
@@ -247,7 +247,7 @@ class ContainerHost(BaseHost):
         await self._link.connect()
 
     async def close(self) -> None:
-        await end_all([self._watching])
+        await cancel_all([self._watching])
         self._watching = None
         await self._asked_state_dir.close()
         await self._asked_facts.close()
@@ -387,9 +387,9 @@ class ContainerHost(BaseHost):
         self._why = why
         self._link.report_lost(running, why.message)
         for stream in tuple(self._streams):
-            self._spawn(stream.end)
+            self._start_task(stream.end)
 
-    async def cut_off(self, running: _Running) -> HostError:
+    async def make_cut_off_error(self, running: _Running) -> HostError:
         """Return the error for a command whose output ended before the command itself, because the
         program that entered the container, such as docker, ended or the container stopped."""
         await self._check_still_runs(running)
@@ -427,7 +427,7 @@ class ContainerHost(BaseHost):
             f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step
         )
 
-    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(_run_ignoring_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -487,18 +487,18 @@ class ContainerHost(BaseHost):
             self.lost(running, error)
             raise
         except CommandTimeout:
-            self._spawn(partial(self._end_command_processes, running, token))
+            self._start_task(partial(self._end_command_processes, running, token))
             raise command_timeout_error(argv, timeout_s, self.name) from None
         except (HostError, asyncio.CancelledError):
-            self._spawn(partial(self._end_command_processes, running, token))
+            self._start_task(partial(self._end_command_processes, running, token))
             raise
         errors, code = shell_scripts.split_exit_code(done.stderr.decode("utf-8", "surrogateescape"))
         if code is None and not _REFUSED.search(errors):
-            self._spawn(partial(self._end_command_processes, running, token))
+            self._start_task(partial(self._end_command_processes, running, token))
         if _MARK + b"\n" not in done.stdout:
             raise await self.command_not_started_error(running, argv, errors)
         if code is None:
-            raise await self.cut_off(running)
+            raise await self.make_cut_off_error(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
         err = shell_scripts.remove_text_before_mark(errors, shell_scripts.INSIDE).encode(
             "utf-8", "surrogateescape"
@@ -568,14 +568,14 @@ class ContainerHost(BaseHost):
         facts = await self._asked_facts.get()
         return replace(facts, container=facts.container or self.container_kind.runtime or None)
 
-    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
+    async def read_job_gpus(self) -> tuple[str, ...] | None:
         if not self.container_kind.elsewhere:
             return None
         done = await self.run(shell_scripts.shell_argv(shell_scripts.GPUS_OF_JOB), check=True)
         given = tuple(filter(None, done.out.strip().split(",")))
         return None if given == ("all",) else given
 
-    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
         if self.container_kind.elsewhere:
             return {}  # the driver counts processes as the node does
         done = await self.inner.run(

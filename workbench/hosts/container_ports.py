@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import LOOPBACK, CommandNotFound, Forward, Host, Stream
 from workbench.hosts.port_relay import Reader, Relay, Writer
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class _PortProgram:
 
     async def close(self) -> None:
         await self._stream.close()
-        await end_all([self._reading, *self._tasks])
+        await cancel_all([self._reading, *self._tasks])
 
 
 class ContainerPorts:

@@ -36,7 +36,7 @@ _EXTRA = ("shell", "dmi_vendor", "dmi_product", "init", "missing_programs")
 _X86 = {"x86_64", "i686", "i386"}
 
 
-async def ask_host_facts(host: Host) -> HostFacts:
+async def query_host_facts(host: Host) -> HostFacts:
     """Return the properties of a host that is not this machine. They include the round-trip time in
     milliseconds, which is measured by sending a line to a running command."""
     look = ("sh", "-c", "facts about the host")

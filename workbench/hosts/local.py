@@ -31,7 +31,7 @@ from workbench.hosts.base import (
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split_lines
 from workbench.hosts.local_disks import is_on_local_disk
 from workbench.hosts.local_process import LocalProcess, start_process
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean_text
 
@@ -101,7 +101,7 @@ class LocalStream:
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.end(CLOSE_S)
-        await end_all([self._errors])
+        await cancel_all([self._errors])
 
 
 async def _exchange_with_process(process: LocalProcess, input: bytes | None) -> CommandOutput:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from workbench.hosts.base import LOOPBACK
 from workbench.hosts.line_splitter import CHUNK_BYTES
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 
 
 class Reader(Protocol):
@@ -98,7 +98,7 @@ class Relay:
         self._closed = True
         if self._server is not None:
             self._server.close()
-        await end_all(self._tasks)
+        await cancel_all(self._tasks)
 
 
 def _reset_connection(writer: asyncio.StreamWriter) -> None:

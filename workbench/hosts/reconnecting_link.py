@@ -16,7 +16,7 @@ from workbench.hosts.base import (
     HostUnreachable,
     LinkEvent,
 )
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 
 C = TypeVar("C")
@@ -116,9 +116,9 @@ class Link(Generic[C]):
         self._lost_at, self._reason = time.monotonic(), reason
         self._back.clear()
         self._notify_listener(LinkEvent(self.host, False, reason))
-        self._retrying = asyncio.create_task(self._retry())
+        self._retrying = asyncio.create_task(self._reconnect())
 
-    async def _retry(self) -> None:
+    async def _reconnect(self) -> None:
         pause, retries = FIRST_RETRY_S, 0
         while not self.connected:
             await asyncio.sleep(pause)
@@ -157,5 +157,5 @@ class Link(Generic[C]):
         """
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None
-        await end_all([self._retrying])
+        await cancel_all([self._retrying])
         return connection

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class SharedAnswer(Generic[T]):
 
     async def close(self) -> None:
         if self._task is not None:
-            await end_all([self._task])
+            await cancel_all([self._task])
 
 
 def _retrieve_exception(task: asyncio.Task[T]) -> None:

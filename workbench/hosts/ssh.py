@@ -41,7 +41,7 @@ from workbench.hosts.login_question import Ask, LoginQuestion, clean_server_line
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
 from workbench.hosts.shared_answers import SharedAnswer
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 
 # OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process
@@ -220,7 +220,7 @@ class SshStream:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait_closed(), CLOSE_S)
             self._process.close()
-            await end_all([self._errors])
+            await cancel_all([self._errors])
         finally:
             self._release()
 
@@ -724,7 +724,7 @@ class SshHost(BaseHost):
         return await self._asked_facts.get()
 
     async def _read_facts(self) -> HostFacts:
-        return await host_facts.ask_host_facts(self)
+        return await host_facts.query_host_facts(self)
 
 
 def _passphrase_unlocks(file: str, passphrase: str) -> bool:

@@ -14,7 +14,7 @@ def is_running(task: asyncio.Task[Any] | None) -> bool:
     return task is not None and not task.done()
 
 
-async def end_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
     """Cancel `tasks` and wait until each has ended. None stands for a task that was never begun.
     Errors of the tasks are ignored. Cancellation is repeated, because a task can miss one that
     arrives together with the result that the task awaits (asyncio.wait_for up to Python 3.11).
@@ -32,6 +32,6 @@ async def end_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancel `task` and wait for its end. If the task raised an error, raise that error."""
-    await end_all([task])
+    await cancel_all([task])
     if not task.cancelled():
         task.result()

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from heapq import merge as merge_sorted
 
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.server_run import LogBatch
 
 _CLOCK_TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
@@ -83,4 +83,4 @@ async def read_merged_logs(
         for done in pumps:
             done.result()  # raises the error of a log that could not be read
     finally:
-        await end_all(pumps)
+        await cancel_all(pumps)

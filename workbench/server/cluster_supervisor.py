@@ -20,7 +20,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.cluster import ClusterHost
-from workbench.hosts.task_cancellation import end_all, is_running
+from workbench.hosts.task_cancellation import cancel_all, is_running
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError, ServerError, WorkbenchError
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
@@ -307,17 +307,17 @@ class ClusterSupervisor(Supervisor):
         others = map(node_has_unknown_runs, self._others)
         return any(await asyncio.gather(super().has_unknown_runs(), *others))
 
-    async def look(self, run_id: str) -> ServerStatus:
+    async def find_status(self, run_id: str) -> ServerStatus:
         if self._find_cluster_run(run_id) is None:
-            await super().look(run_id)
+            await super().find_status(run_id)
         return self.status(run_id)
 
-    async def check_now(self) -> tuple[ServerStatus, ...]:
-        await super().check_now()
-        await self.settle()
+    async def check_servers_now(self) -> tuple[ServerStatus, ...]:
+        await super().check_servers_now()
+        await self.wait_for_rank_ends()
         return self.statuses()
 
-    async def settle(self) -> None:
+    async def wait_for_rank_ends(self) -> None:
         """Wait until the ranks of failed or stopped servers are stopped too and their ends are
         written, but at most _SETTLE_TIMEOUT_S seconds each. Ranks on hosts that cannot be reached stay as
         they are."""
@@ -359,7 +359,7 @@ class ClusterSupervisor(Supervisor):
         file cannot be written; no node then has a file of the server.
         """
         commands = await self.check_ranks(plan, commands, simulated=simulated, replaces=replaces)
-        ids = _run_ids(engine.name, len(commands))
+        ids = _make_run_ids(engine.name, len(commands))
         ranks = tuple(
             ClusterRank(n.name, run_id, n.node_title)
             for (n, _), run_id in zip(commands, ids, strict=True)
@@ -420,7 +420,7 @@ class ClusterSupervisor(Supervisor):
         replaced = self.status(replaces) if replaces is not None else None
         checks = await asyncio.gather(
             *(
-                self._check(node.name, plan, command, simulated, replaced)
+                self._check_rank_start(node.name, plan, command, simulated, replaced)
                 for node, command in commands
             ),
             return_exceptions=True,
@@ -525,7 +525,7 @@ class ClusterSupervisor(Supervisor):
             )
         return self._supervisors[name]
 
-    async def _check(
+    async def _check_rank_start(
         self,
         name: str,
         plan: LaunchPlan,
@@ -568,7 +568,7 @@ class ClusterSupervisor(Supervisor):
                 for supervisor in self._supervisors.values():
                     supervisor.ensure_watch()
                 await self._changed.wait()
-        await self.settle()
+        await self.wait_for_rank_ends()
         return self.status(run_id)
 
     async def _find_server(self, run_id: str) -> None:
@@ -593,7 +593,7 @@ class ClusterSupervisor(Supervisor):
         finally:
             self._held.discard(run_id)
         self._publish_or_stop(server)
-        await self.settle()
+        await self.wait_for_rank_ends()
         return self.status(run_id)
 
     async def _mark_rank_stopped(self, rank: ClusterRank, run: WatchedRun) -> None:
@@ -661,13 +661,13 @@ class ClusterSupervisor(Supervisor):
         return tuple(sorted(found, key=lambda match: match.number)[:limit])
 
     async def close(self) -> None:
-        await self.settle()
-        await end_all((self._search_task, *self._stop_tasks.values(), *self._write_tasks))
+        await self.wait_for_rank_ends()
+        await cancel_all((self._search_task, *self._stop_tasks.values(), *self._write_tasks))
         await super().close()
         await asyncio.gather(*(supervisor.close() for supervisor in self._others.values()))
 
 
-def _run_ids(engine: str, count: int) -> list[str]:
+def _make_run_ids(engine: str, count: int) -> list[str]:
     """Return `count` different run ids for the ranks of one start, in ascending order. The head
     gets the first one, so that sorted lists show its run first."""
     ids: set[str] = set()

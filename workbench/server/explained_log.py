@@ -87,7 +87,7 @@ class ExplainedLog:
         self._last_numbered: int | None = None  # the lines after it have no known number
         self._unknown: list[tuple[int, str]] = []  # number and text of warnings and errors
 
-    def add(self, lines: Sequence[str]) -> None:
+    def add_lines(self, lines: Sequence[str]) -> None:
         if not lines:
             return
         self._tracebacks.feed(lines, self._lines.total + 1)
@@ -103,8 +103,8 @@ class ExplainedLog:
             if kind is None:
                 if len(self._kinds) >= log_patterns.MAX_REMEMBERED_FORMS:
                     self._kinds.clear()
-                kind = self._kinds[form] = self._kind(line, needles)
-            self._count(kind, line, number)
+                kind = self._kinds[form] = self._classify_line(line, needles)
+            self._count_line(kind, line, number)
         self._lines.extend(lines)
 
     def _choose_searched_lines(self, fresh: Mapping[str, str]) -> Mapping[str, str]:
@@ -119,7 +119,7 @@ class ExplainedLog:
             chosen = {
                 form: line
                 for form, line in fresh.items()
-                if _is_ready(line) or _contains_any(line.lower(), signs)
+                if _reports_ready(line) or _contains_any(line.lower(), signs)
             }
         self._searched_chars += sum(map(len, chosen.values()))
         return chosen
@@ -132,9 +132,9 @@ class ExplainedLog:
         needles = log_patterns.find_needles(last, self._engine)
         first = self._lines.total - len(last) + 1
         for number, line in enumerate(last, first):
-            kind = self._kind(line, needles)
+            kind = self._classify_line(line, needles)
             if kind.finding is not None and kind.finding.code not in self._found:
-                self._count(kind, line, number)
+                self._count_line(kind, line, number)
 
     def note_gap(self, unread: str) -> None:
         """Record that a part of the log is not read, as `unread` says. The lines after it get no
@@ -149,7 +149,7 @@ class ExplainedLog:
             return None
         return number
 
-    def _kind(self, line: str, needles: Sequence[str]) -> _LineKind:
+    def _classify_line(self, line: str, needles: Sequence[str]) -> _LineKind:
         """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
         the texts of log patterns that it may contain."""
         named = _log_words_by_engine() if self._engine is None else {}
@@ -161,14 +161,14 @@ class ExplainedLog:
         return _LineKind(
             finding,
             tuple(name for name, words in named.items() if _contains_any(line, words)),
-            ready=_is_ready(line),
+            ready=_reports_ready(line),
             answers=bool(_ANSWERED_REQUEST.search(line)),
             failed=bool(_FAILED_SERVER.search(line)),
             shuts_down=bool(_SHUTDOWN_LINE.search(line)),
             unknown=marked and not log_patterns.is_in_traceback(line),
         )
 
-    def _count(self, kind: _LineKind, line: str, number: int) -> None:
+    def _count_line(self, kind: _LineKind, line: str, number: int) -> None:
         if kind.engines:
             self._named.update(kind.engines)
         if kind.ready:
@@ -224,9 +224,9 @@ class ExplainedLog:
         is cut off, an error, or a report about another process. `told` are the findings so far."""
         cut = self._tracebacks.unfinished
         if cut is not None:
-            return (log_patterns.without_end(cut),)
+            return (log_patterns.explain_cut_traceback(cut),)
         lines = self._lines.lines()
-        error = self._logged_error(lines, engine)
+        error = self._find_logged_error(lines, engine)
         if error is None:
             return self._explain_end_without_error(lines, told)
         if any(one.evidence == error.text for one in told):
@@ -246,7 +246,9 @@ class ExplainedLog:
         shown = self._find_later_phase(number)
         if shown is None:
             return (finding,)
-        return (self._without_end(finding, "went on with its start", shown, Level.HINT),)
+        return (
+            self._describe_survived_error(finding, "went on with its start", shown, Level.HINT),
+        )
 
     def _explain_end_without_error(
         self, lines: Sequence[str], told: Sequence[Finding]
@@ -282,16 +284,16 @@ class ExplainedLog:
         phases = self._find_phases_between(number, self._lines.total + 1)
         return next((one for one, who in phases if who == writer), None)
 
-    def _logged_error(
+    def _find_logged_error(
         self, lines: Sequence[str], engine: str | None
     ) -> log_patterns.LoggedError | None:
         """Return the error that explains the end: the first one after the last success, or else the
         first one."""
         success = 0 if self._lines.dropped else self._last_success
-        later = log_patterns.logged_error(lines[success:], engine) if success else None
+        later = log_patterns.find_logged_error(lines[success:], engine) if success else None
         if later is not None:
             return replace(later, index=later.index + success)
-        return log_patterns.logged_error(lines, engine)
+        return log_patterns.find_logged_error(lines, engine)
 
     @property
     def _last_success(self) -> int:
@@ -315,14 +317,18 @@ class ExplainedLog:
     def _soften_error_before_success(self, finding: Finding) -> Finding:
         """Return the finding; as a warning if the server became ready or answered requests after its
         last line."""
-        last = self._last_line(finding)
+        last = self._last_line_number(finding)
         if not finding.is_error or not 0 < last < self._last_success:
             return finding
         if last < self._ready:
-            return self._without_end(finding, "became ready", self._ready, Level.WARN)
-        return self._without_end(finding, "answered requests", self._answered, Level.WARN)
+            return self._describe_survived_error(finding, "became ready", self._ready, Level.WARN)
+        return self._describe_survived_error(
+            finding, "answered requests", self._answered, Level.WARN
+        )
 
-    def _without_end(self, finding: Finding, then: str, line: int, level: Level) -> Finding:
+    def _describe_survived_error(
+        self, finding: Finding, then: str, line: int, level: Level
+    ) -> Finding:
         """Return the finding, with `level`, as one about an error that did not end the server, which did
         what `then` says in the later `line`."""
         number = self._known_number(line)
@@ -340,10 +346,10 @@ class ExplainedLog:
 
     def _soften_passed_error(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
         """Return the finding; as a hint if its last line is among the errors `passed`."""
-        later = passed.get(self._last_line(finding))
+        later = passed.get(self._last_line_number(finding))
         if later is None or not finding.is_error:
             return finding
-        return self._without_end(finding, "went on with its start", later, Level.HINT)
+        return self._describe_survived_error(finding, "went on with its start", later, Level.HINT)
 
     def _find_stop_line(self, findings: Iterable[Finding]) -> int:
         """Return the number of the line that says that the server was stopped from outside, or shuts
@@ -363,7 +369,7 @@ class ExplainedLog:
         text = f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop}"
         return replace(finding, level=Level.WARN, text=text)
 
-    def _last_line(self, finding: Finding) -> int:
+    def _last_line_number(self, finding: Finding) -> int:
         """Return the number of the last line that the finding is about; 0 if unknown."""
         return self._last.get(finding.code, finding.line or 0)
 
@@ -373,7 +379,7 @@ class ExplainedLog:
         it stands before the start and only its kind is known: then the script that starts the server
         wrote it."""
         raised = {one.number for one in self._tracebacks.errors if not one.ended_one_request}
-        told = {self._last_line(one) for one in findings if one.is_error}
+        told = {self._last_line_number(one) for one in findings if one.is_error}
         numbers = sorted((told | raised) - {0})
         if not numbers or self._lines.dropped:
             return {}
@@ -383,7 +389,7 @@ class ExplainedLog:
         of_script = set[int]()
         if phases and not self._find_phases_between(0, numbers[-1]):
             of_script.update(
-                map(self._last_line, filter(log_patterns.is_general_finding, findings))
+                map(self._last_line_number, filter(log_patterns.is_general_finding, findings))
             )
         passed = {}
         for number in numbers:
@@ -439,7 +445,7 @@ class ExplainedLog:
         phases = (engines.get_engine(name or "").start_phase_of_line(line) for name in known)
         return next(filter(None, phases), None)
 
-    def first_error(self, findings: Sequence[Finding]) -> str | None:
+    def find_first_error(self, findings: Sequence[Finding]) -> str | None:
         """Return the line of the first cause among `findings`, those about this log; if there is
         none, and the server neither served nor was stopped, the first line that looks like an
         error. None if there is none either."""
@@ -455,7 +461,7 @@ class ExplainedLog:
             "lines": self._lines.total,
             "unread": self._unread or None,
             "phase": self._last_start_phase(),
-            "first_error": self.first_error(findings),
+            "first_error": self.find_first_error(findings),
             "findings": [{**f.as_json(), "count": self.count(f)} for f in findings],
             "unknown_lines": self._unknown_lines,
             "unknown": [
@@ -486,11 +492,11 @@ def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
     explained = ExplainedLog(engine)
     lines, gap = ring.lines(), ring.gap_index
     if gap is None:
-        explained.add(lines)
+        explained.add_lines(lines)
         return explained
-    explained.add(lines[: gap + 1])
+    explained.add_lines(lines[: gap + 1])
     explained.note_gap(lines[gap])
-    explained.add(lines[gap + 1 :])
+    explained.add_lines(lines[gap + 1 :])
     return explained
 
 
@@ -498,7 +504,7 @@ def find_cause_in_lines(lines: Sequence[str], engine: str | None) -> str | None:
     """Return the line of the cause that the lines of a log name; None if they name none, or only
     report that something else failed."""
     explained = ExplainedLog(engine)
-    explained.add(lines)
+    explained.add_lines(lines)
     return _first_cause(explained.findings)
 
 
@@ -540,7 +546,7 @@ def _all_ready_words() -> tuple[str, ...]:
     )
 
 
-def _is_ready(line: str) -> bool:
+def _reports_ready(line: str) -> bool:
     return _contains_any(line, _all_ready_words())
 
 

@@ -131,7 +131,7 @@ class ExternalServers:
     async def find(self, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
         """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
         which are skipped. Raises HostError if the host cannot be searched."""
-        processes, listening = _parse_scan(await self._look())
+        processes, listening = _parse_scan(await self._scan_processes())
         candidates = _find_candidates(processes, listening, set(known_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
             for gone in table.keys() - set(candidates):
@@ -152,9 +152,9 @@ class ExternalServers:
             return False
         return time.monotonic() >= self._ask_at_s.get(candidate, 0.0)
 
-    async def _look(self) -> object:
+    async def _scan_processes(self) -> object:
         if self._scan is not None:
-            return await asyncio.to_thread(self._scan.look)
+            return await asyncio.to_thread(self._scan.scan)
         done = await _SCAN_PROGRAM.run(self.host, {"pattern": _server_patterns()})
         if done.returncode != 0:
             raise HostError(

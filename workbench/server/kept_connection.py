@@ -18,7 +18,13 @@ from urllib.parse import quote, urlsplit
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_text
-from workbench.server.small_requests import CONNECT_TIMEOUT_S, AskPath, Reply, asker, make_reply
+from workbench.server.small_requests import (
+    CONNECT_TIMEOUT_S,
+    AskPath,
+    Reply,
+    make_asker,
+    make_reply,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -86,7 +92,7 @@ class KeptConnection:
             async with asyncio.timeout(timeout_s):
                 if body is None:
                     return await self._get(path)
-                return await self._ask(await self._open(), path, body)
+                return await self._send_request(await self._open_connection(), path, body)
         except _NotConnectedError:
             return Reply(
                 None, problem=f"the server accepted no connection within {CONNECT_TIMEOUT_S:g} s"
@@ -106,17 +112,17 @@ class KeptConnection:
         except _BadAnswerError as error:
             return Reply(None, problem=str(error))
         except OSError as error:
-            return Reply(None, problem=_reason_text(error))
+            return Reply(None, problem=_describe_error(error))
 
     async def _get(self, path: str) -> Reply:
         kept = await self._take_idle_connection()
         if kept is not None and kept.is_usable:
             # a server may close an idle connection at any time, so the request is repeated once
             with contextlib.suppress(_ClosedEarlyError, ConnectionError):
-                return await self._ask(kept, path)
+                return await self._send_request(kept, path)
         elif kept is not None:
             kept.writer.close()
-        return await self._ask(await self._open(), path)
+        return await self._send_request(await self._open_connection(), path)
 
     async def _take_idle_connection(self) -> _Connection | None:
         """Return the idle connection, None without one. If a request uses it, wait a moment for its
@@ -130,10 +136,10 @@ class KeptConnection:
         return kept
 
     @property
-    def _is_address(self) -> bool:
+    def _is_ip_address(self) -> bool:
         return ":" in self._host or not self._host.strip("0123456789.")
 
-    async def _open(self) -> _Connection:
+    async def _open_connection(self) -> _Connection:
         closed_before = self._closed
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -141,20 +147,20 @@ class KeptConnection:
                     self._host,
                     self._port,
                     limit=_MOST_HEAD_BYTES,
-                    happy_eyeballs_delay=None if self._is_address else _NEXT_ADDRESS_DELAY_S,
+                    happy_eyeballs_delay=None if self._is_ip_address else _NEXT_ADDRESS_DELAY_S,
                 )
         except TimeoutError:
             raise _NotConnectedError from None
         return _Connection(*opened, closed_before)
 
-    async def _ask(
+    async def _send_request(
         self, connection: _Connection, path: str, body: Mapping[str, Any] | None = None
     ) -> Reply:
         reader, keep = connection.reader, False
         self._in_use += 1
         try:
-            connection.writer.write(self._request(path, body))
-            status, headers, keep = await _read_head(reader)
+            connection.writer.write(self._format_request(path, body))
+            status, headers, keep = await _read_answer_head(reader)
             if headers.get("content-encoding", "identity").lower() != "identity":
                 raise _BadAnswerError(
                     "the server's answer is compressed, although Workbench requested it "
@@ -175,7 +181,7 @@ class KeptConnection:
             self._given_back.set()
         return make_reply(status, content)
 
-    def _request(self, path: str, body: Mapping[str, Any] | None) -> bytes:
+    def _format_request(self, path: str, body: Mapping[str, Any] | None) -> bytes:
         method, headers, data = "GET", self._headers, b""
         if body is not None:
             method, data = "POST", json.dumps(body, ensure_ascii=False).encode()
@@ -208,16 +214,16 @@ async def open_kept_connection(
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with BoundedClient(base_url=base_url, headers=headers, verify=tls()) as http:
-        yield asker(http)
+        yield make_asker(http)
 
 
-def _reason_text(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the server refuses connections"
     return clean_text(error.strerror or str(error)) or type(error).__name__
 
 
-async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bool]:
+async def _read_answer_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bool]:
     """Read the head of an answer. Return its status, its headers with lower-case names, and whether
     the connection stays open after it."""
     while True:
@@ -267,7 +273,7 @@ async def _read_body(reader: asyncio.StreamReader, status: int, headers: dict[st
         raise _BadAnswerError(
             f"the server sent an invalid Content-Length: {clean_text(length[:40])!r}"
         )
-    _check_size(int(length[:20]))
+    _check_answer_size(int(length[:20]))
     return await reader.readexactly(int(length))
 
 
@@ -275,14 +281,14 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
     body = bytearray()
     while data := await reader.read(65536):
         body += data
-        _check_size(len(body))
+        _check_answer_size(len(body))
     return bytes(body)
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     body = bytearray()
     while size := _parse_chunk_size(await _read_line(reader)):
-        _check_size(len(body) + size)
+        _check_answer_size(len(body) + size)
         body += await reader.readexactly(size)
         if await _read_line(reader):
             raise _BadAnswerError("the server sent a chunk that is longer than its size")
@@ -308,6 +314,6 @@ def _parse_chunk_size(line: bytes) -> int:
     return int(digits, 16)
 
 
-def _check_size(size: int) -> None:
+def _check_answer_size(size: int) -> None:
     if size > MAX_ANSWER_BYTES:
         raise _BadAnswerError(f"the server's answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")

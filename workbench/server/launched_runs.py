@@ -80,14 +80,14 @@ async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     launched = run.facts.launch_report
     # what the keeper was starting would be in no answer yet
     await detached_process.end_session(host, run.run_dir)
-    fate = await launcher.ask(host, run.launch(), launched)
+    fate = await launcher.read_fate(host, run.launch(), launched)
     handle = fate.handle or launched.handle
     if fate.lives and run.facts.stop_requested:
         try:
             await launcher.stop(host, run.launch(), launched)
         except ServerError as error:
             raise HostError(error.message, host=host.name, next_step=error.next_step) from None
-        fate = await launcher.ask(host, run.launch(), launched)
+        fate = await launcher.read_fate(host, run.launch(), launched)
     elif fate.lives and handle is not None:
         keeper = launcher.adopting_keeper(run.launch(), handle)
         try:
@@ -128,7 +128,7 @@ async def stop_launched_server(host: Host, run: WatchedRun, *, again: bool = Fal
     launch, launched = run.launch(), run.facts.launch_report
     if launched.ended:
         return
-    if not again or (await launcher.ask(host, launch, launched)).lives:
+    if not again or (await launcher.read_fate(host, launch, launched)).lives:
         await launcher.stop(host, launch, launched)
 
 

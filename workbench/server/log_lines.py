@@ -107,7 +107,7 @@ class LineAssembler:
         self._rest = b""
         self._within_line = False  # the bytes before `_rest` belong to the same line
 
-    def use_secrets(self, secrets: Iterable[str]) -> None:
+    def set_secrets(self, secrets: Iterable[str]) -> None:
         self._secrets = tuple(secrets)
 
     def feed(self, data: bytes) -> list[str]:
@@ -321,9 +321,9 @@ class LogFollower:
         self.offset = 0
         self._assembler = LineAssembler(secrets)
 
-    def use_secrets(self, secrets: Iterable[str]) -> None:
+    def set_secrets(self, secrets: Iterable[str]) -> None:
         """Mask `secrets` in all log lines that are added from now on."""
-        self._assembler.use_secrets(secrets)
+        self._assembler.set_secrets(secrets)
 
     @property
     def unfinished_line(self) -> str:

@@ -94,11 +94,11 @@ class LogPattern:
         """Return whether a text in lower case has one of the needles, so that the pattern may match."""
         return any(map(lower.__contains__, self.needles))
 
-    def is_in(self, line: str) -> bool:
+    def matches(self, line: str) -> bool:
         # compiled when it is first needed
         return re.search(self.regex, line.rstrip(), re.IGNORECASE) is not None
 
-    def finding(self, line: str, engine: str | None) -> Finding:
+    def make_finding(self, line: str, engine: str | None) -> Finding:
         """Return the finding about `line`, a log line of `engine` that matches this pattern. If
         `engine` is None, the finding has plan changes only if they do not depend on the engine or
         exist for one engine only."""
@@ -107,8 +107,8 @@ class LogPattern:
             text = f"harmless: {text}"
         if self.level is Level.ERROR and _REQUEST_HANDLER_LINE.search(line):
             text = f"{_ONE_REQUEST_FAILED_TEXT}: {text}"
-        evidence = self._evidence(line)
-        changes = self._changes(line[:_MAX_SEARCHED_CHARACTERS], engine)
+        evidence = self._quote_match(line)
+        changes = self._propose_changes(line[:_MAX_SEARCHED_CHARACTERS], engine)
         fix = self.fixes.get(engine or "", self.fix)
         part = _engine_part_of_path(_SOURCE_ROOT.sub("", evidence)) if self.placed else None
         if part is not None:
@@ -123,7 +123,7 @@ class LogPattern:
             changes=changes,
         )
 
-    def _evidence(self, line: str) -> str:
+    def _quote_match(self, line: str) -> str:
         """Return the plain line. If the match comes late, such as behind a progress bar, return the
         text from there on."""
         text = plain_line(line)
@@ -132,7 +132,7 @@ class LogPattern:
             return text
         return plain_line(f"… {line[found.start() :]}")
 
-    def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
+    def _propose_changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
         found = re.search(self.regex, line, re.IGNORECASE)
         if found is None:
             return ()
@@ -206,7 +206,7 @@ def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Findin
     """Return one finding for each log pattern that matches a line of `lines`, in the order of the
     lines. The evidence of a finding is the first line that matches."""
     matches = sorted(_find_matches(lines, engine), key=itemgetter(1))
-    return tuple(pattern.finding(line, engine) for pattern, _, line in matches)
+    return tuple(pattern.make_finding(line, engine) for pattern, _, line in matches)
 
 
 @lru_cache(maxsize=4096)
@@ -222,9 +222,9 @@ def stuck_start_findings(
     """Return findings with possible reasons why a starting server has written nothing after
     `last_line` for `silent_s` seconds. `phase` is the start-up phase that the log reported last."""
     known = (
-        p.finding(last_line, engine)
+        p.make_finding(last_line, engine)
         for p in patterns_of_engine(engine)
-        if p.only_last and p.is_in(last_line)
+        if p.only_last and p.matches(last_line)
     )
     why = _explain_stuck_phase(phase)
     text = (
@@ -296,7 +296,7 @@ class LogScan:
         chosen = [index for index, form in enumerate(forms) if form in fresh]
         matches = _find_matches([lines[index] for index in chosen], self.engine)
         for pattern, index, line in sorted(matches, key=itemgetter(1)):
-            finding = pattern.finding(line, self.engine)
+            finding = pattern.make_finding(line, self.engine)
             if finding.code not in self._codes:
                 self._codes.add(finding.code)
                 number = first + chosen[index] if first is not None else None
@@ -337,7 +337,7 @@ def _find_matches(
 def _reports(line: str, pattern: LogPattern, better: Sequence[LogPattern]) -> bool:
     """Return whether the line itself reports what the pattern is about: it does not quote it, and an
     error concerns the server. A general pattern counts only where none of the `better` ones does."""
-    if not pattern.is_in(line[:_MAX_SEARCHED_CHARACTERS]) or _is_quoted(line):
+    if not pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) or _is_quoted(line):
         return False
     if pattern.level is Level.ERROR and _is_no_failure_of_server(line):
         return False
@@ -348,7 +348,7 @@ def _is_no_failure_of_server(line: str) -> bool:
     """Return whether the line is about a request or an optional part, or is only information."""
     if _OPTIONAL_PART_LINE.search(line) or _LINE_ABOUT_REQUEST.search(line):
         return True
-    return _level(line) in _INFO_LEVELS
+    return _parse_level(line) in _INFO_LEVELS
 
 
 def find_needles(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
@@ -368,7 +368,7 @@ def explain_line_by_needles(
     patterns = patterns_of_engine(engine)
     among = [patterns[number] for number in sorted(numbers)]
     matches = _find_matches((line,), engine, among)
-    found = (pattern.finding(line, engine) for pattern, _, line in matches)
+    found = (pattern.make_finding(line, engine) for pattern, _, line in matches)
     return next(iter(by_severity(found)), None)
 
 
@@ -388,7 +388,7 @@ def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
     error, message = _parse_error(line)
     if not error or _WRAPPER_LINE.search(message):
         return False
-    return not any(pattern.is_in(line[:_MAX_SEARCHED_CHARACTERS]) for pattern in better)
+    return not any(pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) for pattern in better)
 
 
 @cache
@@ -517,7 +517,7 @@ def find_possible_causes(
     described = []
     for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
         finding = _add_place_of_line(finding, errors)
-        if any(_is_about(finding, error) for error in of_requests):
+        if any(_is_in_lines_of(finding, error) for error in of_requests):
             finding = _soften_to_request_error(finding)
         described.append(finding)
     kept = _add_native_calls(drop_consequences(described), tracebacks_read.native_calls)
@@ -626,7 +626,7 @@ def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tupl
     call, part = _find_crashed_part(calls)
     if part is None:
         return tuple(findings)
-    where = f", in {part.name} ({native_backtraces.name_of(call)})"
+    where = f", in {part.name} ({native_backtraces.function_name_of(call)})"
     if any(map(_is_error, findings)):
         return tuple(_add_part_of_crash(one, part, where) for one in findings)
     crash = Finding(
@@ -650,7 +650,7 @@ def _add_part_of_crash(finding: Finding, part: EnginePart, where: str) -> Findin
 _DETAIL_LINES = 5  # after the first line of an error
 
 
-def _is_about(finding: Finding, error: RaisedError) -> bool:
+def _is_in_lines_of(finding: Finding, error: RaisedError) -> bool:
     """Return whether the finding is about one of the lines of the error."""
     if finding.line is None or not error.number:
         return False
@@ -689,7 +689,7 @@ def _explain_error_kind(
     pattern = _find_general_pattern(error.line, engine) or _find_pattern(error.line, engine, told)
     if pattern is None:
         return None
-    finding = replace(pattern.finding(error.line, engine), line=error.number or None)
+    finding = replace(pattern.make_finding(error.line, engine), line=error.number or None)
     if pattern.general:
         finding = _add_place(finding, error)
     return _soften_to_request_error(finding) if error.ended_one_request else finding
@@ -706,7 +706,7 @@ def _find_pattern(line: str, engine: str | None, told: Collection[str]) -> LogPa
 
 def _find_patterns(line: str, engine: str | None) -> list[LogPattern]:
     """Return the log patterns of `engine` that match the line wherever it stands in a log."""
-    return [one for one in patterns_of_engine(engine) if not one.only_last and one.is_in(line)]
+    return [one for one in patterns_of_engine(engine) if not one.only_last and one.matches(line)]
 
 
 def _add_place(finding: Finding, error: RaisedError) -> Finding:
@@ -1029,7 +1029,7 @@ def explain_error_by_its_text(error: LoggedError, number: int | None, level: Lev
     )
 
 
-def without_end(cut: RaisedError) -> Finding:
+def explain_cut_traceback(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
     place = _place_of_error(cut)
     doing = _find_activity(cut.frames)
@@ -1052,8 +1052,8 @@ def without_end(cut: RaisedError) -> Finding:
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
     """Return the log line that explains the failure, without time and level; None if no line looks
-    like an error. See `logged_error`."""
-    found = logged_error(lines, engine)
+    like an error. See `find_logged_error`."""
+    found = find_logged_error(lines, engine)
     return found.text if found else None
 
 
@@ -1068,7 +1068,7 @@ class LoggedError:
     index: int = 0
 
 
-def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError | None:
+def find_logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError | None:
     """Return the line of a log that explains a failure; None if no line looks like an error.
 
     It is the first line that matches a log pattern of the level ERROR that is not general. If there
@@ -1114,7 +1114,7 @@ def _add_condition(message: str, before: Sequence[str]) -> str:
 
 
 @cache
-def _prefix() -> re.Pattern[str]:
+def _prefix_pattern() -> re.Pattern[str]:
     """Return the pattern of what stands in front of the message of a line. One of its groups has the
     level of the line, the others are None."""
     from workbench import engines  # each compiles many patterns
@@ -1137,7 +1137,7 @@ def plain_line(line: str) -> str:
 def _split_at_prefix(line: str) -> tuple[str, str]:
     """Return (what stands in front of the message, message) of a log line without colours."""
     bare = _remove_control_characters(line)
-    prefix = _prefix().match(bare)
+    prefix = _prefix_pattern().match(bare)
     end = prefix.end() if prefix else 0
     return bare[:end], bare[end:]
 
@@ -1155,9 +1155,9 @@ def is_in_traceback(line: str) -> bool:
     return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK_HEADING.search(text))
 
 
-def _level(line: str) -> str:
+def _parse_level(line: str) -> str:
     """Return the level that the engine wrote in front of a line, "" if it wrote none."""
-    return _level_of_prefix(_prefix().match(_remove_control_characters(line)))
+    return _level_of_prefix(_prefix_pattern().match(_remove_control_characters(line)))
 
 
 def is_of_request_handler(line: str) -> bool:
@@ -1168,13 +1168,13 @@ def is_of_request_handler(line: str) -> bool:
 def has_level(line: str) -> bool:
     """Return whether the engine wrote a level in front of the line, so that it logged the line and
     did not end with it."""
-    return bool(_level(line))
+    return bool(_parse_level(line))
 
 
 def _is_marked_as_warning(line: str) -> bool:
     """Return whether the engine, or torch ("[W816 03:37:28.339207773 socket.cpp:764] "), calls the line
     a warning."""
-    return _level(line) in _WARNING_LEVELS or bool(_TORCH_WARNING.match(line))
+    return _parse_level(line) in _WARNING_LEVELS or bool(_TORCH_WARNING.match(line))
 
 
 def _level_of_prefix(prefix: re.Match[str] | None) -> str:
@@ -1185,7 +1185,7 @@ def _parse_error(line: str) -> tuple[bool, str]:
     bare = _remove_control_characters(line)
     if uncaught := _UNCAUGHT_CPP_ERROR.match(bare):
         return True, uncaught[1][:500]
-    prefix = _prefix().match(bare)
+    prefix = _prefix_pattern().match(bare)
     rest = bare[prefix.end() :] if prefix else bare
     text, level = rest.strip()[:500], _level_of_prefix(prefix)
     if _is_never_error(rest) or level in _LEVELS_BELOW_ERROR:

@@ -17,15 +17,15 @@ from workbench.server.watched_run import WatchedRun
 EmitBatch = Callable[[LogBatch], None]
 
 
-async def read_new(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
+async def read_new_lines(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new
     bytes. If more bytes are unread than two reads would fetch, skip to the end of the log: its
     first and its last lines matter most."""
     async with run.reading_log:
-        return await _read_new(host, run, emit)
+        return await _read_new_bytes(host, run, emit)
 
 
-async def _read_new(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
+async def _read_new_bytes(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     at = run.follower.offset
     try:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -37,7 +37,7 @@ async def _read_new(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
                 data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
     except FileError:
         return 0  # the log was removed: the run continues without one
-    if data and (batch := run.read(data, at)):
+    if data and (batch := run.add_log_bytes(data, at)):
         emit(batch)
     return len(data)
 
@@ -45,7 +45,7 @@ async def _read_new(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
 async def catch_up_with_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
     the first read that reaches the end, even if the server keeps writing."""
-    while await read_new(host, run, emit) == READ_BYTES:
+    while await read_new_lines(host, run, emit) == READ_BYTES:
         pass
 
 
@@ -69,7 +69,7 @@ async def explain_ended_run(host: Host, run: WatchedRun, emit: EmitBatch) -> Non
     ring = run.follower.ring
     explained = await asyncio.to_thread(explain_lines_in_memory, ring, run.record.engine)
     findings = await asyncio.to_thread(lambda: explained.findings)
-    ending = await exit_analysis.analyse_exit(host, run, explained.first_error(findings))
+    ending = await exit_analysis.analyse_exit(host, run, explained.find_first_error(findings))
     reason = mask_text(ending.reason, run.secrets) if ending.reason else None
     of_log = (finding for finding in findings if finding.level is Level.ERROR)
     disk = await old_runs.check_disk_space(host, run.run_dir)

@@ -48,7 +48,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     except (WorkbenchError, TimeoutError) as error:
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
     absent = sum(key == "absent" for key, _ in lines)
-    document = _json_object(config)
+    document = _parse_json_object(config)
     if done.returncode == 0 and document and not sizes and not absent:
         return from_config_alone(
             model, document, source=f"config.json on {host.name}, without weight files"
@@ -82,7 +82,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     )
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
+def _parse_json_object(text: str) -> dict[str, Any] | None:
     """Return the JSON object in `text`; None if the text is not a JSON object."""
     try:
         document = json.loads(text)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from workbench.hosts.base import Host, SshAddress
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import size_text
@@ -57,7 +57,7 @@ class TransferWay:
         )
 
 
-async def find_way(
+async def find_rsync_way(
     source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]
 ) -> TransferWay | None:
     """Return how rsync can send from `source` to `target`; None if neither host can reach the other
@@ -237,7 +237,7 @@ async def _append_bytes(
                     host=target.name,
                 )
         finally:
-            await end_all([ended])
+            await cancel_all([ended])
             await writer.close()
     finally:
         await reader.close()

@@ -40,10 +40,10 @@ def parse_backtrace_call(line: str) -> str | None:
 
 def places_of_crash(calls: Iterable[str]) -> Iterable[str]:
     """Return the calls, the innermost first, without those that every crash has."""
-    return (call for call in calls if not _CALLS_OF_EVERY_CRASH.search(name_of(call)))
+    return (call for call in calls if not _CALLS_OF_EVERY_CRASH.search(function_name_of(call)))
 
 
-def name_of(call: str) -> str:
+def function_name_of(call: str) -> str:
     """Return the name of the function in a call, without its arguments."""
     found = _FUNCTION_NAME.match(call)
     return found["name"] if found else call
@@ -51,4 +51,4 @@ def name_of(call: str) -> str:
 
 def does_only_pass_work_on(call: str) -> bool:
     """Return whether the function of a call only passes work to a device or a buffer."""
-    return bool(_CALLS_PASSING_WORK_ON.match(name_of(call)))
+    return bool(_CALLS_PASSING_WORK_ON.match(function_name_of(call)))

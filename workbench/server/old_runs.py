@@ -106,7 +106,7 @@ async def check_disk_space(host: Host, run_dir: str) -> tuple[Finding, ...]:
     return (Finding(Level.ERROR, "disk.full", text, fix=fix),)
 
 
-async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
+async def read_ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     """Return the runs that are marked as ended, newest first. `root` is the directory of all runs."""
     done = await host.run(shell_scripts.shell_argv(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
     marks: dict[str, list[str]] = {}

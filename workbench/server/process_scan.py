@@ -47,7 +47,7 @@ class ProcessScan:
         self._listening: dict[str, int] = {}
         self._forget_at_s = 0.0
 
-    def look(self) -> dict[str, Any]:
+    def scan(self) -> dict[str, Any]:
         """Return {"processes": [...], "listening": {inode of a socket: port}}. Each process has
         "pid", "uid", "own" (a Workbench started it), "argv", "inodes" (of its sockets), "log" (the
         file of its output), "unit" and "scope" (of systemd, or its container)."""
@@ -63,7 +63,7 @@ class ProcessScan:
         known = {pid for pid, _ in self._engines}
         for pid in sorted(pids - known):
             if self._others.get(pid, 0) < _MAX_READS:
-                self._read_new(pid)
+                self._read_new_process(pid)
         listening = _listening_sockets() if self._engines else {}
         if listening != self._listening:
             self._listening = listening
@@ -71,7 +71,7 @@ class ProcessScan:
                 process["inodes"] = _socket_inodes(process["pid"])
         return {"processes": list(self._engines.values()), "listening": listening}
 
-    def _read_new(self, pid: int) -> None:
+    def _read_new_process(self, pid: int) -> None:
         argv = _argv_of_process(pid)
         if not self._pattern.search(" ".join(argv)):
             self._others[pid] = self._others.get(pid, 0) + 1
@@ -81,13 +81,13 @@ class ProcessScan:
         started = _start_time(pid)
         if started is None:
             return
-        group = _read_start(f"/proc/{pid}/cgroup")
+        group = _read_file_start(f"/proc/{pid}/cgroup")
         scope, unit = _unit_of_process(pid, group)
         self._others.pop(pid, None)
         self._engines[pid, started] = {
             "pid": pid,
             "uid": _uid_of_process(pid),
-            "own": "WORKBENCH_RUN=" in _read_start(f"/proc/{pid}/environ"),
+            "own": "WORKBENCH_RUN=" in _read_file_start(f"/proc/{pid}/environ"),
             "argv": argv,
             "inodes": _socket_inodes(pid),
             "log": _output_file_of(pid),
@@ -96,7 +96,7 @@ class ProcessScan:
         }
 
 
-def _read_start(path: str, most: int = 1 << 20) -> str:
+def _read_file_start(path: str, most: int = 1 << 20) -> str:
     """Return the start of a file, and "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -106,13 +106,13 @@ def _read_start(path: str, most: int = 1 << 20) -> str:
 
 
 def _argv_of_process(pid: int) -> list[str]:
-    text = _read_start(f"/proc/{pid}/cmdline", CMDLINE_MAX_BYTES)
+    text = _read_file_start(f"/proc/{pid}/cmdline", CMDLINE_MAX_BYTES)
     return text.rstrip("\0").split("\0") if text else []
 
 
 def _start_time(pid: int) -> str | None:
     """Return the start time of a process, as text; None if it has ended."""
-    words = _read_start(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    words = _read_file_start(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[19] if len(words) > 19 and words[0] not in "ZX" else None
 
 
@@ -158,7 +158,7 @@ def _listening_sockets() -> dict[str, int]:
     listens."""
     ports = {}
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read_start(path, 1 << 26).splitlines():
+        for line in _read_file_start(path, 1 << 26).splitlines():
             words = line.split()
             if len(words) > 9 and words[3] == "0A":
                 ports[words[9]] = int(words[1].rpartition(":")[2], 16)
@@ -202,4 +202,4 @@ def _main_pid(scope: str, unit: str) -> int | None:
 def main() -> None:
     """Print what one look finds, as one line of JSON."""
     orders = json.loads(sys.argv[1])
-    print(json.dumps(ProcessScan(orders["pattern"]).look()))  # noqa: T201
+    print(json.dumps(ProcessScan(orders["pattern"]).scan()))  # noqa: T201

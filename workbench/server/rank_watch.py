@@ -65,7 +65,7 @@ class Watch:
         """Exchange messages with the watch processes of the server's other ranks until this rank
         has ended. If another rank has ended, end this one."""
         self._others = asyncio.ensure_future(
-            self._listen() if self._is_head else self._keep_connected()
+            self._listen_for_ranks() if self._is_head else self._keep_connected()
         )
         try:
             await self._watch()
@@ -87,7 +87,9 @@ class Watch:
             for rank in self._silent_s:
                 self._silent_s[rank] += _TICK_INTERVAL_S
                 if self._silent_s[rank] > self._times["silent_s"]:
-                    self._end_of(rank, f"has not been heard of for {self._times['silent_s']:.0f} s")
+                    self._note_rank_end(
+                        rank, f"has not been heard of for {self._times['silent_s']:.0f} s"
+                    )
             if self._over is not None:
                 await self._terminate_own_rank()
                 return
@@ -101,7 +103,7 @@ class Watch:
 
     # ---- the other ranks
 
-    async def _listen(self) -> None:
+    async def _listen_for_ranks(self) -> None:
         said = False
         while True:
             try:
@@ -183,7 +185,7 @@ class Watch:
         if word == "heard":
             self._heard.add(writer)
         elif word == "ended":
-            self._end_of(rank, "has ended")
+            self._note_rank_end(rank, "has ended")
             self._send(writer, self.own, "heard")
             self._heard.add(writer)
         if word == "leaves":
@@ -192,7 +194,7 @@ class Watch:
             self._silent_s[rank] = 0.0
         return True
 
-    def _end_of(self, rank: str, what: str) -> None:
+    def _note_rank_end(self, rank: str, what: str) -> None:
         if self._over is None and rank != self.own:
             self._over = rank
             self._write_to_log(f"{rank} {what}: this rank is stopped too")

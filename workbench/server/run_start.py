@@ -59,7 +59,7 @@ class RunPreparation:
         try again. Raises HostError if the process cannot be started; no run directory is then left.
         """
         run_dir = self.run.run_dir
-        self.run.begin()
+        self.run.record_start()
         own = self.run.record.plan.run_as == PROCESS
         workdir, open_files = (
             (self.command.workdir, self.command.open_files) if own else (None, None)

@@ -35,7 +35,7 @@ class _LauncherFields(TypedDict):
     gpus: tuple[str, ...]
 
 
-def status_of(
+def compute_status(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
     """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s`

@@ -41,13 +41,13 @@ GetPath = Callable[[str, float], Awaitable[Reply]]
 AskPath = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
-def getter(ask: AskPath, query: str = "") -> GetPath:
+def make_getter(ask: AskPath, query: str = "") -> GetPath:
     """Return a function that requests a path, with `query` if it is given, through `ask`."""
     end = f"?{query}" if query else ""
     return lambda path, timeout_s: ask(path + end, None, timeout_s)
 
 
-def asker(http: httpx.AsyncClient) -> AskPath:
+def make_asker(http: httpx.AsyncClient) -> AskPath:
     """Return a function that makes requests through `http`."""
     return lambda path, body, timeout_s: _request_with_httpx(http, path, body, timeout_s)
 

@@ -14,7 +14,7 @@ _MIN_FREE_KIB = 1 << 20  # run directories and logs
 _TIMEOUT_S = 5.0
 
 
-async def state_findings(host: Host) -> list[Finding]:
+async def check_state_directory(host: Host) -> list[Finding]:
     """Return why no server can be started on `host`, or a warning about it, if the disk with its
     state directory is full, read-only or nearly full. Empty if all is well, or if the host does not
     answer in time. Raises HostUnreachable if there is no connection."""

@@ -27,7 +27,7 @@ from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.directory_names import list_directory_names
 from workbench.hosts.file_marks import Marks, read_file_marks
 from workbench.hosts.session_marks import read_session_processes
-from workbench.hosts.task_cancellation import end_all, is_running
+from workbench.hosts.task_cancellation import cancel_all, is_running
 from workbench.model.beat import Beat
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.lazy_dataclass import dataclass
@@ -257,7 +257,7 @@ class Supervisor:
             run.facts = replace(run.facts, pid=await prepared.launch())
         finally:
             self._starting.discard(run_id)
-        run.refresh()
+        run.refresh_status()
         self._runs[run_id] = run
         self._emit(run.status)
         self.ensure_watch()
@@ -303,7 +303,7 @@ class Supervisor:
         await self._replace_lost_keepers(read)
         self._forget_removed_runs(read)
         await asyncio.gather(
-            *map(self._explain, self._unexplained_failures()),
+            *map(self._explain_end, self._unexplained_failures()),
             *map(self._learn_keys, self._runs_without_keys()),
             old_runs.write_end_marks(self.host, root, self._end_marks(read)),
         )
@@ -352,7 +352,7 @@ class Supervisor:
             first = run
             record = decode_record(run_id, process.files.get("plan.json", b""))
             run = WatchedRun(
-                self.host, process.run_dir, record, self._engine(record.engine), adopted=True
+                self.host, process.run_dir, record, self._get_engine(record.engine), adopted=True
             )
             if first is not None:  # it was read before its start was recorded
                 run.seen_unix_s = first.seen_unix_s
@@ -376,7 +376,7 @@ class Supervisor:
         run.settled = run.has_ended and not launched_runs.has_lost_keeper(run)
         self._publish(run)
 
-    async def look(self, run_id: str) -> ServerStatus:
+    async def find_status(self, run_id: str) -> ServerStatus:
         """Return the status of a run. A run that `runs` has not read, because it is older, is first
         read from the host. Raises ServerError if there is no such run."""
         return (await self._find_run(run_id)).status
@@ -392,7 +392,7 @@ class Supervisor:
         command = await running_server_secrets.read_run_command(self.host, run_dir, pid)
         run.learn_secrets(command or run.record.command)
 
-    def _engine(self, name: str) -> Engine | None:
+    def _get_engine(self, name: str) -> Engine | None:
         from workbench import engines
 
         try:
@@ -438,7 +438,7 @@ class Supervisor:
         )
 
     def _publish(self, run: WatchedRun) -> None:
-        if run.refresh():
+        if run.refresh_status():
             self._emit(run.status)
             self._wake_watchers()
 
@@ -557,9 +557,9 @@ class Supervisor:
                 next_step="check these processes with ps: they may belong to another user or hang "
                 "in the driver",
             )
-        await self._explain(run)
+        await self._explain_end(run)
         await run.close()
-        self._settle(run)
+        self._mark_settled(run)
         return run.status
 
     async def uninstall(self, run_id: str) -> Sequence[str]:
@@ -570,7 +570,7 @@ class Supervisor:
             self.host, await self._find_run(run_id), self.watched_runs()
         )
 
-    def installed(self, run_id: str) -> str | None:
+    def installed_unit(self, run_id: str) -> str | None:
         """Return the name of the systemd unit that the start of a run has installed and that stays
         after a stop; None if there is none."""
         return launched_runs.installed_unit(self._known_run(run_id))
@@ -600,7 +600,7 @@ class Supervisor:
                 run.update(seen)
             return seen
 
-    def _settle(self, run: WatchedRun) -> None:
+    def _mark_settled(self, run: WatchedRun) -> None:
         run.settled = True
         self._publish(run)
         self._wake_watchers()
@@ -639,7 +639,7 @@ class Supervisor:
         findings about harmless lines."""
         return self._known_run(run_id).log_findings
 
-    async def in_force(self, run_id: str) -> InForceReport:
+    async def read_in_force(self, run_id: str) -> InForceReport:
         """Return the settings in the plan of the run's server, each with the value that the server
         actually uses."""
         from workbench.server import in_force
@@ -672,7 +672,7 @@ class Supervisor:
     async def close(self) -> None:
         """Stop watching all runs and close the connections to them. The servers continue to run."""
         task, self._watch = self._watch, None
-        await end_all([task])
+        await cancel_all([task])
         await asyncio.gather(*(run.close() for run in self._runs.values()))
 
     # ---- watching
@@ -721,7 +721,7 @@ class Supervisor:
 
     async def _read_and_update(self, run: WatchedRun) -> bool:
         alive, grew = await self._query_both(
-            self._alive(run), log_reading.read_new(self.host, run, self._emit)
+            self._is_alive(run), log_reading.read_new_lines(self.host, run, self._emit)
         )
         every_s = _FULL_READ_INTERVAL_S.get(run.state_for_pace, _OTHER_FULL_READ_INTERVAL_S)
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
@@ -731,16 +731,16 @@ class Supervisor:
             await launched_runs.start_keeper_again(self.host, run)
             await self._read_fully(run)
         if not run.facts.alive and run.explained is None:
-            await self._explain(run)
+            await self._explain_end(run)
         if run.has_ended and not run.settled:
-            await self._finish(run)
+            await self._finish_run(run)
         elif run.facts.alive and not run.facts.stop_requested:
             self._check_server_when_due(run)
             await self._check_for_idle_start(run)
             await self._read_stacks_of_hang(run)
         return grew > 0
 
-    async def _alive(self, run: WatchedRun) -> bool:
+    async def _is_alive(self, run: WatchedRun) -> bool:
         pid, start_time = run.facts.pid, run.start_time
         if pid is None or start_time is None or not run.facts.alive:
             return False  # unknown: a full reading is needed
@@ -769,12 +769,12 @@ class Supervisor:
     async def _has_changed(self, run: WatchedRun) -> bool:
         """Return False if the run must not be read in full: its files and processes are on this
         machine and the same as at the last full reading, and the clock was not set."""
-        marks = await asyncio.to_thread(self._marks_now, run)
+        marks = await asyncio.to_thread(self._read_marks, run)
         run.compared_s = time.monotonic()
         clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S
         return marks is None or marks != run.marks or clock_set
 
-    def _marks_now(self, run: WatchedRun) -> Marks | None:
+    def _read_marks(self, run: WatchedRun) -> Marks | None:
         files = (f"{run.run_dir}/{name}" for name in (*READ_FILES, *detached_process.OWN_FILES))
         marks = read_file_marks(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
@@ -783,7 +783,7 @@ class Supervisor:
         return (*marks, read_session_processes(run.sid))
 
     async def _read_fully(self, run: WatchedRun) -> None:
-        marks = await asyncio.to_thread(self._marks_now, run)
+        marks = await asyncio.to_thread(self._read_marks, run)
         seen = await self._read_status(run)
         run.marks = marks
         if not run.facts.serves:
@@ -791,14 +791,14 @@ class Supervisor:
             # known now. SGLang creates a semaphore even while it shuts down, and leaves it.
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
-    async def _finish(self, run: WatchedRun) -> None:
+    async def _finish_run(self, run: WatchedRun) -> None:
         # the last words of processes that outlived the server
         await log_reading.read_log_to_end(self.host, run, self._emit)
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
-        self._settle(run)
+        self._mark_settled(run)
 
-    async def _explain(self, run: WatchedRun) -> None:
+    async def _explain_end(self, run: WatchedRun) -> None:
         await log_reading.explain_ended_run(self.host, run, self._emit)
         self._publish(run)
 
@@ -820,7 +820,7 @@ class Supervisor:
         check = self._check_health if run.facts.ready else self._check_readiness
         run.task = asyncio.create_task(check(run))
 
-    async def check_now(self) -> tuple[ServerStatus, ...]:
+    async def check_servers_now(self) -> tuple[ServerStatus, ...]:
         """Check the health of every READY server now, ask every starting server whether it is
         ready, read its log, and return the statuses of all runs that this supervisor has read."""
         starting = self._runs_in_state(ServerState.STARTING)

@@ -161,14 +161,14 @@ class _Asker:
         try:
             async with asyncio.timeout(OTHER_PROMPTS_TIMEOUT_S):
                 for ask in alone:
-                    await self._keep(ask)
+                    await self._send_and_store(ask)
                 began = time.monotonic()
-                await asyncio.gather(*map(self._keep, self._together))
+                await asyncio.gather(*map(self._send_and_store, self._together))
                 if self._has_time_for_longer(time.monotonic() - began):
                     self._tokens = LONGER_TOKENS
-                    await asyncio.gather(*map(self._keep, self._longer))
+                    await asyncio.gather(*map(self._send_and_store, self._longer))
                     if self._most_lack_code_word():
-                        await asyncio.gather(*map(self._keep, self._more))
+                        await asyncio.gather(*map(self._send_and_store, self._more))
         except TimeoutError:
             pass  # the answers that did not come are not judged
 
@@ -192,7 +192,7 @@ class _Asker:
         ]
         return not self._failed and 2 * len(lost) > len(self._answers)
 
-    async def _keep(self, ask: Ask) -> None:
+    async def _send_and_store(self, ask: Ask) -> None:
         reply, answered = await self._send(ask, OTHER_PROMPTS_TIMEOUT_S)
         if answered is not None:
             self._answers.append(answered)
@@ -232,7 +232,7 @@ class _Asker:
 
     def judge_answers(self, nonsense_expected: str) -> ServedText:
         """Return what the answers say about the server."""
-        found = [*self._failure_findings(), *self._findings(nonsense_expected)]
+        found = [*self._failure_findings(), *self._judge_text(nonsense_expected)]
         problem = next((one for one in found if one.level is Level.ERROR), None)
         notes = (one.text for one in found if one.level is not Level.ERROR)
         text = ServedText(
@@ -247,7 +247,7 @@ class _Asker:
         excerpt = problem.evidence or text.excerpt
         return replace(text, excerpt=excerpt, problem=problem.text, code=problem.code)
 
-    def _findings(self, nonsense_expected: str) -> Sequence[Finding]:
+    def _judge_text(self, nonsense_expected: str) -> Sequence[Finding]:
         probed = [one for one in self._answers if isinstance(one, Probed)]
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:

@@ -25,7 +25,7 @@ class Tokenizer:
         self.max_model_len: int | None = None
         self._template_tokens: int | None = None  # of the chat template, without the message
 
-    async def count(self, asked: Mapping[str, Any]) -> int | None:
+    async def count_tokens(self, asked: Mapping[str, Any]) -> int | None:
         """Return the number of tokens of a request's prompt, including special tokens and the chat
         template. `asked` is {"prompt": text}, {"input": text} or {"messages": [...]}. None if the
         server cannot count tokens; `problem` then says why. Never raises."""
@@ -34,7 +34,7 @@ class Tokenizer:
             self.problem = f"{engine.title} has no tokenizer endpoint"
             return None
         if "messages" in asked and engine.template_path is not None:
-            written = await self._post(engine.template_path, {"messages": asked["messages"]})
+            written = await self._post_json(engine.template_path, {"messages": asked["messages"]})
             text = as_table(written).get("prompt")
             if not isinstance(text, str):
                 self.problem = self.problem or (
@@ -53,7 +53,7 @@ class Tokenizer:
                 "chat template is unknown"
             )
             return None
-        answer = await self._post(engine.tokenize_path, body)
+        answer = await self._post_json(engine.tokenize_path, body)
         return None if answer is None else self._parse_token_count(answer)
 
     async def _count_message_tokens(self, messages: Sequence[Mapping[str, str]]) -> int | None:
@@ -62,14 +62,14 @@ class Tokenizer:
         if self._template_tokens is None:
             sample = [{"role": "user", "content": "one"}]
             asked = {"model": self._model, "messages": sample, "max_tokens": 1}
-            reply = await self._post("/v1/chat/completions", asked) or {}
+            reply = await self._post_json("/v1/chat/completions", asked) or {}
             prompt_tokens = as_table(reply.get("usage")).get("prompt_tokens")
-            of_text = await self.count({"prompt": "one"})
+            of_text = await self.count_tokens({"prompt": "one"})
             if not isinstance(prompt_tokens, int) or of_text is None:
                 self.problem = self.problem or "the server reports no tokens of its chat template"
                 return None
             self._template_tokens = max(0, prompt_tokens - of_text)
-        text = await self.count({"prompt": "\n".join(one["content"] for one in messages)})
+        text = await self.count_tokens({"prompt": "\n".join(one["content"] for one in messages)})
         return None if text is None else text + self._template_tokens
 
     def _parse_token_count(self, answer: Mapping[str, Any]) -> int | None:
@@ -84,7 +84,7 @@ class Tokenizer:
             self.problem = f"the server's {self._engine.tokenize_path} returned no token count"
         return found or None
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         reply = await self._ask(path, body, TIMEOUT_S)
         if reply.status is None:
             self.problem = f"the server's {path} cannot be read: {reply.problem}"

@@ -15,7 +15,7 @@ from workbench.hosts.base import Forward, Host
 from workbench.hosts.detached_process import ProcessStatus
 from workbench.hosts.file_marks import Marks
 from workbench.hosts.run_processes import signal_name
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.findings import Finding
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, secret_values
@@ -34,7 +34,7 @@ from workbench.server.run_directory import (
     decode_rank_ends,
     decode_ready,
 )
-from workbench.server.run_state import ending_finding, status_address, status_of
+from workbench.server.run_state import compute_status, ending_finding, status_address
 from workbench.server.running_server_secrets import api_key_of
 from workbench.server.start_lines import StartLines
 from workbench.server.start_times import FIRST_PHASE, PhaseClock
@@ -112,9 +112,9 @@ class WatchedRun:
         self._kept: KeptConnection | None = None
         self._reached: tuple[str, int, str | None] | None = None  # address, port and API key
         self._reaching = asyncio.Lock()
-        self.status = self._current_status()
+        self.status = self._compute_status()
 
-    def begin(self) -> None:
+    def record_start(self) -> None:
         """Record that the process of the run is started now: its files may have been written
         minutes before."""
         self.record = replace(self.record, created_unix_s=time.time())
@@ -240,7 +240,7 @@ class WatchedRun:
         """Set the run's secrets and API key to those in `command`, the command that Workbench
         started or the one of the running process."""
         self.secrets = secret_values(command)
-        self.follower.use_secrets(self.secrets)
+        self.follower.set_secrets(self.secrets)
         key = api_key_of(command, self.engine)
         self.api_key = None if key == MASK else key
         self.keys_known = True
@@ -265,7 +265,7 @@ class WatchedRun:
             phases=self._clock.phase_durations(now_s) if own and self._clock else (),
         )
 
-    def read(self, data: bytes, at: int) -> LogBatch | None:
+    def add_log_bytes(self, data: bytes, at: int) -> LogBatch | None:
         """Add `data`, bytes of the log that were read at position `at`, and return the new lines;
         None if no line is complete. Until the server is ready, take its start-up phase, engine
         version and port from these lines."""
@@ -324,13 +324,13 @@ class WatchedRun:
         elif self._lost is None:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
-    def refresh(self) -> bool:
+    def refresh_status(self) -> bool:
         """Compute the run's status anew, and return whether it has changed. After an unexpected end
         of the server, the status changes only once the reason for the end is known, or if the host
         cannot be queried."""
         if self._awaits_explanation:
             return False
-        before, self.status = self.status, self._current_status()
+        before, self.status = self.status, self._compute_status()
         return before != self.status
 
     @property
@@ -340,8 +340,8 @@ class WatchedRun:
             return False
         return self.explained is None and self._lost is None and not self.settled
 
-    def _current_status(self) -> ServerStatus:
-        status = status_of(
+    def _compute_status(self) -> ServerStatus:
+        status = compute_status(
             self.facts,
             now_unix_s=self.now_unix_s,
             silent_s=self._unanswered_s(),
@@ -449,7 +449,7 @@ class WatchedRun:
 
     async def close(self) -> None:
         task, self.task = self.task, None
-        await end_all([task])
+        await cancel_all([task])
         await self.disconnect()
 
 

@@ -216,8 +216,8 @@ class SimulatedHost(BaseHost):
             extra={**facts.extra, "simulated": self.profile.title},
         )
 
-    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
-        return await self.inner.gpus_of_batch_job()
+    async def read_job_gpus(self) -> tuple[str, ...] | None:
+        return await self.inner.read_job_gpus()
 
     async def close(self) -> None:
         await self.inner.close()

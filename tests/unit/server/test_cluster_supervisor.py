@@ -89,7 +89,7 @@ def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> Non
         os.kill(_pids(crashed)[1], signal.SIGKILL)
         await supervisor.wait(crashed.run_id, lambda status: status.state.has_ended, 10)
         await eventually(lambda: not supervisor.status(crashed.run_id).outlived, 10)
-        await supervisor.settle()
+        await supervisor.wait_for_rank_ends()
         reason = supervisor.status(crashed.run_id).reason
         later = ClusterSupervisor(cluster(tmp_path, (LocalHost(), down)))
         seen = {status.run_id: status for status in await later.runs()}
@@ -114,7 +114,7 @@ def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, kil
         await eventually(
             lambda: not any(psutil.pid_exists(pid) for pid in pids), 30, "the end of all ranks"
         )
-        await supervisor.settle()
+        await supervisor.wait_for_rank_ends()
         await eventually(lambda: not supervisor.status(status.run_id).outlived, 30)
         ended = supervisor.status(status.run_id)
         assert ended.state is ServerState.CRASHED and ended.exit_signal == "SIGKILL"
@@ -139,7 +139,7 @@ def test_a_node_that_is_restarted_ends_the_server_and_is_the_reason(tmp_path: Pa
         await eventually(
             lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks"
         )
-        await supervisor.settle()
+        await supervisor.wait_for_rank_ends()
         ended = supervisor.status(status.run_id)
         assert ended.state in (ServerState.CRASHED, ServerState.FAILED)
         assert ended.reason is not None and ended.reason.startswith("rank 1 on spark-02: ")
@@ -192,7 +192,7 @@ def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(
         second = ClusterSupervisor(host)
         try:
             await second.runs()
-            await second.settle()
+            await second.wait_for_rank_ends()
             await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
             await second.runs()
             seen = second.status(status.run_id)

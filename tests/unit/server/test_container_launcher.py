@@ -344,7 +344,7 @@ def test_bad_options_are_refused() -> None:
 
 def asked(answer: str, launched: LaunchedServer) -> tuple[bool, str | None, int | None]:
     host = FakeHost(lambda call: answer)
-    fate = asyncio.run(launcher("podman").ask(host, launch(HUB), launched))
+    fate = asyncio.run(launcher("podman").read_fate(host, launch(HUB), launched))
     return fate.lives, fate.ended, fate.exit_code
 
 
@@ -388,7 +388,7 @@ def inspecting(document: object, code: int = 0) -> FakeHost:
 
 
 def test_a_container_of_others_is_found_with_its_words_and_its_port() -> None:
-    found = asyncio.run(launcher("docker").find(inspecting(INSPECT), "theirs", {}))
+    found = asyncio.run(launcher("docker").find_adoptable(inspecting(INSPECT), "theirs", {}))
     assert (found.handle, found.argv) == (
         "theirs",
         ("vllm", "serve", "org/Model", "--port", "8000"),
@@ -411,7 +411,9 @@ def test_whatever_inspect_answers_is_text_or_an_error(where: str, wrong: object)
     config = {**INSPECT["Config"], "Image": wrong, "WorkingDir": wrong}  # type: ignore[dict-item]
     for document in ({**INSPECT, where: wrong}, {**INSPECT, "Config": config}):
         try:
-            found = asyncio.run(launcher("docker").find(inspecting(document), "theirs", {}))
+            found = asyncio.run(
+                launcher("docker").find_adoptable(inspecting(document), "theirs", {})
+            )
         except WorkbenchError:
             continue
         texts = (found.handle, *found.argv, found.workdir, found.address, found.image)
@@ -422,7 +424,7 @@ def test_whatever_inspect_answers_is_text_or_an_error(where: str, wrong: object)
 @pytest.mark.parametrize("answer", ["", "nothing", "[" * 100_000, "[]", "{}"])
 def test_an_answer_of_inspect_that_is_no_json_is_an_error(answer: str) -> None:
     with pytest.raises(WorkbenchError, match="does not understand"):
-        asyncio.run(launcher("docker").find(FakeHost(lambda call: answer), "theirs", {}))
+        asyncio.run(launcher("docker").find_adoptable(FakeHost(lambda call: answer), "theirs", {}))
 
 
 @pytest.mark.parametrize(
@@ -431,7 +433,7 @@ def test_an_answer_of_inspect_that_is_no_json_is_an_error(answer: str) -> None:
 )
 def test_a_container_that_is_not_there_or_does_not_run_is_named(host: FakeHost) -> None:
     with pytest.raises(ServerError, match="theirs"):
-        asyncio.run(launcher("docker").find(host, "theirs", {}))
+        asyncio.run(launcher("docker").find_adoptable(host, "theirs", {}))
 
 
 @pytest.mark.parametrize(
@@ -449,7 +451,7 @@ def test_a_daemon_that_does_not_run_is_no_missing_container(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(ServerError, match=f"{said}: .*{problem}"):
-        asyncio.run(launcher("docker").find(LocalHost(), "theirs", {}))
+        asyncio.run(launcher("docker").find_adoptable(LocalHost(), "theirs", {}))
 
 
 # ---- progress of a pull
@@ -596,8 +598,8 @@ def test_a_podman_that_hangs_is_one_sentence_without_a_script(
     host, launched = LocalHost(), LaunchedServer()
     work = {
         "check": lambda: own.check(host, started),
-        "find": lambda: own.find(host, "theirs", {}),
-        "ask": lambda: own.ask(host, started, launched),
+        "find": lambda: own.find_adoptable(host, "theirs", {}),
+        "ask": lambda: own.read_fate(host, started, launched),
         "stop": lambda: own.stop(host, started, launched),
     }
     with pytest.raises(HostError, match=r"podman did not answer within 0\.5 s") as caught:

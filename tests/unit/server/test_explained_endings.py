@@ -27,7 +27,7 @@ BEGIN = "Traceback (most recent call last):"
 
 def findings(*text: str, engine: str | None = "vllm") -> dict[str, Finding]:
     log = ExplainedLog(engine)
-    log.add(text)
+    log.add_lines(text)
     return {one.code: one for one in log.findings}
 
 

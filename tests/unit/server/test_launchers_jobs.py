@@ -326,7 +326,7 @@ def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(
     )
     assert (launched(tmp_path).state or "").startswith("unknown: ") and launched(tmp_path).pid
     with pytest.raises(HostError, match="PBS does not answer: qstat: cannot connect"):
-        asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
+        asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
     pbs.set("down", False)
     awaited(lambda: launched(tmp_path).state == "running", "the answer of PBS")
     (tmp_path / "go").touch()
@@ -413,7 +413,9 @@ def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(
     keeper.kill()
     keeper.wait()
     # found by its name
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), LaunchedServer()))
+    fate = asyncio.run(
+        launcher().read_fate(LocalHost(), launch(tmp_path / "run"), LaunchedServer())
+    )
     assert fate.lives and fate.handle == "1.pbs01"
     again = keep(follow=fate.handle)
     (tmp_path / "go").touch()
@@ -428,7 +430,9 @@ def test_a_job_whose_keeper_was_lost_is_explained_after_its_end(
     awaited(lambda: bool(pbs.jobs()), "the job")
     keeper.kill()
     awaited(lambda: not pbs.living(), "the end of the job")
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), LaunchedServer()))
+    fate = asyncio.run(
+        launcher().read_fate(LocalHost(), launch(tmp_path / "run"), LaunchedServer())
+    )
     assert (fate.lives, fate.ended, fate.exit_code) == (False, "job 1.pbs01 ended: exit code 9", 9)
 
 
@@ -440,17 +444,17 @@ def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_pat
     (mine,) = pbs.directory.glob("job-*.json")
     job = json.loads(mine.read_text())
     mine.write_text(json.dumps({**job, "owner": "mallory"}))
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), LaunchedServer()))
+    fate = asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path), LaunchedServer()))
     assert (fate.lives, fate.handle) == (False, None)
     mine.write_text(json.dumps(job))
     assert (
-        asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), LaunchedServer())).handle
+        asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path), LaunchedServer())).handle
         == job["id"]
     )
 
 
 def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Path) -> None:
-    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), LaunchedServer()))
+    fate = asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path), LaunchedServer()))
     assert (fate.lives, fate.handle) == (False, None) and "not submitted" in (fate.ended or "")
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), LaunchedServer()))
 
@@ -608,7 +612,7 @@ def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() 
     ended = "job 7 ended: OUT_OF_MEMORY (it used more memory than it had asked for)"
     run.facts = RunFacts(record, alive=False, launched=LaunchedServer(handle="7", ended=ended))
     run.explained = ("RuntimeError: engine core died", ())
-    run.refresh()
+    run.refresh_status()
     assert run.status.reason == ended
     assert [(f.code, "--run-option memory" in (f.fix or "")) for f in run.status.findings] == [
         ("launcher.memory", True)
@@ -621,7 +625,7 @@ def test_a_run_whose_keeper_another_workbench_starts_is_unknown_and_not_crashed(
     run = WatchedRun(FakeHost(lambda call: ""), "/run", record, None, adopted=True)
     run.facts = RunFacts(record, alive=False, lost="the shell was killed")
     run.set_lost("/run already contains a run")
-    assert run.refresh() and run.status.state is ServerState.UNKNOWN
+    assert run.refresh_status() and run.status.state is ServerState.UNKNOWN
 
 
 def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:

@@ -58,7 +58,7 @@ def test_ended_runs_are_read_once(clean_environment: None) -> None:
         assert [s.run_id for s in await other.runs()] == list(reversed(ids[-NEWEST_RUNS:]))
         assert list(other.older) == ids[:-NEWEST_RUNS] and not await other.has_unknown_runs()
         assert host.printed < read_all / 1.5
-        old = await other.look(ids[3])
+        old = await other.find_status(ids[3])
         assert (old.state, old.port) == (ServerState.STOPPED, 8000) and ids[3] in {
             s.run_id for s in await other.runs()
         }
@@ -129,7 +129,7 @@ async def prune_everything(supervisor: Supervisor, root: Path) -> None:
     await supervisor.runs()
 
     async def prune() -> set[str]:
-        every = await old_runs.ended_runs(supervisor.host, str(root))
+        every = await old_runs.read_ended_runs(supervisor.host, str(root))
         return set(
             await old_runs.remove_runs(
                 supervisor.host, str(root), old_runs.choose_runs_to_remove(every, keep=0)
@@ -159,7 +159,7 @@ def test_a_living_server_stays_whatever_its_mark_says(clean_environment: None, m
         status = await ready(supervisor, make())
         root = Path(await supervisor.runs_dir())
         (root / status.run_id / "ended").write_text("stopped 1\n")
-        (every,) = await old_runs.ended_runs(supervisor.host, str(root))
+        (every,) = await old_runs.read_ended_runs(supervisor.host, str(root))
         assert await old_runs.remove_runs(supervisor.host, str(root), [every]) == ()
         assert (root / status.run_id / "plan.json").exists()
         (root / status.run_id / "ended").unlink()

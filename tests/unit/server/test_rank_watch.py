@@ -213,7 +213,7 @@ def test_strangers_that_hold_every_link_make_room_and_harm_nothing(tmp_path: Pat
             rank_watch.Watch(str(tmp_path), os.getpid(), json.loads(ranks.files(own)["watch.json"]))
             for own in RANKS[:2]
         )
-        await head._listen()
+        await head._listen_for_ranks()
         assert head._server is not None
         opened: list[asyncio.StreamWriter] = []
 

@@ -250,15 +250,15 @@ def test_a_start_that_prints_nothing_more_names_the_known_cause(
     run = watched_run.WatchedRun(
         LocalHost(), "/tmp/run", record, engines.get_engine("vllm"), adopted=False
     )
-    run.read(b"INFO vLLM is using nccl==2.28.9\n", 0)
+    run.add_log_bytes(b"INFO vLLM is using nccl==2.28.9\n", 0)
     assert not run.status.findings
     monkeypatch.setattr(watched_run, "STUCK_AFTER_S", 0.0)
-    assert run.refresh() and [finding.code for finding in run.status.findings] == [
+    assert run.refresh_status() and [finding.code for finding in run.status.findings] == [
         "log.nccl-start",
         "start.stuck",
     ]
     run.spinning = Finding(Level.WARN, "start.spinning", "spinning, not working")
-    assert run.refresh() and run.status.findings[0] is run.spinning
+    assert run.refresh_status() and run.status.findings[0] is run.spinning
     monkeypatch.undo()
-    run.read(b"INFO loading weights\n", 32)
-    assert run.refresh() and not run.status.findings and run.spinning is None
+    run.add_log_bytes(b"INFO loading weights\n", 32)
+    assert run.refresh_status() and not run.status.findings and run.spinning is None

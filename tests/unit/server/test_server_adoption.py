@@ -412,8 +412,8 @@ def test_the_version_of_an_adopted_ready_server_is_read_from_its_log() -> None:
     )
     run = WatchedRun(LocalHost(), "/runs/one", record, engines.get_engine("vllm"), adopted=True)
     run.facts = replace(run.facts, alive=True, ready=ReadyFacts(2.0, "m", 1.0, 8000))
-    run.read(
+    run.add_log_bytes(
         b"(APIServer pid=1) INFO 11-22 21:10:11 [utils.py:1] vLLM API server version 0.32.0\n", 0
     )
-    run.refresh()
+    run.refresh_status()
     assert (run.status.state, run.status.engine_version) == (ServerState.READY, "0.32.0")

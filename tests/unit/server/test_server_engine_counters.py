@@ -15,7 +15,7 @@ from workbench import engines
 from workbench.model.bench import EngineDuring
 from workbench.model.server_run import EngineMetrics
 from workbench.server import engine_counters, metrics
-from workbench.server.small_requests import asker
+from workbench.server.small_requests import make_asker
 from workbench.server.tokenizer import Tokenizer
 
 BEFORE = EngineMetrics(
@@ -212,8 +212,8 @@ def ask(
         async with httpx.AsyncClient(
             transport=httpx.MockTransport(answer), base_url="http://h"
         ) as http:
-            tokenizer = Tokenizer(asker(http), engines.get_engine(engine), "m")
-            return await tokenizer.count(asked), tokenizer
+            tokenizer = Tokenizer(make_asker(http), engines.get_engine(engine), "m")
+            return await tokenizer.count_tokens(asked), tokenizer
 
     return (*asyncio.run(go()), sent)
 

@@ -146,14 +146,14 @@ def test_a_shell_that_becomes_an_engine_is_found() -> None:
     scan = ProcessScan("no-such-engine")
     with subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE) as process:
         try:
-            scan.look()
+            scan.scan()
             assert process.stdin is not None
             process.stdin.write(b"go\n")
             process.stdin.close()
             deadline = time.monotonic() + 20
             while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
                 assert time.monotonic() < deadline
-            assert process.pid in [one["pid"] for one in scan.look()["processes"]]
+            assert process.pid in [one["pid"] for one in scan.scan()["processes"]]
         finally:
             process.kill()
 

@@ -102,7 +102,7 @@ def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(
         run = supervisor._runs[status.run_id]
         # longer than the time limit
         run.facts = replace(run.facts, started_unix_s=run.now_unix_s - 60)
-        run.refresh()
+        run.refresh_status()
         assert run.status.state is ServerState.STARTING
         assert run.task is None  # nobody asked the port, on which another server may listen
         queued.unlink()
@@ -133,7 +133,7 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(
 
     async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         first = await ready(supervisor, make())
-        assert supervisor.installed(first.run_id) == "standin.service"
+        assert supervisor.installed_unit(first.run_id) == "standin.service"
         with pytest.raises(ServerError, match="is alive"):
             await supervisor.uninstall(first.run_id)
         await supervisor.stop(first.run_id)

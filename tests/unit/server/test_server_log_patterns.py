@@ -604,7 +604,7 @@ def test_a_change_is_one_that_the_engine_knows() -> None:
     change."""
     for pattern in patterns_of_engine():
         for engine in pattern.changes:
-            found = pattern.finding(pattern.sample, engine or "vllm").changes
+            found = pattern.make_finding(pattern.sample, engine or "vllm").changes
             assert found or pattern.id == "context-too-long", pattern.id
             for change in found:
                 known = (
@@ -824,7 +824,7 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 def codes_told(text: list[str], engine: str = "vllm") -> list[str]:
     scan, log = LogScan(engine), ExplainedLog(engine)
     feed(scan, text, 1)
-    log.add(text)
+    log.add_lines(text)
     told = [f.code for f in log.findings if f.level is not Level.INFO]
     assert told == [f.code for f in scan.findings_to_act_on]
     return told
@@ -904,5 +904,5 @@ def test_a_build_for_rocm_is_named_in_a_warning_too() -> None:
 
 def explained_lines(text: list[str], engine: str) -> tuple[Finding, ...]:
     log = ExplainedLog(engine)
-    log.add(text)
+    log.add_lines(text)
     return log.findings

@@ -337,7 +337,7 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(
         try:
             other = Supervisor(LocalHost())
             assert [s.state for s in await other.runs()] == [ServerState.READY]
-            (seen,) = await other.check_now()
+            (seen,) = await other.check_servers_now()
             assert seen.state is ServerState.UNRESPONSIVE and ("not answered for 1 s") in (
                 seen.reason or ""
             )

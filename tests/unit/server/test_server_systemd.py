@@ -156,7 +156,7 @@ def test_a_pattern_is_no_unit(handle: str) -> None:
     """A restart would be that of every unit that matches."""
     host = FakeHost(lambda call: "MainPID=1\n")
     with pytest.raises(ServerError, match="is a pattern"):
-        asyncio.run(Systemd("systemd").find(host, handle, {}))
+        asyncio.run(Systemd("systemd").find_adoptable(host, handle, {}))
 
 
 def test_a_host_without_sudo_has_no_units_of_the_system(
@@ -181,7 +181,7 @@ def test_what_sudo_may_do_is_known_by_every_command_of_a_run() -> None:
     host = FakeHost(lambda call: "LoadState=loaded")
     host.may_sudo = False
     one = replace(launch("scope=system"), may_sudo=False)
-    asyncio.run(Systemd("systemd").ask(host, one, LaunchedServer()))
+    asyncio.run(Systemd("systemd").read_fate(host, one, LaunchedServer()))
     keepers = (
         Systemd("systemd").keeper(one),
         Systemd("systemd").adopting_keeper(one, "vllm.service"),

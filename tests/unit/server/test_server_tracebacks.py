@@ -29,7 +29,7 @@ def frame(path: str, function: str = "run") -> str:
 def told(text: list[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return the findings above the level HINT about a whole log. A growing log has the same."""
     log, scan = ExplainedLog(engine), LogScan(engine)
-    log.add(text)
+    log.add_lines(text)
     for number, line in enumerate(text, 1):
         scan.feed([line], forms_of([line]), number)
     found = tuple(one for one in log.findings if one.level in (Level.ERROR, Level.WARN))
@@ -64,7 +64,7 @@ def test_an_unknown_error_is_told_with_the_part_of_the_engine(path: str, part: s
 def test_calls_of_a_traceback_are_no_errors_without_an_explanation() -> None:
     log = ExplainedLog("vllm")
     text = [BEGIN, frame("vllm/lora/x.py"), "    x()", "    ^^^", UNKNOWN]
-    log.add([f"{CORE}{line}" for line in text])
+    log.add_lines([f"{CORE}{line}" for line in text])
     assert log.as_json()["unknown"] == [] and len(log.findings) == 1
 
 
@@ -214,16 +214,16 @@ def test_a_crash_is_told_with_the_part_of_the_engine() -> None:
 
 def test_the_engine_that_a_log_names_decides_about_its_patterns() -> None:
     log = ExplainedLog()
-    log.add(["[2026-11-20 23:41:58] sglang starts", "CUDA error: misaligned address"])
+    log.add_lines(["[2026-11-20 23:41:58] sglang starts", "CUDA error: misaligned address"])
     assert "log.ggml-cuda-error" not in [one.code for one in log.findings]
     log = ExplainedLog()
-    log.add(["llama_context: n_ctx = 8192", "CUDA error: misaligned address"])
+    log.add_lines(["llama_context: n_ctx = 8192", "CUDA error: misaligned address"])
     assert "log.ggml-cuda-error" in [one.code for one in log.findings]
 
 
 def test_a_log_without_the_error_itself_says_so() -> None:
     log = ExplainedLog("vllm")
-    log.add([f"{API}RuntimeError: Engine core initialization failed. See root cause above."])
+    log.add_lines([f"{API}RuntimeError: Engine core initialization failed. See root cause above."])
     (found,) = log.findings
     assert (found.code, found.level) == ("log.reports-only", Level.WARN) and found.fix
 
@@ -241,7 +241,7 @@ def test_memory_is_bounded_whatever_the_log_says() -> None:
         line for n in range(300) for line in (f"(W pid={n}) {BEGIN}", f"(W pid={n}) {frame('a')}")
     ]
     log = ExplainedLog()
-    log.add([*text, *[f"(W pid={n}) ValueError: {n}" for n in range(300)]])
+    log.add_lines([*text, *[f"(W pid={n}) ValueError: {n}" for n in range(300)]])
     assert len(log._tracebacks._open) <= 64 and len(log._tracebacks.errors) <= 40
 
 
@@ -280,7 +280,7 @@ def test_calls_that_every_crash_has_name_no_part() -> None:
 
 def explained(text: list[str]) -> tuple[Finding, ...]:
     log = ExplainedLog()
-    log.add(text)
+    log.add_lines(text)
     return tuple(one for one in log.findings if one.level in (Level.ERROR, Level.WARN))
 
 
@@ -385,7 +385,7 @@ def test_an_error_after_which_the_server_answered_is_a_warning() -> None:
     (again,) = explained([failed, "EngineDeadError", answer])
     assert again.level is Level.ERROR
     log = ExplainedLog()
-    log.add([failed, answer])
+    log.add_lines([failed, answer])
     assert log.as_json()["first_error"] is None
 
 
@@ -414,9 +414,9 @@ def test_lines_of_one_form_and_binary_lines_are_searched_once_or_not_at_all(
 
     monkeypatch.setattr(log_patterns, "explain_line_by_needles", noted)
     log = ExplainedLog()
-    log.add([f"CUDA out of memory, try {number}" for number in range(500)])
-    log.add([])
-    log.add(["\ufffd" * 40 + "CUDA out of memory"])
+    log.add_lines([f"CUDA out of memory, try {number}" for number in range(500)])
+    log.add_lines([])
+    log.add_lines(["\ufffd" * 40 + "CUDA out of memory"])
     (found,) = log.findings
     assert (log.count(found), found.line, len(searched)) == (500, 1, 1)
 
@@ -520,9 +520,9 @@ def test_of_very_many_lines_that_differ_those_with_a_sign_and_the_last_are_searc
     many = [f"{one} {other} {third}" for one in words for other in words for third in words]
     log = ExplainedLog("vllm")
     for line in (*many, "Enforce eager set", *many):  # no sign, and not among the last lines
-        log.add([line])
+        log.add_lines([line])
     assert log.findings == ()
-    log.add(["CUDA out of memory"])
+    log.add_lines(["CUDA out of memory"])
     assert [(one.code, one.line) for one in log.findings] == [("log.cuda-oom", 434)]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.hosts.local import LocalHost
-from workbench.server.state_disk import check_free_space, state_findings
+from workbench.server.state_disk import check_free_space, check_state_directory
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def said() -> list[tuple[str, str, str]]:
-    found = asyncio.run(state_findings(LocalHost()))
+    found = asyncio.run(check_state_directory(LocalHost()))
     return [(str(one.level), one.code, one.text) for one in found]
 
 

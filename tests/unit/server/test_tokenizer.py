@@ -8,7 +8,7 @@ import json
 import httpx
 
 from workbench import engines
-from workbench.server.small_requests import asker
+from workbench.server.small_requests import make_asker
 from workbench.server.tokenizer import Tokenizer
 
 TEMPLATE_TOKENS = 11
@@ -36,9 +36,9 @@ def test_the_chat_template_is_counted_once_where_only_texts_can_be_counted() -> 
 
     async def count(*texts: str) -> list[int | None]:
         async with httpx.AsyncClient(transport=sglang(asked), base_url="http://sglang") as http:
-            tokenizer = Tokenizer(asker(http), engines.get_engine("sglang"), "m")
+            tokenizer = Tokenizer(make_asker(http), engines.get_engine("sglang"), "m")
             return [
-                await tokenizer.count({"messages": [{"role": "user", "content": text}]})
+                await tokenizer.count_tokens({"messages": [{"role": "user", "content": text}]})
                 for text in texts
             ]
 
@@ -55,9 +55,9 @@ def test_a_server_without_usage_says_why_messages_are_not_counted() -> None:
     async def count() -> tuple[int | None, str | None]:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(transport=transport, base_url="http://sglang") as http:
-            tokenizer = Tokenizer(asker(http), engines.get_engine("sglang"), "m")
+            tokenizer = Tokenizer(make_asker(http), engines.get_engine("sglang"), "m")
             message = {"role": "user", "content": "one"}
-            return await tokenizer.count({"messages": [message]}), tokenizer.problem
+            return await tokenizer.count_tokens({"messages": [message]}), tokenizer.problem
 
     assert asyncio.run(count()) == (None, "the server reports no tokens of its chat template")
 
@@ -75,7 +75,7 @@ def test_the_text_of_a_chat_template_is_counted_as_the_server_wrote_it() -> None
     async def count() -> int | None:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(transport=transport, base_url="http://llama") as http:
-            tokenizer = Tokenizer(asker(http), engines.get_engine("llamacpp"), "m")
-            return await tokenizer.count({"messages": [{"role": "user", "content": said}]})
+            tokenizer = Tokenizer(make_asker(http), engines.get_engine("llamacpp"), "m")
+            return await tokenizer.count_tokens({"messages": [{"role": "user", "content": said}]})
 
     assert asyncio.run(count()) == len("<|user|>\n") + len(said)

@@ -11,7 +11,7 @@ import pytest
 from support.scripted_server import ScriptedServer, plain
 
 from workbench import engines
-from workbench.server.small_requests import asker
+from workbench.server.small_requests import make_asker
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.tui.panes.log_lines import is_own_poll
 
@@ -28,7 +28,7 @@ def test_the_readings_of_a_benchmark_are_known_in_the_log(engine: str) -> None:
     async def go() -> None:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(base_url="http://engine", transport=transport) as http:
-            await EngineWatch(asker(http), engines.get_engine(engine)).read_counters()
+            await EngineWatch(make_asker(http), engines.get_engine(engine)).read_counters()
 
     asyncio.run(go())
     lines = [f'INFO:     127.0.0.1:5000 - "GET {path} HTTP/1.1" 200 OK' for path in asked]

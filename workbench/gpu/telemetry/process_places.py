@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 
 from workbench.hosts.base import Host, ProcessAround
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 from workbench.model.gpu import GpuProcess, GpuSample, Telemetry
 
@@ -49,10 +49,10 @@ class ProcessPlaces:
 
     async def _read_places(self, pids: frozenset[int]) -> None:
         try:
-            found = await self._host.processes_around(pids)
+            found = await self._host.read_outer_processes(pids)
         except HostError:
             return  # with the next reading
         self._known = {pid: found.get(pid) for pid in pids}
 
     async def close(self) -> None:
-        await end_all([self._asking])
+        await cancel_all([self._asking])

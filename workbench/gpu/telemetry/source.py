@@ -267,7 +267,7 @@ class TelemetrySource:
             short = min(short * 2, BACKOFF_RANGE_S[1])
 
     async def _follow_agent(self) -> None:
-        self._given = await self.host.gpus_of_batch_job()
+        self._given = await self.host.read_job_gpus()
         try:
             orders = {"interval_s": self.interval_s, **self._agent_options}
             stream = await remote_programs.AGENT_PROGRAM.stream(self.host, orders)

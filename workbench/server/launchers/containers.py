@@ -104,7 +104,7 @@ class Containers:
         self.program = program
         self.name = self.start_program = program.name
 
-    async def _run(
+    async def _run_program(
         self, host: Host, argv: Sequence[str], limit_s: float, *, check: bool = False
     ) -> Completed:
         """Run a command that asks docker or podman. If it does not end within `limit_s` seconds, the
@@ -131,7 +131,7 @@ class Containers:
             gpus,
             "" if host.simulated else model,
         )
-        done = await self._run(
+        done = await self._run_program(
             host, shell_argv(scripts.CHECK_SCRIPT, *words), _CHECK_TIMEOUT_S, check=True
         )
         facts: dict[str, str] = {}
@@ -429,7 +429,7 @@ class Containers:
             scripts.KEEPER_SCRIPT, launch.run_id, handle, self.name, mode, launch.run_dir, given
         )
 
-    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         """Ask docker or podman for the state of the run's container. In the answer, `lives` is True
         for every container of Workbench that still exists, even if it has exited: a keeper, the
         process that follows the server, must then copy its log and its exit code."""
@@ -442,7 +442,7 @@ class Containers:
             self.name,
             launch.run_dir,
         )
-        done = await self._run(host, argv, _ASK_TIMEOUT_S, check=True)
+        done = await self._run_program(host, argv, _ASK_TIMEOUT_S, check=True)
         kind, *words = done.out.split() or ("",)
         if kind == "own":
             return ServerFate(True, handle=own)
@@ -473,7 +473,7 @@ class Containers:
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         grace = self._option_value(launch, "grace")
         argv = shell_argv(scripts.STOP_SCRIPT, launch.run_id, self.name, grace, launch.run_dir)
-        done = await self._run(host, argv, self.stop_s + int(grace))
+        done = await self._run_program(host, argv, self.stop_s + int(grace))
         if done.returncode != 0:
             known = log_patterns.match_lines(done.err.splitlines())
             raise ServerError(
@@ -506,10 +506,14 @@ class Containers:
     ) -> Sequence[str]:
         return ()
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
+    async def find_adoptable(
+        self, host: Host, handle: str, options: Mapping[str, str]
+    ) -> AdoptableServer:
         if handle.startswith("-"):
             raise _no_container_error(handle, self.name, host)
-        done = await self._run(host, [self.name, "container", "inspect", handle], _ASK_TIMEOUT_S)
+        done = await self._run_program(
+            host, [self.name, "container", "inspect", handle], _ASK_TIMEOUT_S
+        )
         if done.returncode != 0 and _NO_SUCH_CONTAINER.search(done.err):
             raise _no_container_error(handle, self.name, host, done.problem)
         if done.returncode != 0:

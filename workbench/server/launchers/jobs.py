@@ -88,11 +88,11 @@ class JobLauncher(ABC):
         return self.scheduler.programs[0]
 
     @abstractmethod
-    def words(self, request: JobRequest) -> tuple[str, ...]:
+    def job_options(self, request: JobRequest) -> tuple[str, ...]:
         """Return the arguments with which the shell function `submit` submits the job."""
 
     @abstractmethod
-    def submit(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
+    def submit_command(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
         """Return the command that submits the job, as a user would type it."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ class JobLauncher(ABC):
     def command(self, launch: Launch) -> Command:
         files = self._job_file_contents(launch)
         return Command(
-            self.submit(_job_request(launch), launch.run_dir),
+            self.submit_command(_job_request(launch), launch.run_dir),
             files=files,
             host=launch.address,
             port=launch.port,
@@ -181,7 +181,7 @@ class JobLauncher(ABC):
 
     def keeper(self, launch: Launch) -> Keeper:
         script = job_scripts.keeper_script(self.scheduler.functions)
-        words = self.words(_job_request(launch))
+        words = self.job_options(_job_request(launch))
         argv = shell_argv(script, launch.run_dir, job_name_of(launch.run_id), "submit", *words)
         return Keeper(argv, launch.env, self._job_file_contents(launch))
 
@@ -191,7 +191,7 @@ class JobLauncher(ABC):
         files = {"server": _server_file(launch)}
         return Keeper(shell_argv(script, launch.run_dir, handle, "follow"), files=files)
 
-    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         script = job_scripts.state_script(self.scheduler.functions)
         words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
         done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
@@ -256,7 +256,9 @@ class JobLauncher(ABC):
     ) -> Sequence[str]:
         return ()
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
+    async def find_adoptable(
+        self, host: Host, handle: str, options: Mapping[str, str]
+    ) -> AdoptableServer:
         if not _JOB_ID.fullmatch(handle):
             raise ServerError(
                 f"{handle!r} is not the id of a {self.scheduler.title} job",

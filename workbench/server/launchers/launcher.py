@@ -154,7 +154,7 @@ class Launcher(Protocol):
         """
         ...
 
-    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         """Ask the launcher's program whether the server of a run lives. The server is found by its
         handle (unit, container or job id), or by the run id if no handle was reported. Raises
         HostError if the program cannot tell."""
@@ -189,7 +189,9 @@ class Launcher(Protocol):
         not write."""
         ...
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
+    async def find_adoptable(
+        self, host: Host, handle: str, options: Mapping[str, str]
+    ) -> AdoptableServer:
         """Return the server that runs as the unit, container or job `handle`. `options` are the
         launcher's options that the user gave with --run-option. Raises ServerError if that unit,
         container or job does not exist or does not run."""

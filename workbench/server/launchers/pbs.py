@@ -28,11 +28,11 @@ class PbsLauncher(JobLauncher):
 
     scheduler = PBS
 
-    def words(self, request: JobRequest) -> tuple[str, ...]:
+    def job_options(self, request: JobRequest) -> tuple[str, ...]:
         words = pbs_words(request)
         return (words.chunk, words.nodes, *words.others)
 
-    def submit(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
+    def submit_command(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
         words = pbs_words(request)
         fixed = ("-S", "/bin/sh", "-j", "oe", "-o", f"{run_dir}/job.out")
         return ("qsub", *fixed, "-l", words.chunk, *words.others, f"{run_dir}/job.sh")

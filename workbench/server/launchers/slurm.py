@@ -23,10 +23,10 @@ class SlurmLauncher(JobLauncher):
 
     scheduler = SLURM
 
-    def words(self, request: JobRequest) -> tuple[str, ...]:
+    def job_options(self, request: JobRequest) -> tuple[str, ...]:
         return slurm_words(request)
 
-    def submit(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
+    def submit_command(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
         output = f"{run_dir}/job.out".replace("%", "%%")
         fixed = (f"--chdir={run_dir}", f"--output={output}", "--open-mode=append")
         return ("sbatch", *fixed, *slurm_words(request), f"{run_dir}/job.sh", run_dir)

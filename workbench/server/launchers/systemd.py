@@ -121,7 +121,7 @@ class Systemd:
             shell_argv(script.KEEPER_SCRIPT, "follow", launch.run_dir, handle, scope, since)
         )
 
-    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         unit = _unit_name(launch, launched)
         seen = await self._read_unit_properties(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
@@ -209,7 +209,9 @@ class Systemd:
             )
         return done.out.splitlines()
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
+    async def find_adoptable(
+        self, host: Host, handle: str, options: Mapping[str, str]
+    ) -> AdoptableServer:
         unit = handle if "." in handle else f"{handle}.service"
         if set("*?[") & set(unit):  # systemctl would restart every unit that it matches
             raise ServerError(

@@ -56,13 +56,13 @@ class EngineWatch:
         the reason."""
         from workbench.server import metrics
         from workbench.server.readiness import ASKED_BY_QUERY
-        from workbench.server.small_requests import getter
+        from workbench.server.small_requests import make_getter
 
         await self.identify_engine()
         if self.engine is None:
             return metrics.no_metrics(self._problem or "the engine is not known")
         return await metrics.fetch_metrics(
-            getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
+            make_getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
         )
 
     async def _recognize_engine(self) -> None:

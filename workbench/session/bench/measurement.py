@@ -313,9 +313,9 @@ class Measurement:
         if engine.engine is None:
             return
         tokenizer = Tokenizer(ask, engine.engine, self._spec.model)
-        if await tokenizer.count({"prompt": "one"}) is None:
+        if await tokenizer.count_tokens({"prompt": "one"}) is None:
             return
-        self._count = tokenizer.count
+        self._count = tokenizer.count_tokens
         own = self._spec.prompts or self._spec.has_conversations
         if own:
             return
@@ -337,7 +337,7 @@ class Measurement:
                 next_step="lower --input-tokens or --max-tokens, or start the server with a longer "
                 "context",
             )
-        self._length = await prompt_length.measure_prompt_length(spec, tokenizer.count)
+        self._length = await prompt_length.measure_prompt_length(spec, tokenizer.count_tokens)
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)
 
@@ -354,7 +354,7 @@ class Measurement:
             )
         if spec.passage_tokens:
             return
-        known = await prompt_length.measure_passages(spec, tokenizer.count)
+        known = await prompt_length.measure_passages(spec, tokenizer.count_tokens)
         if known is not None:
             self._spec = replace(
                 spec, prompt_words=known.words, passage_tokens=known.tokens.as_numbers

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.alerts import alert_limits
 from workbench.model.errors import InputError
 from workbench.session.fleet.member import LOOK_INTERVAL_S, FleetMember
@@ -86,7 +86,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Disconnect from all hosts. Their servers and settings stay as they are."""
-        await end_all([self._ticking])
+        await cancel_all([self._ticking])
         await asyncio.gather(*(member.close() for member in self._members.values()))
 
     def retry_login(self, name: str, ask: Ask | None = None) -> None:

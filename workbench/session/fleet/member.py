@@ -23,7 +23,7 @@ from workbench.gpu.settings.alterations import (
 )
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.gpu import DriverStatus
 from workbench.model.server_run import ServerState
@@ -383,7 +383,7 @@ class FleetMember:
     async def close(self) -> None:
         """Disconnect from the host. Its servers and settings stay as they are. If the host hangs,
         the wait for it ends after a few seconds."""
-        await end_all(self._tasks.values())
+        await cancel_all(self._tasks.values())
         with suppress(TimeoutError, WorkbenchError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 for part in (self._source, self._supervisor, *self._found, self._host):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.hosts.task_cancellation import end_all
+from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.untrusted_text import clean_text
@@ -88,7 +88,7 @@ class ModelWork:
         """Cancel the work. Files that have arrived stay, and the same work can continue from there."""
         view = self._core.state.host.model_work
         if self._task is not None and view is not None:
-            await end_all([self._task])
+            await cancel_all([self._task])
             self._core.notify(
                 Level.INFO,
                 f"cancelled: {view.what}",

@@ -324,7 +324,9 @@ class Models:
             on_progress(total - whole + done, total, text)
 
         notes: list[str] = []
-        way = await model_transfer.find_way(near, far, await self._reachable_addresses(near, far))
+        way = await model_transfer.find_rsync_way(
+            near, far, await self._reachable_addresses(near, far)
+        )
         text = way.text if way else "through this machine"
         await far.run(["mkdir", "-p", "--", shipment.staging], check=True)
         while rest.names:

@@ -324,7 +324,7 @@ class ExperimentArms:
         if run_id not in self._reported:
             supervisor, chosen = side.session.servers.supervisor, dict[str, str]()
             with suppress(WorkbenchError):  # the result counts without it
-                report = await supervisor.in_force(run_id)
+                report = await supervisor.read_in_force(run_id)
                 engine = [row for row in report.rows if row.kind == "engine"]
                 chosen = {row.name: row.in_force for row in engine if row.in_force is not None}
             own = side.standing_server is None and run_id == self.started

@@ -45,7 +45,7 @@ async def adopt_server(
 async def can_restart_in_place(session: Session, run_id: str) -> bool:
     """Return whether the launcher of a run can restart the run's server in the same unit, container
     or job."""
-    status = await session.servers.supervisor.look(run_id)
+    status = await session.servers.supervisor.find_status(run_id)
     if not status.alive:
         return False
     try:
@@ -80,7 +80,7 @@ async def restart_in_place(session: Session, run_id: str) -> None:
 def installed_unit_name(session: Session, run_id: str) -> str | None:
     """Return the name of the systemd unit that Workbench installed for a run and that stays when
     the server is stopped. None if there is no such unit."""
-    return session.servers.supervisor.installed(run_id)
+    return session.servers.supervisor.installed_unit(run_id)
 
 
 async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
@@ -111,7 +111,7 @@ async def plan_of_server(
             next_step="run `workbench bench --url URL` to benchmark such a server by its address",
         )
     asked = with_assignments(LaunchPlan("", ""), run_as, options)
-    found = await launcher.find(host, handle, asked.run_options)
+    found = await launcher.find_adoptable(host, handle, asked.run_options)
     start = recognize_engine_start(found.argv)
     if start is None:
         raise ServerError(

@@ -69,7 +69,7 @@ async def look_at_cluster(session: Session, editor: PlanEditor | None) -> Cluste
 async def read_cluster_servers(session: Session) -> Sequence[ServerStatus]:
     """Return the servers of the cluster as they are now, the newest first."""
     await session.servers.supervisor.runs()
-    return await session.servers.supervisor.check_now()
+    return await session.servers.supervisor.check_servers_now()
 
 
 async def transport_line(session: Session, status: ServerStatus) -> str | None:

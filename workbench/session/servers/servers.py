@@ -333,7 +333,7 @@ class Servers:
     async def in_force(self) -> InForceReport:
         """Return for each setting in the plan of the selected run which value the running server
         really has. Raises ServerError if no run is selected."""
-        return await self.supervisor.in_force(self._selected_run())
+        return await self.supervisor.read_in_force(self._selected_run())
 
     def _selected_run(self) -> str:
         if self._core.state.run_id is None:
@@ -605,7 +605,7 @@ class Servers:
         that the start would stop, counts as ended."""
         from workbench.server import preflight
         from workbench.server.model_disk import find_disk_problem
-        from workbench.server.state_disk import state_findings
+        from workbench.server.state_disk import check_state_directory
 
         editor, host = self._plans.editor, self._core.host
         if self._on_cluster or editor.node_commands():
@@ -614,7 +614,7 @@ class Servers:
             command = editor.launch_command()
         except WorkbenchError:
             return ()
-        found = await state_findings(host)
+        found = await check_state_directory(host)
         memory = await self._findings_of_too_little_memory(editor, replaced)
         if memory is not None:
             found.append(memory.finding)

@@ -32,8 +32,8 @@ class LocalProcess:
         self._process = process
         self._transports: list[asyncio.BaseTransport] = []
         self._ended = asyncio.Event()
-        told = (process, asyncio.get_running_loop(), self._ended)
-        threading.Thread(target=_wait_in_thread, args=told, daemon=True).start()
+        arguments = (process, asyncio.get_running_loop(), self._ended)
+        threading.Thread(target=_wait_in_thread, args=arguments, daemon=True).start()
 
     async def connect(self, line_limit_bytes: int) -> None:
         """Connect the pipes with the event loop. If this is cancelled, kill the process."""

@@ -7,7 +7,8 @@ passed as positional parameters or on stdin, never inserted into the text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.hosts.script_files import read_script
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -28,6 +29,15 @@ def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[st
     `limit` characters a line. Other lines are left out."""
     found = (clean_text(line, limit).partition("=") for line in output.split("\n"))
     return [(key, value) for key, equals, value in found if equals]
+
+
+def values_by_key(lines: Iterable[str]) -> Mapping[str, list[str]]:
+    """Return the values of each key in lines key=value, in their order; [] for any other key."""
+    found = defaultdict[str, list[str]](list)
+    for line in lines:
+        key, _, value = line.partition("=")
+        found[key].append(value)
+    return found
 
 
 def shell_argv(script: str, *arguments: str) -> tuple[str, ...]:

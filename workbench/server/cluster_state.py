@@ -165,20 +165,21 @@ def merge_rank_states(
     state, reason, first = _state_of_ranks(ranks, base, age_s)
     living = [rank for rank in ranks if rank.has_processes]
     has_ended = state in _FAILED_STATES and (first is not None or not ranks[0].is_live)
+    stopping = living if has_ended else []
     merged_status = replace(
         base,
         run_id=run.server_id,
         host=host,
         state=state,
         reason=reason,
-        findings=_findings_of_ranks(ranks, first, living if has_ended else ()),
-        alive=bool(living) and not has_ended,
-        outlived=len(living) if has_ended else 0,
+        findings=_findings_of_ranks(ranks, first, stopping),
+        alive=len(living) > len(stopping),
+        outlived=len(stopping),
         ranks=tuple(map(RankState.as_rank_status, ranks)),
     )
-    blamed = first.status if first is not None else None
-    if blamed is None or not has_ended:
+    if first is None or first.status is None or not has_ended:
         return merged_status
+    blamed = first.status
     return replace(
         merged_status,
         exit_code=blamed.exit_code,

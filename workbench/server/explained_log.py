@@ -91,12 +91,16 @@ class ExplainedLog:
         if not lines:
             return
         self._tracebacks.feed(lines, self._lines.total + 1)
-        told = list(zip(lines, log_patterns.forms_of(lines), strict=True))
+        with_forms = list(zip(lines, log_patterns.forms_of(lines), strict=True))
         fresh = self._choose_searched_lines(
-            {form: line for line, form in told if form not in self._kinds and not _is_binary(line)}
+            {
+                form: line
+                for line, form in with_forms
+                if form not in self._kinds and not _is_binary(line)
+            }
         )
         needles = log_patterns.find_needles(tuple(fresh.values()), self._engine)
-        for number, (line, form) in enumerate(told, self._lines.total + 1):
+        for number, (line, form) in enumerate(with_forms, self._lines.total + 1):
             kind = self._kinds.get(form)
             if kind is None and form not in fresh:
                 continue
@@ -181,9 +185,7 @@ class ExplainedLog:
             self._shut_down = number
         if kind.finding is not None:
             code = kind.finding.code
-            first = self._found.get(code)
-            passed = first is not None and (first.line or 0) < self._last_success
-            if first is None or (passed and kind.finding.level is Level.ERROR):
+            if self._is_new_cause(kind.finding):
                 self._found.pop(code, None)  # findings stay in the order of their lines
                 self._found[code] = replace(kind.finding, line=number)
             self._counts[code] += 1
@@ -192,6 +194,14 @@ class ExplainedLog:
             self._unknown_lines += 1
             if len(self._unknown) < _MAX_UNKNOWN_LINES:
                 self._unknown.append((number, log_patterns.plain_line(line)))
+
+    def _is_new_cause(self, finding: Finding) -> bool:
+        """Return whether the finding is the first of its kind, or an error where all before it were
+        followed by a success."""
+        first = self._found.get(finding.code)
+        if first is None:
+            return True
+        return finding.is_error and (first.line or 0) < self._last_success
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -218,32 +228,32 @@ class ExplainedLog:
         return by_severity(replace(one, line=self._known_number(one.line)) for one in ended)
 
     def _explain_end_without_pattern(
-        self, told: Sequence[Finding], engine: str | None
+        self, known: Sequence[Finding], engine: str | None
     ) -> Sequence[Finding]:
         """Return what the log says about its end where no log pattern explains it: a traceback that
-        is cut off, an error, or a report about another process. `told` are the findings so far."""
+        is cut off, an error, or a report about another process. `known` are the findings so far."""
         cut = self._tracebacks.unfinished
         if cut is not None:
             return (log_patterns.explain_cut_traceback(cut),)
         lines = self._lines.lines()
         error = self._find_logged_error(lines, engine)
         if error is None:
-            return self._explain_end_without_error(lines, told)
-        if any(one.evidence == error.text for one in told):
+            return self._explain_end_without_error(lines, known)
+        if any(one.evidence == error.text for one in known):
             return ()
         number = 0 if self._lines.dropped else error.index + 1
         of_request = log_patterns.is_of_request_handler(lines[error.index])
         ignored = of_request or number in self._tracebacks.ignored
-        if ignored or number > self._find_stop_line(told):
+        if ignored or number > self._find_stop_line(known):
             return ()
         if error.only_reports:
-            return self._explain_report(error, lines, told)
-        if number and any(_is_warning_near(one, number) for one in told):
+            return self._explain_report(error, lines, known)
+        if number and any(_is_warning_near(one, number) for one in known):
             return ()
-        if 0 < self._ready < (number or self._lines.total):
-            return (log_patterns.explain_error_by_its_text(error, number or None, Level.WARN),)
-        finding = log_patterns.explain_error_by_its_text(error, number or None, Level.ERROR)
-        shown = self._find_later_phase(number)
+        passed = 0 < self._ready < (number or self._lines.total)
+        level = Level.WARN if passed else Level.ERROR
+        finding = log_patterns.explain_error_by_its_text(error, number or None, level)
+        shown = None if passed else self._find_later_phase(number)
         if shown is None:
             return (finding,)
         return (
@@ -251,22 +261,22 @@ class ExplainedLog:
         )
 
     def _explain_end_without_error(
-        self, lines: Sequence[str], told: Sequence[Finding]
+        self, lines: Sequence[str], known: Sequence[Finding]
     ) -> Sequence[Finding]:
         """Return the finding about a start that ends within one of its phases."""
-        if self._has_served or any(map(log_patterns.reports_process_end, told)):
+        if self._has_served or any(map(log_patterns.reports_process_end, known)):
             return ()
         phase = self._last_start_phase()
         return (log_patterns.explain_unfinished_start(phase, lines[-1]),) if phase else ()
 
     def _explain_report(
-        self, error: log_patterns.LoggedError, lines: Sequence[str], told: Sequence[Finding]
+        self, error: log_patterns.LoggedError, lines: Sequence[str], known: Sequence[Finding]
     ) -> Sequence[Finding]:
         """Return the finding about an `error` that only reports that something else has failed."""
         quoted = log_patterns.explain_quoted_error(error)
         if quoted is not None:
             return (quoted,)
-        if any(map(log_patterns.reports_process_end, told)):
+        if any(map(log_patterns.reports_process_end, known)):
             return ()
         before = lines[error.index - 1] if error.index else ""
         return (log_patterns.explain_bare_report(error, before),)
@@ -379,8 +389,8 @@ class ExplainedLog:
         it stands before the start and only its kind is known: then the script that starts the server
         wrote it."""
         raised = {one.number for one in self._tracebacks.errors if not one.ended_one_request}
-        told = {self._last_line_number(one) for one in findings if one.is_error}
-        numbers = sorted((told | raised) - {0})
+        reported = {self._last_line_number(one) for one in findings if one.is_error}
+        numbers = sorted((reported | raised) - {0})
         if not numbers or self._lines.dropped:
             return {}
         cut = self._tracebacks.unfinished
@@ -412,12 +422,12 @@ class ExplainedLog:
         process that wrote each. Progress bars do not count: they are often written late."""
         lines = self._lines.lines(first, last - first - 1)
         forms = log_patterns.forms_of(lines) if lines else []
-        told: dict[str, str | None] = {}  # a busy log repeats a few forms of lines
+        phase_of_form: dict[str, str | None] = {}  # a busy log repeats a few forms of lines
         found = []
         for number, (line, form) in enumerate(zip(lines, forms, strict=True), first + 1):
-            if form not in told:
-                told[form] = self._parse_phase(line)
-            phase = told[form]
+            if form not in phase_of_form:
+                phase_of_form[form] = self._parse_phase(line)
+            phase = phase_of_form[form]
             if phase and "%" not in phase:
                 found.append((number, log_patterns.writer_of(line)))
         return found

@@ -14,6 +14,7 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workbench.engines import registry
@@ -69,11 +70,9 @@ class FoundServer:
         """The `workbench adopt` command line with which Workbench follows this server; None if it
         runs neither as a systemd unit nor in a container."""
         options = "".join(f" --run-option {option}" for option in self.run_options)
-        return (
-            (f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}")
-            if self.unit
-            else None
-        )
+        if not self.unit:
+            return None
+        return f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}"
 
     @property
     def run_as(self) -> str:
@@ -85,11 +84,9 @@ class FoundServer:
 
     @property
     def unit_text(self) -> str:
-        return (
-            f"{self.unit}, of the {self.scope}'s systemd"
-            if self.run_as == "systemd"
-            else f"{self.unit} of {self.scope}"
-        )
+        if self.run_as == "systemd":
+            return f"{self.unit}, of the {self.scope}'s systemd"
+        return f"{self.unit} of {self.scope}"
 
     @property
     def bench(self) -> str:
@@ -137,13 +134,13 @@ class ExternalServers:
             for gone in table.keys() - set(candidates):
                 del table[gone]
         due = [one for one in candidates if self._is_due(one)]
-        answers = await asyncio.gather(*(_read_models(self.host, one) for one in due))
+        answers = await asyncio.gather(*map(partial(_read_models, self.host), due))
         for one, answer in zip(due, answers, strict=True):
             self._answers[one] = answer
             pause_s = self._pause_s.get(one, _ASK_AGAIN_AFTER_S / 2)
             self._pause_s[one] = min(2 * pause_s, _ASK_AGAIN_MAX_S)
             self._ask_at_s[one] = time.monotonic() + self._pause_s[one]
-        found = (answer for answer in self._answers.values() if answer is not None)
+        found = filter(None, self._answers.values())
         return tuple(sorted(found, key=lambda server: server.port))
 
     def _is_due(self, candidate: FoundServer) -> bool:
@@ -200,11 +197,8 @@ def _find_candidates(
 
 def _is_shell(seen: _SeenProcess) -> bool:
     """Return whether the process is a shell that runs a script from its command line."""
-    return (
-        seen.argv[:1] != []
-        and seen.argv[0].rpartition("/")[2] in _SHELL_NAMES
-        and "-c" in seen.argv[:4]
-    )
+    program = "".join(seen.argv[:1]).rpartition("/")[2]
+    return program in _SHELL_NAMES and "-c" in seen.argv[:4]
 
 
 def _parse_scan(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
@@ -217,7 +211,7 @@ def _parse_scan(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
     for inode, port in as_table(document.get("listening")).items():
         if (number := integer_or_none(port, 1, 65_535)) is not None:
             listening[inode] = number
-    return [one for one in processes if one is not None], listening
+    return list(filter(None, processes)), listening
 
 
 def _parse_process_row(row: Mapping[str, object]) -> _SeenProcess | None:

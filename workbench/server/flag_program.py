@@ -126,11 +126,9 @@ def _to_json_data(value: Any) -> Any:
         return None if value == argparse.SUPPRESS else value
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_to_json_data(item) for item in value]
-    return (
-        {str(key): _to_json_data(item) for key, item in value.items()}
-        if isinstance(value, dict)
-        else None
-    )
+    if isinstance(value, dict):
+        return {str(key): _to_json_data(item) for key, item in value.items()}
+    return None
 
 
 if __name__ == "__main__":

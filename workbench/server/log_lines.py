@@ -12,6 +12,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from itertools import islice
 
 from workbench.hosts.base import CommandFailed, Host, HostUnreachable
 from workbench.model.lazy_dataclass import dataclass
@@ -69,9 +70,8 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 def _choose_shown_state(states: Sequence[str]) -> str:
     newest_first = (clean_text(state.expandtabs(8), len(state) * 8) for state in reversed(states))
-    last = next((state for state in newest_first if state.strip()), "")
-    errors = (state for state in newest_first if _is_error_state(state))
-    return last if _is_error_state(last) else next(errors, last)
+    last = next(filter(str.strip, newest_first), "")
+    return last if _is_error_state(last) else next(filter(_is_error_state, newest_first), last)
 
 
 def _is_error_state(state: str) -> bool:
@@ -164,8 +164,7 @@ def _drop_old_states(line: bytes) -> bytes:
     if not old:
         return line
     errors = (one for one in reversed(old) if _is_error_state(log_line(one)))
-    kept = [one for one in (next(errors, None),) if one is not None]
-    return b"\r".join([*kept, last]) + line[-1:]
+    return b"\r".join([*islice(errors, 1), last]) + line[-1:]
 
 
 def _drop_first_words(line: str) -> str:

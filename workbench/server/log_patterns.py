@@ -281,8 +281,8 @@ class LogScan:
     def findings_to_act_on(self) -> tuple[Finding, ...]:
         """The findings about the log that are more than information (above the level INFO), the
         most severe first."""
-        told = find_possible_causes(self.found, self._tracebacks, self.engine)
-        return by_severity(finding for finding in told if finding.level is not Level.INFO)
+        causes = find_possible_causes(self.found, self._tracebacks, self.engine)
+        return by_severity(finding for finding in causes if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
         """Search new lines of the log for known problems, and add findings to `found`. `forms` are
@@ -681,12 +681,14 @@ def _soften_to_request_error(finding: Finding) -> Finding:
 
 
 def _explain_error_kind(
-    error: RaisedError, engine: str | None, told: Collection[str]
+    error: RaisedError, engine: str | None, known_codes: Collection[str]
 ) -> Finding | None:
     """Return a finding with the kind of the error and its place in the engine's code. If a log pattern
     explains the whole message, of which the log has several lines, return its finding. None if one of
-    the codes `told` explains the error."""
-    pattern = _find_general_pattern(error.line, engine) or _find_pattern(error.line, engine, told)
+    the codes `known_codes` explains the error."""
+    pattern = _find_general_pattern(error.line, engine) or _find_pattern(
+        error.line, engine, known_codes
+    )
     if pattern is None:
         return None
     finding = replace(pattern.make_finding(error.line, engine), line=error.number or None)
@@ -695,11 +697,11 @@ def _explain_error_kind(
     return _soften_to_request_error(finding) if error.ended_one_request else finding
 
 
-def _find_pattern(line: str, engine: str | None, told: Collection[str]) -> LogPattern | None:
+def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -> LogPattern | None:
     """Return the log pattern of an error, not only of its kind, that matches the line; None if there
-    is none, or if one of the codes `told` matches it too."""
+    is none, or if one of the codes `known_codes` matches it too."""
     found = [one for one in _find_patterns(line, engine) if not one.general]
-    if any(one.code in told for one in found):
+    if any(one.code in known_codes for one in found):
         return None
     return next((one for one in found if one.level is Level.ERROR), None)
 
@@ -972,7 +974,7 @@ def explain_bare_report(error: LoggedError, before: str) -> Finding:
     """Return the finding about a log whose only `error` is a report that something else failed.
     `before` is the line before it."""
     last = plain_line(before)
-    told = f"; the line before it may say more: “{last}”" if last else ""
+    hint = f"; the line before it may say more: “{last}”" if last else ""
     end, how = _explain_exit_code(error.text), ": a process that was killed writes nothing"
     if end:
         how = f"; by its exit code, {end}"
@@ -980,7 +982,7 @@ def explain_bare_report(error: LoggedError, before: str) -> Finding:
         Level.WARN,
         "log.reports-only",
         "this line only reports that something else has failed, whose own error is not in the log"
-        f"{how}{told}",
+        f"{how}{hint}",
         fix="look at the lines before it in the whole log of all processes (of containers: docker logs), "
         "at the log of each rank, and in the kernel's log for a killed process (sudo dmesg | tail)",
         source="messages of the engines",

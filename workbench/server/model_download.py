@@ -35,12 +35,12 @@ _NO_SUCH_MODEL_ERROR = re.compile(
 )
 
 
-async def find_download_program(host: Host, beside: Sequence[str] = ()) -> str:
+async def find_download_program(host: Host, directories: Sequence[str] = ()) -> str:
     """Return the path of the host's program for the Hugging Face hub. `hf` is searched first:
-    on PATH, then in the directories `beside` and in ~/.local/bin; then huggingface-cli in the same
+    on PATH, then in `directories` and in ~/.local/bin; then huggingface-cli in the same
     places. Raises HostError if there is neither."""
     done = await host.run(
-        shell_argv(_FIND_PROGRAM_SCRIPT, *beside), timeout_s=FIND_TIMEOUT_S, check=True
+        shell_argv(_FIND_PROGRAM_SCRIPT, *directories), timeout_s=FIND_TIMEOUT_S, check=True
     )
     found = done.out.strip().splitlines()
     if not found:

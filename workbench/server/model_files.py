@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from workbench.engines.gguf import TruncatedError, read_header
@@ -13,6 +14,7 @@ from workbench.engines.model_facts import from_config, from_config_alone, from_g
 from workbench.engines.weight_files import Tensor, tensors_in_header
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
+from workbench.hosts.shell_scripts import values_by_key
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -41,25 +43,22 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
             timeout_s=_TIMEOUT_S,
         )
         facts, _, config = done.out.partition("config=\n")
-        lines = [line.partition("=")[::2] for line in facts.split("\n")]
-        sizes = [parse_whole_number(value) or 0 for key, value in lines if key == "bytes"]
-        if parts := [value for key, value in lines if key == "gguf"]:
-            return await _read_gguf(host, model, parts, sum(sizes))
+        found = values_by_key(facts.split("\n"))
+        sizes = [parse_whole_number(value) or 0 for value in found["bytes"]]
+        if found["gguf"]:
+            return await _read_gguf(host, model, found["gguf"], sum(sizes))
     except (WorkbenchError, TimeoutError) as error:
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
-    absent = sum(key == "absent" for key, _ in lines)
+    absent = len(found["absent"])
     document = _parse_json_object(config)
     if done.returncode == 0 and document and not sizes and not absent:
         return from_config_alone(
             model, document, source=f"config.json on {host.name}, without weight files"
         )
     if done.returncode or not sizes or absent:
-        looked = next((f" in {value}" for key, value in lines if key == "looked"), "")
-        what = (
-            (f"{absent} of the model's weight files are missing")
-            if absent
-            else f"no model files were found{looked}"
-        )
+        what = f"{absent} of the model's weight files are missing"
+        if not absent:
+            what = " in ".join(["no model files were found", *found["looked"][:1]])
         return ModelFacts(model, missing=f"{what} on {host.name}")
     if not config:
         missing = "for a single model file, the bytes read per token are unknown"
@@ -70,15 +69,15 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         return ModelFacts(
             model, missing=f"the model's config.json on {host.name} is not valid JSON"
         )
-    listed = [tensors_in_header(value) for key, value in lines if key == "header"]
+    listed = list(map(tensors_in_header, found["header"]))
     complete = len(listed) == len(sizes) and all(listed)
     return from_config(
         model,
         document,
         sum(sizes),
-        head=("head", "yes") in lines,
+        head="yes" in found["head"],
         source=f"config.json and weight files on {host.name}",
-        tensors=[tensor for tensors in listed for tensor in tensors] if complete else (),
+        tensors=list(chain.from_iterable(listed)) if complete else (),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
+from workbench.hosts.shell_scripts import values_by_key
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
@@ -51,16 +52,13 @@ async def identify_model(
         done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
         return ModelBytes(None, f"the model's files could not be read: {error}")
-    lines = [line.partition("=")[::2] for line in done.out.splitlines()]
-    files = [tuple(value.split(" ", 3)) for key, value in lines if key == "file"]
-    if (
-        done.returncode
-        or not files
-        or any(len(f) != 4 or parse_whole_number(f[0]) is None for f in files)
-    ):
-        looked = next((f"; searched {value}" for key, value in lines if key == "looked"), "")
-        return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
-    commit = next((value for key, value in lines if key == "commit"), None)
+    found = values_by_key(done.out.splitlines())
+    files = [tuple(value.split(" ", 3)) for value in found["file"]]
+    known = [file for file in files if len(file) == 4 and parse_whole_number(file[0]) is not None]
+    if done.returncode or not files or len(known) < len(files):
+        problem = f"no model files of {argv[0]} were found on {host.name}"
+        return ModelBytes(None, "; searched ".join([problem, *found["looked"][:1]]))
+    commit = next(iter(found["commit"]), None)
     return _compute_fingerprint(files, commit, started_unix_s)
 
 

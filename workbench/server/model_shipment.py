@@ -9,14 +9,13 @@ be continued.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import shell_argv
+from workbench.hosts.shell_scripts import shell_argv, values_by_key
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
@@ -149,7 +148,7 @@ async def find_remaining_files(
     HostError if the target directory cannot be written or has too little free space."""
     argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging, *shipment.sizes)
     done = await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)
-    found = _parse_target_list(done.out)
+    found = values_by_key(done.out.splitlines())
     closed = found["closed"]
     if closed:
         raise HostError(
@@ -185,15 +184,6 @@ async def find_remaining_files(
             "DIR",
         )
     return RemainingFiles(names, usable, tuple(sorted(same)))
-
-
-def _parse_target_list(output: str) -> Mapping[str, Sequence[str]]:
-    """Return what _LIST_TARGET_SCRIPT has printed: the values of each key."""
-    found = defaultdict[str, list[str]](list)
-    for line in output.splitlines():
-        key, _, value = line.partition("=")
-        found[key].append(value)
-    return found
 
 
 def _parse_sizes(texts: Iterable[str]) -> Mapping[str, int]:
@@ -251,7 +241,7 @@ async def put_files_in_place(
         timeout_s=LOOK_TIMEOUT_S,
         check=True,
     )
-    staged = _parse_sizes(_parse_target_list(done.out)["staged"])
+    staged = _parse_sizes(values_by_key(done.out.splitlines())["staged"])
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
             f"{list_some_names(short)} arrived incomplete",

@@ -109,12 +109,14 @@ async def send_by_rsync(
     await runner.write_file(
         listed, b"".join(rule.encode() + b"\0" for rule in _rsync_filter_rules(rest.names))
     )
-    near, far = (
-        (shipment.source, shipment.staging) if way.pushes else (shipment.staging, shipment.source)
-    )
+    near, far = shipment.source, shipment.staging
+    if not way.pushes:
+        near, far = far, near
     host = f"[{way.address.host}]" if ":" in way.address.host else way.address.host
     remote = f"{way.address.user}@{host}:{far}/" if way.address.user else f"{host}:{far}/"
-    places = [f"{near}/", remote] if way.pushes else [remote, f"{near}/"]
+    places = [f"{near}/", remote]
+    if not way.pushes:
+        places.reverse()
     options = [
         "-s",
         "-r",

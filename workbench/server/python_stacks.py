@@ -117,8 +117,8 @@ def add_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
     if stacks.stacks:
         part = next(filter(None, map(_engine_part_of_stack, stacks.stacks)), None)
         where = f". py-spy finds them in {part}" if part else ""
-        told = "; ".join(stack.text for stack in stacks.stacks)
-        evidence = "; ".join(filter(None, (finding.evidence, told)))
+        text = "; ".join(stack.text for stack in stacks.stacks)
+        evidence = "; ".join(filter(None, (finding.evidence, text)))
         return replace(finding, text=f"{finding.text}{where}", evidence=evidence)
     if not stacks.installed:
         return _add_step(

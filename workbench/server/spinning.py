@@ -117,7 +117,7 @@ def spinning_finding(
     """Return the finding about a start on whose `gpus` nothing has changed for `minutes`.
     `phase` is the start-up phase that the log reported last, and `before_s` how long this start took
     before; None if unknown."""
-    told = "; ".join(f"GPU {index}: {still.text}" for index, still in sorted(gpus.items()))
+    evidence = "; ".join(f"GPU {index}: {still.text}" for index, still in sorted(gpus.items()))
     usual = f". This start took {before_s:.0f} s before" if before_s is not None else ""
     text = (
         f"spinning, not working, for {minutes} min in the phase “{phase or 'starting'}”: no new line "
@@ -135,4 +135,4 @@ def spinning_finding(
     )
     fix = several if len(gpus) > 1 else one
     source = "NVIDIA/nccl#1999; vllm-project/vllm#33041"
-    return Finding(Level.WARN, "start.spinning", text, fix=fix, source=source, evidence=told)
+    return Finding(Level.WARN, "start.spinning", text, fix=fix, source=source, evidence=evidence)

@@ -357,7 +357,7 @@ class Supervisor:
             if first is not None:  # it was read before its start was recorded
                 run.seen_unix_s = first.seen_unix_s
             run.update(process)
-            run.settled = run.has_ended and not launched_runs.has_lost_keeper(run)
+            run.settled = _has_settled(run)
             self._runs[run_id] = run
         elif not run.settled:
             run.update(process)
@@ -373,7 +373,7 @@ class Supervisor:
             run.set_lost(error.message)
         else:
             run.set_lost(None)
-        run.settled = run.has_ended and not launched_runs.has_lost_keeper(run)
+        run.settled = _has_settled(run)
         self._publish(run)
 
     async def find_status(self, run_id: str) -> ServerStatus:
@@ -885,6 +885,11 @@ class Supervisor:
 
 def _run_id_of_process(process: detached_process.ProcessStatus) -> str:
     return posixpath.basename(process.run_dir)
+
+
+def _has_settled(run: WatchedRun) -> bool:
+    """Return whether the run has ended, and no launcher may still run its server."""
+    return run.has_ended and not launched_runs.has_lost_keeper(run)
 
 
 def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int] | None:

@@ -93,7 +93,7 @@ async def probe_text(
         reasons.append(
             f"{PATH_OF_INTERFACE[endpoint]} returned no answer ({_why_no_answer(reply)})"
         )
-        if reply.status is None or reply.status in _BUSY_STATUSES:
+        if _is_unavailable(reply):
             break  # another endpoint of the same server would not answer either
     return Probe(reason="; ".join(reasons))
 
@@ -177,19 +177,15 @@ class _Asker:
         have one length, and with hidden reasoning all answers are long."""
         if self._endpoint == EMBEDDINGS or self._tokens != SHORT_ANSWER_TOKENS:
             return False
-        if (
-            self._failed
-            or not self._answers
-            or short_s * LONGER_TOKENS / SHORT_ANSWER_TOKENS > LONGER_ANSWERS_S
-        ):
+        if self._failed or not self._answers:
+            return False
+        if short_s * LONGER_TOKENS / SHORT_ANSWER_TOKENS > LONGER_ANSWERS_S:
             return False
         return not all(one.defect for one in self._answers)
 
     def _most_lack_code_word(self) -> bool:
         """Return whether most answers lack the code word that they were asked to repeat."""
-        lost = [
-            one for one in self._answers if isinstance(one, Probed) and not one.repeats_code_word
-        ]
+        lost = [one for one in self._probed if not one.repeats_code_word]
         return not self._failed and 2 * len(lost) > len(self._answers)
 
     async def _send_and_store(self, ask: Ask) -> None:
@@ -212,17 +208,19 @@ class _Asker:
             return reply, None
         return reply, Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
+    @property
+    def _probed(self) -> list[Probed]:
+        return [one for one in self._answers if isinstance(one, Probed)]
+
     def is_too_long(self, reply: Reply) -> bool:
         """Return whether the server refused a request because its context is too short for it."""
-        return reply.status not in (None, 200) and bool(
-            self._too_long.search(_why_no_answer(reply))
-        )
+        if reply.status in (None, 200):
+            return False
+        return self._too_long.search(_why_no_answer(reply)) is not None
 
     def _is_failure(self, reply: Reply) -> bool:
         """Return whether a reply without an answer is a fault of the server."""
-        if reply.status is None or reply.status in _BUSY_STATUSES:
-            return False
-        return not self.is_too_long(reply)
+        return not _is_unavailable(reply) and not self.is_too_long(reply)
 
     def _request_body(self, ask: Ask) -> dict[str, Any]:
         if self._endpoint == EMBEDDINGS:
@@ -233,8 +231,8 @@ class _Asker:
     def judge_answers(self, nonsense_expected: str) -> ServedText:
         """Return what the answers say about the server."""
         found = [*self._failure_findings(), *self._judge_text(nonsense_expected)]
-        problem = next((one for one in found if one.level is Level.ERROR), None)
-        notes = (one.text for one in found if one.level is not Level.ERROR)
+        problem = next((one for one in found if one.is_error), None)
+        notes = (one.text for one in found if not one.is_error)
         text = ServedText(
             self._endpoint,
             len(self._answers),
@@ -248,12 +246,11 @@ class _Asker:
         return replace(text, excerpt=excerpt, problem=problem.text, code=problem.code)
 
     def _judge_text(self, nonsense_expected: str) -> Sequence[Finding]:
-        probed = [one for one in self._answers if isinstance(one, Probed)]
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:
             return _vector_findings(vectors)
         return answer_probe.judge_probe(
-            probed,
+            self._probed,
             model=self._model,
             together=PROMPTS_TOGETHER,
             nonsense_expected=nonsense_expected,
@@ -285,6 +282,11 @@ class _Asker:
             f"{missing} of {PROMPTS_TOGETHER} requests that were sent at once were refused or had no answer "
             f"within {OTHER_PROMPTS_TIMEOUT_S:.0f} s, so the text under load is not judged in full"
         )
+
+
+def _is_unavailable(reply: Reply) -> bool:
+    """Return whether the server did not answer, or is busy."""
+    return reply.status is None or reply.status in _BUSY_STATUSES
 
 
 def _may_be_cut_before_text(answered: ProbeAnswer) -> bool:

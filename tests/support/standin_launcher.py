@@ -136,7 +136,7 @@ class Standin:
             env or {},
         )
 
-    async def ask(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
         name = launched.handle or launch.run_id
         pid, code = self.pid(name), self._read(f"{name}.code")
         if code is None and pid is not None:
@@ -182,7 +182,9 @@ class Standin:
         self.unit.unlink()
         return (str(self.unit),)
 
-    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> AdoptableServer:
+    async def find_adoptable(
+        self, host: Host, handle: str, options: Mapping[str, str]
+    ) -> AdoptableServer:
         pid = self.pid(handle)
         assert pid is not None
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")

@@ -115,7 +115,7 @@ async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> 
     if ended_by not in _VIOLENT_SIGNALS or run.facts.launched is not None:
         return ServerEnding(first_error)
     kernel = await read_kernel_log(host, run, None)
-    if first_error is not None and not (kernel.lines or kernel.oom_kills):
+    if first_error is not None and not kernel.lines and not kernel.oom_kills:
         return ServerEnding(first_error)
     return ServerEnding(None, _kernel_findings(kernel, ended_by))
 

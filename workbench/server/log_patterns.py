@@ -512,8 +512,9 @@ def find_possible_causes(
     from another one are left out. If no log pattern explains the error that was raised first, the
     finding names its kind and the part of the engine in which it was raised."""
     errors = tuple(one for one in tracebacks_read.errors if one.number not in passed)
-    of_requests = [error for error in errors if error.ended_one_request]
-    of_server = [error for error in errors if not error.ended_one_request]
+    ended_one_request = attrgetter("ended_one_request")
+    of_requests = list(filter(ended_one_request, errors))
+    of_server = list(filterfalse(ended_one_request, errors))
     described = []
     for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
         finding = _add_place_of_line(finding, errors)
@@ -557,9 +558,10 @@ def _add_place_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Findi
     its pattern names a place."""
     if finding.line is None or finding.code not in _codes_of_patterns("placed"):
         return finding
-    raised = (error for error in errors if error.number == finding.line)
-    error = next(raised, None)
-    return finding if error is None else _add_place(finding, error)
+    for error in errors:
+        if error.number == finding.line:
+            return _add_place(finding, error)
+    return finding
 
 
 def _precedes_causes(
@@ -601,8 +603,8 @@ def _drop_ignored_errors(
 def _choose_best_placed_error(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
     """Return the traceback of the same error that says most about its place: a process repeats the
     error of another one, with calls that only wait for it."""
-    same = [one for one in errors if one.line == error.line]
-    return next((one for one in same if _place_of_error(one) is not None), error)
+    same = (one for one in errors if one.line == error.line)
+    return next(filter(_place_of_error, same), error)
 
 
 def _find_crashed_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
@@ -721,8 +723,8 @@ def _add_place(finding: Finding, error: RaisedError) -> Finding:
         text = f"{finding.text}, in {place.part.name} ({place.frame.place}){meanwhile}"
         fixes = _order_fixes(finding, error, place.part)
         return replace(finding, text=text, fix="; or else: ".join(fixes))
-    last = next((one for one in reversed(error.frames) if one.package), None)
-    raised = f", raised by {last.place}" if last is not None else ""
+    places = [frame.place for frame in error.frames if frame.package]
+    raised = f", raised by {places[-1]}" if places else ""
     return replace(finding, text=f"{finding.text}{raised}{meanwhile}")
 
 
@@ -778,7 +780,7 @@ def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | 
     """Return the general log pattern of `engine` that matches an error; None if another pattern
     explains it."""
     found = _find_patterns(line, engine)
-    return found[0] if found and all(one.general for one in found) else None
+    return next(iter(found), None) if all(one.general for one in found) else None
 
 
 def _reports_another_error(line: str) -> bool:

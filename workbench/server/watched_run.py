@@ -253,6 +253,9 @@ class WatchedRun:
             facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
         )
         after_s, now_s = self.now_unix_s - began_unix_s, time.monotonic()
+        phases: tuple[tuple[str, float], ...] = ()
+        if own and self._clock is not None:
+            phases = self._clock.phase_durations(now_s)
         if own and self.started_s:
             after_s = now_s - self.started_s
         return ReadyFacts(
@@ -262,7 +265,7 @@ class WatchedRun:
             self.port,
             None if own else facts.server_pid,
             facts.launch_report.restarts,
-            phases=self._clock.phase_durations(now_s) if own and self._clock else (),
+            phases=phases,
         )
 
     def add_log_bytes(self, data: bytes, at: int) -> LogBatch | None:

@@ -632,7 +632,7 @@ def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:
     with pytest.raises(
         ServerError, match="PBS has no command that runs a program inside"
     ) as refused:
-        asyncio.run(launcher("pbs").find(FakeHost(lambda call: ""), "12.pbs01", {}))
+        asyncio.run(launcher("pbs").find_adoptable(FakeHost(lambda call: ""), "12.pbs01", {}))
     assert "workbench bench --url" in (refused.value.next_step or "")
 
 
@@ -657,10 +657,10 @@ def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:
 )
 def test_a_job_without_a_server_is_not_followed(answer: str, says: str) -> None:
     with pytest.raises(ServerError, match=says):
-        asyncio.run(launcher("slurm").find(FakeHost(lambda call: answer), "7", {}))
+        asyncio.run(launcher("slurm").find_adoptable(FakeHost(lambda call: answer), "7", {}))
     for handle in ("", "-1", "7;id", "x", "7 8", "--me"):
         with pytest.raises(ServerError, match="is not the id of a Slurm job"):
-            asyncio.run(launcher("slurm").find(FakeHost(lambda call: answer), handle, {}))
+            asyncio.run(launcher("slurm").find_adoptable(FakeHost(lambda call: answer), handle, {}))
 
 
 def test_the_outermost_server_of_a_job_is_followed() -> None:
@@ -691,7 +691,9 @@ def test_the_outermost_server_of_a_job_is_followed() -> None:
         "arg -c",
         "arg vllm serve org/m",
     ]
-    found = asyncio.run(launcher("slurm").find(FakeHost(lambda call: "\n".join(lines)), "7", {}))
+    found = asyncio.run(
+        launcher("slurm").find_adoptable(FakeHost(lambda call: "\n".join(lines)), "7", {})
+    )
     assert (found.argv[1:], found.workdir) == (("/v/bin/vllm", "serve", "org/m"), "/w")
     assert found.env == {"VLLM_API_KEY": "sk-1"}
 

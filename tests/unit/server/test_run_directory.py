@@ -30,7 +30,7 @@ from workbench.server.run_directory import (
     encode_record,
     new_run_id,
 )
-from workbench.server.run_state import reachable_address, status_of
+from workbench.server.run_state import compute_status, reachable_address
 
 PLAN = LaunchPlan(
     "vllm",
@@ -189,7 +189,7 @@ def test_states_follow_from_facts(
     reason: str | None,
 ) -> None:
     seen = RunFacts(RECORD, started_unix_s=1_000_000.0, **facts)  # type: ignore[arg-type]
-    status = status_of(seen, now_unix_s=now, silent_s=silent_s)
+    status = compute_status(seen, now_unix_s=now, silent_s=silent_s)
     assert status.state is state
     assert (status.reason is None) == (reason is None)
     assert reason is None or reason in (status.reason or "")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any
 
 from workbench.engines import registry
@@ -216,7 +217,8 @@ class Containers:
                 "NAME@sha256:…",
             )
             yield Finding(Level.HINT, "container.not-pinned", text, fix=f"set image={digest}")
-        if self.name == "podman" and facts.get("uid", "0") != "0" and facts.get("linger") == "no":
+        is_rootless = self.name == "podman" and facts.get("uid", "0") != "0"
+        if is_rootless and facts.get("linger") == "no":
             text = "the container ends when this user's last session on the host ends"
             yield Finding(
                 Level.WARN,
@@ -258,7 +260,7 @@ class Containers:
                 fix,
             )
         for path in paths_of(plan):
-            if ":" in path and ("," in path or '"' in path):
+            if ":" in path and set(path) & {",", '"'}:
                 text = (
                     f"{path} cannot be mounted, because its name has a colon and a comma or quote"
                 )
@@ -345,15 +347,12 @@ class Containers:
             self._option_value(launch, "gpus"), is_on(cdi) if cdi else None
         )
         for name in _COMMON_RUN_OPTIONS:
-            words += (
-                word for value in self._option_values(launch, name) for word in (f"--{name}", value)
-            )
-        words += (
-            f"--{name}" for name in _SWITCH_OPTIONS if is_on(self._option_value(launch, name))
-        )
-        if self._option_value(launch, "ipc") != "host" and not self._option_value(
-            launch, "shm-size"
-        ):
+            words += _repeat_option(f"--{name}", self._option_values(launch, name))
+        for name in _SWITCH_OPTIONS:
+            if is_on(self._option_value(launch, name)):
+                words.append(f"--{name}")
+        own_memory = self._option_value(launch, "ipc") != "host"
+        if own_memory and not self._option_value(launch, "shm-size"):
             words += ("--shm-size", SHM_SIZE)
         if self._option_value(launch, "network") != "host":
             words += ("--publish", f"127.0.0.1:{launch.port}:{launch.port}")
@@ -361,14 +360,10 @@ class Containers:
             words += ("--ulimit", container_limit(launch.open_files))
         if any(launch.run_dir in word for word in argv):
             words += ("--volume", f"{launch.run_dir}:{launch.run_dir}:ro")
-        words += (
-            word for value in self._option_values(launch, "mount") for word in ("--volume", value)
-        )
+        words += _repeat_option("--volume", self._option_values(launch, "mount"))
+        by_name = _variables_by_name(env)
         for name, value in env.items():
-            words += (
-                "--env",
-                f"{name}={value}" if _VARIABLES_NOT_BY_NAME.fullmatch(name) else name,
-            )
+            words += ("--env", name if name in by_name else f"{name}={value}")
         return [*words, "--entrypoint", argv[0]]
 
     def _hub_cache_in_container(self, launch: Launch) -> str:
@@ -384,15 +379,12 @@ class Containers:
         argv, env = self._command_in_container(launch)
         cache = self._hub_cache_in_container(launch)
         words = [self.name, "run", *self._run_arguments(launch)]
-        words += (
-            word for path in paths_of(launch.plan) for word in ("--volume", f"{path}:{path}:ro")
-        )
-        words += ("--volume", f"$HOME/{HUB_CACHE}:{cache}") if cache else ()
+        mounts = [f"{path}:{path}:ro" for path in paths_of(launch.plan)]
+        if cache:
+            mounts.append(f"$HOME/{HUB_CACHE}:{cache}")
+        words += _repeat_option("--volume", mounts)
         words += (self.program.full_name(self._image_name(launch)), *argv[1:])
-        by_name = {
-            name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
-        }
-        return Command(tuple(words), by_name, host=launch.address, port=launch.port)
+        return Command(tuple(words), _variables_by_name(env), host=launch.address, port=launch.port)
 
     # ---- keepers
 
@@ -413,10 +405,7 @@ class Containers:
         )
         script = self._keeper_script(launch, container_name(launch.run_id), "start")
         counted = (str(len(paths)), *paths, str(len(words)), *words)
-        by_name = {
-            name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
-        }
-        return Keeper((*script, *start, *counted, *argv[1:]), by_name)
+        return Keeper((*script, *start, *counted, *argv[1:]), _variables_by_name(env))
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         mode = "keep" if handle == container_name(launch.run_id) else "follow"
@@ -462,12 +451,9 @@ class Containers:
                 ended=f"the container exited with code {words[1]}",
                 exit_code=code,
             )
-        began = launched.began_unix_s is not None
-        missing = (
-            f"the container {handle or own} is gone"
-            if began
-            else ("its keeper was lost before the server started")
-        )
+        missing = f"the container {handle or own} is gone"
+        if launched.began_unix_s is None:
+            missing = "its keeper was lost before the server started"
         return ServerFate(False, handle=handle or None, ended=missing)
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
@@ -531,6 +517,18 @@ def container_name(run_id: str) -> str:
     return f"workbench-{run_id}"
 
 
+def _repeat_option(option: str, values: Iterable[str]) -> list[str]:
+    """Return the arguments that give an option once for each of the values."""
+    return [word for value in values for word in (option, value)]
+
+
+def _variables_by_name(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the program takes from its own environment, so that their values
+    are not on its command line."""
+    hidden = filterfalse(_VARIABLES_NOT_BY_NAME.fullmatch, env)
+    return {name: env[name] for name in hidden}
+
+
 def _engine_of_launch(launch: Launch) -> Engine:
     return registry.get_engine(launch.plan.engine)
 
@@ -547,18 +545,14 @@ def _move_key_to_environment(
     or variable."""
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if (
-            flag != "--api-key"
-            or engine.api_key_env is None
-            or (not equals and at + 1 == len(argv))
-        ):
+        if flag != "--api-key" or engine.api_key_env is None:
             continue
-        rest = at + (1 if equals else 2)
-        if rest == len(argv) or argv[rest].startswith("--"):  # one key, not several
-            return (*argv[:at], *argv[rest:]), {
-                **env,
-                engine.api_key_env: value if equals else argv[at + 1],
-            }
+        key, rest = [value], argv[at + 1 :]
+        if not equals:
+            key, rest = list(rest[:1]), rest[1:]
+        # one key, not several
+        if key and (not rest or rest[0].startswith("--")):
+            return (*argv[:at], *rest), {**env, engine.api_key_env: key[0]}
     return tuple(argv), dict(env)
 
 

@@ -84,7 +84,8 @@ class Systemd:
             *_property_options(launch),
         ]
         argv += [f"--setenv={name}" for name in launch.env]
-        argv += [f"--working-directory={launch.workdir}"] if launch.workdir else []
+        if launch.workdir:
+            argv.append(f"--working-directory={launch.workdir}")
         words = (*argv, "--", *map(double_dollars, launch.argv))
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
@@ -222,11 +223,9 @@ class Systemd:
         seen = await self._read_unit_properties(host, options, unit)
         pid = parse_whole_number(seen.get("MainPID")) or 0
         if not pid:
-            state = (
-                "not found"
-                if seen.get("LoadState") == "not-found"
-                else seen.get("ActiveState") or "unknown"
-            )
+            state = seen.get("ActiveState") or "unknown"
+            if seen.get("LoadState") == "not-found":
+                state = "not found"
             other = "system" if _scope_option(options) == "user" else "user"
             raise ServerError(
                 f"the unit {unit} is not running: it is {state} in the {_scope_option(options)}'s service "
@@ -276,11 +275,8 @@ def unit_text(launch: Launch) -> str:
         quote_argument(double_dollars(word))
         for word in _unit_command_line(launch, _environment_directory(launch))
     )
-    target = (
-        "default.target"
-        if _scope_option(launch.plan.run_options) == "user"
-        else "multi-user.target"
-    )
+    is_user = _scope_option(launch.plan.run_options) == "user"
+    target = "default.target" if is_user else "multi-user.target"
     lines = [script.WRITTEN_BY_LINE, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
     lines += [
         "After=network-online.target",
@@ -353,11 +349,13 @@ def _property_settings(launch: Launch) -> list[str]:
     options = launch.plan.run_options
     restart = value_of(LAUNCHER_NAME, options, "restart")
     given = [f"TimeoutStopSec={STOP_GRACE_S}"]
-    given += [f"Restart={restart}"] if restart != "no" else []
+    if restart != "no":
+        given.append(f"Restart={restart}")
     # systemd forgets a unit that has succeeded
-    forgets = restart != "always" and not _installation_kind(launch)
-    given += ["RemainAfterExit=yes"] if forgets else []
-    given += [f"LimitNOFILE={launch.open_files}"] if launch.open_files else []
+    if restart != "always" and not _installation_kind(launch):
+        given.append("RemainAfterExit=yes")
+    if launch.open_files:
+        given.append(f"LimitNOFILE={launch.open_files}")
     return [*given, *values_of(LAUNCHER_NAME, options, "property")]
 
 
@@ -385,11 +383,8 @@ def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[
             "allow it in sudoers without a password (systemctl, systemd-run, journalctl), or "
             "use scope=user"
         )
-        fix = (
-            ("use --run-option scope=user, or remove sudo = false")
-            if "hosts.toml" in problem
-            else fix
-        )
+        if "hosts.toml" in problem:
+            fix = "use --run-option scope=user, or remove sudo = false"
     elif seen.get("journal"):
         text = f"{user} may not read the journal of the unit: {seen['journal']}"
         fix = (

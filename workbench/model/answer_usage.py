@@ -51,4 +51,6 @@ def reported_tokens_per_token(counted: Sequence[Counted]) -> float | None:
     residuals = [one.said - middle_said - slope * (one.real - middle) for one in counted]
     scatter = sqrt(sum(x * x for x in residuals) / (len(counted) - 2))
     error = max(scatter, _LEAST_RESIDUAL) / sqrt(square)
-    return slope if slope - _STANDARD_ERRORS * error > 1 + _TOLERANCE else None
+    if slope - _STANDARD_ERRORS * error <= 1 + _TOLERANCE:
+        return None
+    return slope

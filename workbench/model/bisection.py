@@ -55,7 +55,9 @@ def next_version_to_test(found: Bisection) -> int | None:
     if not known[last]:
         return None
     good, bad = last_good_and_first_bad(found)
-    return (good + bad) // 2 if bad - good > 1 else None
+    if bad - good <= 1:
+        return None
+    return (good + bad) // 2
 
 
 def last_good_and_first_bad(found: Bisection) -> tuple[int, int]:

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 def count_of(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: "1 run", "2 runs" or "1,200 runs". `plural` is needed for a
     noun whose plural is not noun + "s"."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+    if number != 1:
+        noun = plural or f"{noun}s"
+    return f"{number:,} {noun}"
 
 
 def is_or_are(number: int) -> str:
@@ -19,7 +21,9 @@ def is_or_are(number: int) -> str:
 def four_digits(value: float) -> str:
     """Return a value rounded to four significant digits, and from 1,000 on to a whole number:
     "0.5", "27.96", "1,808" or "14,468"."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def gpus_text(indexes: Iterable[int]) -> str:

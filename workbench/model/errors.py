@@ -46,9 +46,8 @@ class WorkbenchError(Exception):
     ) -> None:
         from workbench.model.secrets import mask_text, mask_urls  # deferred: errors are rare
 
-        message = mask_text(
-            clean_text(message, lines=True)
-        )  # may quote hosts, servers, files and users
+        # it may quote hosts, servers, files and users
+        message = mask_text(clean_text(message, lines=True))
         super().__init__(message)
         self.message = message
         self.host = host
@@ -57,10 +56,9 @@ class WorkbenchError(Exception):
         self.findings = tuple(findings)
 
     def __str__(self) -> str:
-        where = f"{self.host}: " if self.host else ""
         # a quoted line must not look like "command:" or "next:"
         quoted = self.message.replace("\n", "\n    ")
-        lines = [f"{where}{quoted}"]
+        lines = [": ".join(filter(None, (self.host, quoted)))]
         if self.command:
             lines.append(f"  command: {clean_text(self.command)}")
         if self.next_step:

@@ -25,10 +25,9 @@ def match_score(query: str, text: str) -> float | None:
     letters = query.replace(" ", "")
     if letters == "".join(part[0] for part in parts):
         return INITIALS
-    spans = [
-        _span_score(letters, text, start) for start in range(len(text)) if text[start] == letters[0]
-    ]
-    return max((value for value in spans if value is not None), default=None)
+    starts = [start for start, letter in enumerate(text) if letter == letters[0]]
+    spans = [_span_score(letters, text, start) for start in starts]
+    return max((score for score in spans if score is not None), default=None)
 
 
 def word_score(query: str, text: str) -> float | None:
@@ -62,9 +61,8 @@ def best_matches(query: str, items: Sequence[T], text_of: Callable[[T], str]) ->
     first. If some contain every word of the query, those that have only its letters are left out.
     An empty query returns all items in their order."""
     kept = _score_items(items, lambda item: match_score(query, text_of(item)))
-    if any(value > INITIALS for value, _ in kept):
-        kept = [(value, item) for value, item in kept if value >= INITIALS]
-    return [item for _, item in kept]
+    has_words = bool(kept) and kept[0][0] > INITIALS
+    return [item for score, item in kept if not has_words or score >= INITIALS]
 
 
 def best_scored(items: Sequence[T], score: Callable[[T], float | None]) -> list[T]:
@@ -73,6 +71,9 @@ def best_scored(items: Sequence[T], score: Callable[[T], float | None]) -> list[
 
 
 def _score_items(items: Sequence[T], score: Callable[[T], float | None]) -> list[tuple[float, T]]:
-    scored = [(score(item), item) for item in items]
-    kept = [(value, item) for value, item in scored if value is not None]
-    return sorted(kept, key=lambda pair: -pair[0])
+    scored = []
+    for item in items:
+        value = score(item)
+        if value is not None:
+            scored.append((value, item))
+    return sorted(scored, key=lambda pair: -pair[0])

@@ -41,7 +41,7 @@ def find_named_gpus(
     """Return the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, and the first
     of its words that names no GPU. CUDA ignores that word and all after it."""
     found: list[GpuInfo] = []
-    for word in (part.strip() for part in devices.split(",")):
+    for word in map(str.strip, devices.split(",")):
         if word in ("", "-1"):
             break
         named = [gpu for gpu in gpus if _word_names_gpu(word, gpu)]
@@ -54,4 +54,6 @@ def find_named_gpus(
 def _word_names_gpu(word: str, gpu: GpuInfo) -> bool:
     """Return whether a word of CUDA_VISIBLE_DEVICES names a GPU: by its index, or by the beginning
     of its UUID."""
-    return word == str(gpu.index) if word.isdecimal() else gpu.uuid.startswith(word)
+    if word.isdecimal():
+        return word == str(gpu.index)
+    return gpu.uuid.startswith(word)

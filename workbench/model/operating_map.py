@@ -3,6 +3,8 @@ that a search or a sweep measured."""
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from workbench.model.engine_live import EngineView
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import PointState, Sweep
@@ -38,22 +40,17 @@ def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
     gpus = next(iter(counts), None)
     if not sweep.facts.counts or len(counts) != 1 or not gpus:
         return None
-    by_users = {
-        p.label: MapPoint(
-            users=p.x,
-            user_tok_s=p.tok_s / p.x,
-            gpu_tok_s=p.tok_s / gpus,
-            tok_per_joule=p.tok_per_joule,
-            slo_verdict=p.slo_verdict,
-        )
-        for p in sorted(done, key=lambda p: p.x or 0.0)
-        if p.x and p.tok_s
-    }
+    by_label = {}
+    for p in done:
+        users, tok_s = p.x or 0.0, p.tok_s or 0.0
+        rates = (tok_s / users, tok_s / gpus, p.tok_per_joule)
+        by_label[p.label] = MapPoint(users, *rates, p.slo_verdict)
+    points = sorted(by_label.values(), key=attrgetter("users"))
     holds = None
     if sweep.what_it_finds == "capacity" and sweep.knee is not None:
-        holds = by_users.get(sweep.points[sweep.knee].label)
-    failing = [one for one in by_users.values() if one.slo_verdict == "fails"]
-    return OperatingMap(tuple(by_users.values()), gpus, holds, next(iter(failing), None))
+        holds = by_label.get(sweep.points[sweep.knee].label)
+    fails = next((point for point in points if point.slo_verdict == "fails"), None)
+    return OperatingMap(tuple(points), gpus, holds, fails)
 
 
 def live_point(sweep: Sweep, view: EngineView | None, gpus: int) -> MapPoint | None:

@@ -22,13 +22,14 @@ def parse_container_of_process(groups: str) -> str:
     """Return the container of a process as "docker:0123456789ab", given the content of
     /proc/PID/cgroup as read on the host. "" for a process outside containers. For nested
     containers, return the outermost."""
-    found = [
-        (match.start(), kind, match[1])
-        for pattern, kind in _GROUPS
-        for match in [pattern.search(groups)]
-        if match
-    ]
+    found = []
+    for pattern, kind in _GROUPS:
+        match = pattern.search(groups)
+        if match:
+            found.append((match.start(), kind, match[1]))
     if not found:
         return ""
     _, kind, name = min(found)
-    return f"pct:{name}" if kind == "lxc" and name.isdecimal() else f"{kind}:{name}"
+    if kind == "lxc" and name.isdecimal():
+        kind = "pct"
+    return f"{kind}:{name}"

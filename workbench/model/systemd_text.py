@@ -6,13 +6,14 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 def escape_for_quotes(text: str) -> str:
     """Return `text` with escapes for special characters, for use between double quotes in a unit
     file."""
-    return "".join(
-        _ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal_escape(char))
-        for char in text
-    )
+    return "".join(map(_escape_character, text))
 
 
-def _hexadecimal_escape(char: str) -> str:
+def _escape_character(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
     return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 

@@ -41,8 +41,7 @@ def parse_think_time(text: str) -> ThinkTime:
     """Parse a think time in seconds: "5", "2-8" or "exp:5". Raises InputError for another text."""
     found = _TEXT.fullmatch(text.strip())
     if found is not None:
-        low = float(found["low"])
-        high = low if found["high"] is None else float(found["high"])
+        low, high = float(found["low"]), float(found["high"] or found["low"])
         exponential = found["exp"] is not None
         if low <= high <= _MOST_S and high > 0 and not (exponential and found["high"]):
             return ThinkTime(low, high, exponential)

@@ -8,7 +8,7 @@ a reason, so that one of them costs only its own field.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
@@ -69,20 +69,22 @@ def build_record(kind: type[Record], values: dict[str, Any], reasons: Mapping[st
 
 @cache
 def _required_fields(kind: Any) -> tuple[str, ...]:
-    return tuple(
-        f.name for f in _fields_without_default(kind) if not str(f.type).endswith("| None")
-    )
+    return _fields_without_default(kind, may_be_none=False)
 
 
 @cache
 def _none_for_optional_fields(kind: Any) -> dict[str, None]:
     """Return None for each field that has no default but may be None."""
-    return {f.name: None for f in _fields_without_default(kind) if str(f.type).endswith("| None")}
+    return dict.fromkeys(_fields_without_default(kind, may_be_none=True))
 
 
-def _fields_without_default(kind: Any) -> list[Field[Any]]:
-    both = MISSING, MISSING
-    return [f for f in fields(kind) if (f.default, f.default_factory) == both]
+def _fields_without_default(kind: Any, *, may_be_none: bool) -> tuple[str, ...]:
+    found = []
+    for field in fields(kind):
+        has_default = (field.default, field.default_factory) != (MISSING, MISSING)
+        if not has_default and str(field.type).endswith("| None") == may_be_none:
+            found.append(field.name)
+    return tuple(found)
 
 
 @cache

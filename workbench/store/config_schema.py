@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
@@ -24,6 +25,7 @@ from workbench.store.toml_schema import (
     table_checker,
 )
 
+_PLAIN_ADDRESS = re.compile("[!-~]+")  # without spaces
 THEMES = ("dark", "light", "high-contrast", "256")
 
 
@@ -64,8 +66,8 @@ class AlertsConfig:
         parts = urlsplit(self.webhook_url)
         # with its slash: without it, a path such as "/server" would mask a word in every text
         rest = self.webhook_url.partition(parts.netloc)[2] if parts.netloc else ""
-        found = (self.webhook_token, self.webhook_url, rest, parts.password or "")
-        return tuple(one for one in found if one)
+        found = (self.webhook_token, self.webhook_url, rest, parts.password)
+        return tuple(filter(None, found))
 
     @property
     def webhook_place(self) -> str:
@@ -111,11 +113,12 @@ def _check_web_address(value: Any, path: tuple[str, ...], problems: list[Problem
         return add_problem(path, expected, problems)
     try:
         parts = urlsplit(value)
-        sound = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
+        is_web = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
     except ValueError:  # such as a port that is no number
-        sound = False
-    plain = value.isascii() and value.isprintable() and " " not in value
-    return value if sound and plain else add_problem(path, expected, problems)
+        is_web = False
+    if not is_web or not _PLAIN_ADDRESS.fullmatch(value):
+        return add_problem(path, expected, problems)
+    return value
 
 
 def _check_header_text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
@@ -128,28 +131,23 @@ def _check_header_text(value: Any, path: tuple[str, ...], problems: list[Problem
 def _threshold_checker(rule: AlertRule, default: AlertLimits) -> Kind:
     """Return a function that checks the thresholds of a rule. A threshold that is not set has its
     default."""
-    span = (0, 100) if rule.unit.startswith("%") else (0, 1_000_000)
-    measured = (
-        {"begin": number_checker(*span), "end": number_checker(*span)}
-        if rule.has_thresholds
-        else {}
-    )
-    given = table_checker(dict, {**measured, "for_s": number_checker(0, 86_400)})
+    is_above = default.high_value_begins_alert
+    kinds = {"for_s": number_checker(0, 86_400)}
+    if rule.has_thresholds:
+        measured = number_checker(0, 100 if rule.unit.startswith("%") else 1_000_000)
+        kinds = {"begin": measured, "end": measured, **kinds}
+    check_table = table_checker(dict, kinds)
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        found = given(value, path, problems)
+        found = check_table(value, path, problems)
         if found is UNUSABLE:
             return UNUSABLE
         limits = replace(default, **found)
-        if (
-            limits.begin != limits.end
-            and limits.high_value_begins_alert == default.high_value_begins_alert
-        ):
+        if limits.begin != limits.end and limits.high_value_begins_alert == is_above:
             return limits
-        side = "above" if default.high_value_begins_alert else "below"
-        return add_problem(
-            path, f"begin ({limits.begin:g}) must be {side} end ({limits.end:g})", problems
-        )
+        side = "above" if is_above else "below"
+        text = f"begin ({limits.begin:g}) must be {side} end ({limits.end:g})"
+        return add_problem(path, text, problems)
 
     return check
 
@@ -162,12 +160,11 @@ def _check_rule_names(value: Any, path: tuple[str, ...], problems: list[Problem]
     names = [value] if value == ALL else value
     if not isinstance(names, list):
         return add_problem(path, "a list is expected", problems)
-    unknown = [name for name in names if name not in _RULE_NAMES]
-    if unknown:
-        expected = f"one of {', '.join(_RULE_NAMES)} is expected"
-        return add_problem(
-            path, f"{clean_text(str(unknown[0]), 40)} is no rule: {expected}", problems
-        )
+    for name in names:
+        if name not in _RULE_NAMES:
+            expected = f"one of {', '.join(_RULE_NAMES)} is expected"
+            text = f"{clean_text(str(name), 40)} is no rule: {expected}"
+            return add_problem(path, text, problems)
     return tuple(names)
 
 

@@ -37,17 +37,19 @@ class HostsStore:
         """The usable hosts and clusters of the file."""
         from workbench.model.host_entry import HostsFile
 
-        return self._read_file()[0].file if self.path.exists() else HostsFile()
+        if not self.path.exists():
+            return HostsFile()
+        checked, _ = self._read_file()
+        return checked.file
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """A finding for each value that cannot be used, and for each unknown field. If there are
         more than 30, the errors come first, and the last finding says how many are left out."""
-        return (
-            _most_serious_findings(self._read_file()[1], str(self.path))
-            if self.path.exists()
-            else ()
-        )
+        if not self.path.exists():
+            return ()
+        _, findings = self._read_file()
+        return _most_serious_findings(findings, str(self.path))
 
     def host(self, name: str) -> HostEntry | None:
         """Return the host called `name`. If the file has no such host, return None, and the caller
@@ -64,13 +66,11 @@ class HostsStore:
             import difflib
 
             known = tuple(self.content.clusters)
-            near = difflib.get_close_matches(name, known, n=1)
-            more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
-            step = (
-                f"did you mean {near[0]}?"
-                if near
-                else f"its clusters: {', '.join(known[:_MOST_NAMES]) or 'none'}{more}"
-            )
+            step = f"its clusters: {', '.join(known[:_MOST_NAMES]) or 'none'}"
+            if len(known) > _MOST_NAMES:
+                step += f" and {len(known) - _MOST_NAMES} more"
+            if near := difflib.get_close_matches(name, known, n=1):
+                step = f"did you mean {near[0]}?"
             raise InputError(f"{self.path} has no cluster {name!r}", next_step=step)
         return entry
 
@@ -81,10 +81,8 @@ class HostsStore:
         if self._broken is not None:
             raise self._broken
         if (section, name) in found.unusable:
-            field = f"{section}.{name}"
-            own = [
-                f for f in findings if f.field == field or (f.field or "").startswith(f"{field}.")
-            ]
+            field = f"{section}.{name}."
+            own = [finding for finding in findings if f"{finding.field}.".startswith(field)]
             raise InputError(
                 f"the {_WHAT[section]} {name} cannot be used: {own[0].file_and_line}: {own[0].text}",
                 next_step=f"correct {self.path}",
@@ -117,16 +115,11 @@ class HostsStore:
             raise InputError(f"{self.path} already has a host {entry.name}", next_step=step)
         new = entry.name not in hosts
         hosts[entry.name] = _changed_fields(entry)
-        path = ("hosts", entry.name)
-        against = [
-            p for p in check_hosts_document(wanted).problems if p.path[:2] == path and p.text
-        ]
-        if against:
-            name = ".".join(against[0].path[2:]) or "name"
-            raise InputError(
-                f"{name}: {against[0].text}",
-                next_step=f"correct the value of {name}, then try again",
-            )
+        for problem in check_hosts_document(wanted).problems:
+            if problem.text and problem.path[:2] == ("hosts", entry.name):
+                name = ".".join(problem.path[2:]) or "name"
+                step = f"correct the value of {name}, then try again"
+                raise InputError(f"{name}: {problem.text}", next_step=step)
         if "hosts" not in document:
             document["hosts"] = tomlkit.table(is_super_table=True)
         merge(document, wanted)
@@ -213,12 +206,8 @@ def _most_serious_findings(findings: Sequence[Finding], file: str) -> tuple[Find
         return tuple(findings)
     first, rest = by_severity(findings)[:_MOST_FINDINGS], len(findings) - _MOST_FINDINGS
     text = f"{rest:,} more problems of the file are not listed"
-    return (
-        *first,
-        Finding(
-            Level.WARN, "hosts.more", text, file=file, fix="correct these first, then look again"
-        ),
-    )
+    fix = "correct these first, then look again"
+    return *first, Finding(Level.WARN, "hosts.more", text, file=file, fix=fix)
 
 
 def _hosts_file_finding(problem: Problem, file: str, line: int | None) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def read_text(path: Path) -> str | Finding:
         with path.open("rb") as handle:
             data = handle.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = getattr(error, "strerror", None) or error
         return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
     if len(data) > MAX_BYTES:
         return _file_finding(
@@ -91,9 +92,7 @@ def _largest_integer(value: Any) -> int:
     """Return the largest absolute value among the integers in a document, which must not be deeply
     nested."""
     if isinstance(value, dict | list):
-        return max(
-            map(_largest_integer, value.values() if isinstance(value, dict) else value), default=0
-        )
+        return max(map(_largest_integer, _inner_values(value)), default=0)
     return abs(value) if isinstance(value, int) else 0
 
 
@@ -101,8 +100,10 @@ def _nesting_depth(document: Any) -> int:
     level, depth = [document], 0
     while level and depth <= MAX_DEPTH:
         depth += 1
-        inner = chain.from_iterable(
-            value.values() if isinstance(value, dict) else value for value in level
-        )
+        inner = chain.from_iterable(map(_inner_values, level))
         level = [value for value in inner if isinstance(value, dict | list)]
     return depth
+
+
+def _inner_values(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

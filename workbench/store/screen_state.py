@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.errors import StoreError
+from workbench.model.untrusted_text import as_table
 from workbench.store import paths
 from workbench.store.text_files import read_stored_file, write_atomic
 
@@ -17,7 +18,7 @@ def _read_states() -> dict[str, Any]:
         found = json.loads(read_stored_file(_state_file()))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return dict(as_table(found))
 
 
 def _state_file() -> Any:
@@ -26,8 +27,7 @@ def _state_file() -> Any:
 
 def read_screen_state(host: str) -> dict[str, Any]:
     """Return the stored state of a host's screen. {} if there is none or the file cannot be read."""
-    found = _read_states().get(host)
-    return found if isinstance(found, dict) else {}
+    return dict(as_table(_read_states().get(host)))
 
 
 def store_screen_state(host: str, state: Mapping[str, Any]) -> None:

@@ -63,11 +63,9 @@ class SweepStore:
         """Return the sweep with this id. If its Workbench ended while running it, its state is
         "stopped" in the returned sweep."""
         sweep = self._read(sweep_id)
-        return (
-            sweep
-            if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id))
-            else _mark_interrupted(sweep)
-        )
+        if sweep.state == SeriesState.RUNNING and not is_held(self._lock(sweep_id)):
+            return _mark_interrupted(sweep)
+        return sweep
 
     def hold_lock(self, sweep_id: int) -> AbstractContextManager[None]:
         """Return the lock of a sweep as a context manager, so that only one Workbench runs it.
@@ -115,16 +113,15 @@ class SweepStore:
 def _mark_interrupted(sweep: Sweep) -> Sweep:
     """Return a sweep whose Workbench ended while running it. Its state is now "stopped", and its
     remaining points are marked as skipped."""
-    points = tuple(
-        replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
-        if p.state in (PointState.PLANNED, PointState.MEASURING)
-        else p
-        for p in sweep.points
-    )
+    points = []
+    for point in sweep.points:
+        if point.state in (PointState.PLANNED, PointState.MEASURING):
+            point = replace(point, state=PointState.SKIPPED, error=INTERRUPTED)
+        points.append(point)
     error = sweep.error or INTERRUPTED
     if own := sweep.starting or sweep.server:
         error += f"; run {own} may still be on (workbench stop {own})"
-    return replace(sweep, state=SeriesState.STOPPED, points=points, left_s=None, error=error)
+    return replace(sweep, state=SeriesState.STOPPED, points=tuple(points), left_s=None, error=error)
 
 
 def new_sweep(

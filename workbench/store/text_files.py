@@ -33,9 +33,7 @@ def read_user_text(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) and error.strerror else ("not UTF-8 text")
-        )
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise StoreError(
             f"{path} cannot be read: {reason}", next_step=f"correct or remove {path}"
         ) from error
@@ -47,13 +45,11 @@ def read_stored_file(path: Path) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
-            return (
-                file.read()
-                if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES
-                else b""
-            )
+            if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES:
+                return file.read()
     except OSError:
-        return b""
+        pass
+    return b""
 
 
 def write_atomic(path: Path, text: str) -> None:

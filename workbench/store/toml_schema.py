@@ -32,27 +32,25 @@ def add_problem(path: tuple[str, ...], text: str, problems: list[Problem]) -> An
 
 def check_text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     """Return `value` if it is a text. Otherwise add a problem, and return UNUSABLE."""
-    return value if isinstance(value, str) else add_problem(path, "text is expected", problems)
+    if not isinstance(value, str):
+        return add_problem(path, "text is expected", problems)
+    return value
 
 
 def check_boolean(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     """Return `value` if it is true or false. Otherwise add a problem, and return UNUSABLE."""
-    return (
-        value
-        if isinstance(value, bool)
-        else add_problem(path, "true or false is expected", problems)
-    )
+    if not isinstance(value, bool):
+        return add_problem(path, "true or false is expected", problems)
+    return value
 
 
 def choice_checker(*choices: str) -> Kind:
     """Return a function that checks that a value is one of `choices`."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        return (
-            value
-            if value in choices
-            else add_problem(path, f"one of {', '.join(choices)} is expected", problems)
-        )
+        if value not in choices:
+            return add_problem(path, f"one of {', '.join(choices)} is expected", problems)
+        return value
 
     return check
 
@@ -78,7 +76,9 @@ def list_checker(kind: Kind) -> Kind:
         if not isinstance(value, list):
             return add_problem(path, "a list is expected", problems)
         found = [kind(each, path, problems) for each in value]
-        return UNUSABLE if any(each is UNUSABLE for each in found) else tuple(found)
+        if any(each is UNUSABLE for each in found):
+            return UNUSABLE
+        return tuple(found)
 
     return check
 
@@ -90,8 +90,7 @@ def map_checker(kind: Kind) -> Kind:
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
             return add_problem(path, "a table is expected", problems)
-        found = {name: kind(each, (*path, name), problems) for name, each in value.items()}
-        return {name: each for name, each in found.items() if each is not UNUSABLE}
+        return _check_usable(dict.fromkeys(value, kind), value, path, problems)
 
     return check
 
@@ -107,15 +106,28 @@ def table_checker(
         if not isinstance(value, dict):
             return add_problem(path, "a table is expected", problems)
         problems += [Problem((*path, name), None) for name in value if name not in kinds]
-        found = {
-            name: kind(value[name], (*path, name), problems)
-            for name, kind in kinds.items()
-            if name in value
-        }
-        usable = {name: each for name, each in found.items() if each is not UNUSABLE}
+        usable = _check_usable(kinds, value, path, problems)
         missing = [name for name in kinds if name not in value]
         if required and missing:
             return add_problem(path, f"{' and '.join(missing)} is missing", problems)
-        return UNUSABLE if required and len(usable) < len(kinds) else made(**usable)
+        if required and len(usable) < len(kinds):
+            return UNUSABLE
+        return made(**usable)
 
     return check
+
+
+def _check_usable(
+    kinds: Mapping[str, Kind],
+    table: Mapping[str, Any],
+    path: tuple[str, ...],
+    problems: list[Problem],
+) -> dict[str, Any]:
+    """Return the values of a table that the checks in `kinds` accept."""
+    usable = {}
+    for name, kind in kinds.items():
+        if name in table:
+            checked = kind(table[name], (*path, name), problems)
+            if checked is not UNUSABLE:
+                usable[name] = checked
+    return usable

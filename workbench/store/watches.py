@@ -132,10 +132,10 @@ class WatchStore:
 def find_unfinished_night(nights: Sequence[Night], within_s: float) -> Night | None:
     """Return the newest night if it is not done and began within the last `within_s` seconds, else
     None. `nights` are newest first."""
-    newest = nights[0] if nights else None
-    if newest is None or newest.done or time.time() - newest.unix_s > within_s:
-        return None
-    return newest
+    for newest in nights[:1]:
+        if not newest.done and time.time() - newest.unix_s <= within_s:
+            return newest
+    return None
 
 
 def _remove_command(watch: Watch) -> str:

@@ -44,7 +44,7 @@ from workbench.model.tune_standings import changes_text  # noqa: E402
 from workbench.session.bench.find_users import find_users  # noqa: E402
 from workbench.session.plans.plan_editor import PlanEditor  # noqa: E402
 from workbench.session.series.sweep_progress import SweepProgress  # noqa: E402
-from workbench.session.series.tune_plan import combination_of  # noqa: E402
+from workbench.session.series.tune_plan import combine_with_plan  # noqa: E402
 from workbench.session.session import Session  # noqa: E402
 
 STARTS = 30
@@ -151,7 +151,7 @@ class VirtualServers:
         )
         return self.session.results.db.add(plain.spec, plain.conditions, summary)
 
-    async def _launch(self, editor: PlanEditor, named: object = None) -> Any:
+    async def _launch(self, editor: PlanEditor, note_run_id: object = None) -> Any:
         try:
             server = self.server(editor)
         except NotStarted as failure:
@@ -232,7 +232,7 @@ _PROGRAMS = ("vllm", "sglang", "llama-server")
 
 
 def _editor(base: PlanEditor, entry: Sequence[str]) -> PlanEditor:
-    found = combination_of(base, entry)
+    found = combine_with_plan(base, entry)
     assert not isinstance(found, str), found
     return found.editor
 

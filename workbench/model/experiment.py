@@ -331,6 +331,14 @@ class Experiment:
     def discarded_runs(self) -> tuple[ExperimentRun, ...]:
         return tuple(r for r in self.runs if r.state == RunState.DISCARDED)
 
+    def finished_results(self, arm: str = "") -> list[int]:
+        """Return the ids of the results of all finished runs, or of those of one arm."""
+        found = []
+        for run in self.runs:
+            if run.state == RunState.DONE and run.result_id is not None and arm in ("", run.arm):
+                found.append(run.result_id)
+        return found
+
     @property
     def completed_pairs(self) -> int:
         done = [(r.pair, r.arm) for r in self.runs if r.state == RunState.DONE]

@@ -298,5 +298,10 @@ class Telemetry:
             f"the driver is slow: one reading takes {self.took_s:.1f} s (slowest: {self.slowest})"
         )
 
+    @property
+    def energy_j_by_uuid(self) -> dict[str, float]:
+        """The energy counters of the GPUs that have one, in joules."""
+        return {gpu.uuid: gpu.energy_j for gpu in self.gpus if gpu.energy_j is not None}
+
     def info(self, index: int) -> GpuInfo | None:
         return next((i for i in self.infos if i.index == index), None)

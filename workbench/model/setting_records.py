@@ -190,6 +190,11 @@ class SettingsReport:
     def ok(self) -> bool:
         return all(o.ok for o in self.outcomes)
 
+    @property
+    def first_failure(self) -> SettingOutcome | None:
+        """The first command that failed, with its message."""
+        return next((o for o in self.outcomes if not o.ok), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Alteration:

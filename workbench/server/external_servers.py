@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from workbench.model.untrusted_text import as_list, as_table, clean_text
 from workbench.server.process_scan import ProcessScan
 
 if TYPE_CHECKING:
-    from workbench.model.server_run import EngineMetrics
+    from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.server.kept_connection import KeptConnection
 
 ASK_TIMEOUT_S = 3.0
@@ -165,6 +165,11 @@ class ExternalServers:
             raise HostError(
                 "the search for servers gave an invalid answer", host=self.host.name
             ) from None
+
+
+def ports_of_live_servers(servers: Iterable[ServerStatus]) -> Sequence[int]:
+    """Return the ports of those servers that are alive."""
+    return [server.port for server in servers if server.alive and server.port is not None]
 
 
 async def find_external_servers(

@@ -66,17 +66,18 @@ def gpus_of_plan(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int
 
 
 def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int) -> tuple[int, ...]:
-    everything = tuple(info.index for info in infos)
+    all_gpus = tuple(info.index for info in infos)
     if plan is None:
-        return everything
-    visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
-    if visible is not None:
-        names = [part.strip() for part in visible.split(",")]
-        return tuple(i.index for i in infos if _names_of_gpu(i) & {*names}) or everything
+        return all_gpus
+    variables = {variable.name: str(variable.value) for variable in plan.env}
+    if "CUDA_VISIBLE_DEVICES" in variables:
+        visible = {part.strip() for part in variables["CUDA_VISIBLE_DEVICES"].split(",")}
+        chosen = [info.index for info in infos if _names_of_gpu(info) & visible]
+        return tuple(chosen) or all_gpus
     engine = engines.find_engine(plan.engine)
     if engine is not None and engine.uses_all_gpus:
-        return everything
-    return everything[: -(-plan.gpu_count // nodes)]
+        return all_gpus
+    return all_gpus[: -(-plan.gpu_count // nodes)]
 
 
 def _names_of_gpu(info: GpuInfo) -> set[str]:
@@ -90,15 +91,16 @@ def settings_of_gpus(
     """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not
     report clock locks, so these come from `locks`, the locks that Workbenches have set."""
     found: dict[str, Any] = {}
+    of_gpus = [setting for setting in SETTINGS if not setting.of_host]
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
-            for setting in SETTINGS:
-                value = None if setting.of_host else setting.value_in_force(sample)
+            for setting in of_gpus:
+                value = setting.value_in_force(sample)
                 if value is not None:
                     found[f"gpu{sample.index}.{setting.key}"] = value
-    for one in locks:
-        if one.gpu_index in gpus:
-            found[f"gpu{one.gpu_index}.{one.setting}"] = value_to_store(one.now)
+    for lock in locks:
+        if lock.gpu_index in gpus:
+            found[f"gpu{lock.gpu_index}.{lock.setting}"] = value_to_store(lock.now)
     return found
 
 
@@ -124,9 +126,14 @@ def _other_work_fields(spec: BenchSpec) -> list[tuple[str, Any]]:
     """Return (field, value) of each option that belongs to the digest, does not stand in it without
     its name, and does not have its default value."""
     unnamed = {*_UNNAMED_DIGEST_FIELDS, "content", "trace_name", "speed"}
-    options = [one for one in OPTIONS if one.is_work and DIGEST not in one.left_out_of]
-    values = [(one, getattr(spec, one.field)) for one in options if one.field not in unnamed]
-    return [(one.field, value) for one, value in values if value != one.default]
+    found = []
+    for option in OPTIONS:
+        if not option.is_work or DIGEST in option.left_out_of or option.field in unnamed:
+            continue
+        value = getattr(spec, option.field)
+        if value != option.default:
+            found.append((option.field, value))
+    return found
 
 
 def conditions_of(
@@ -168,14 +175,15 @@ def conditions_of(
 def _plan_conditions(plan: LaunchPlan | None) -> dict[str, Any]:
     if plan is None:
         return {}
-    facts = plan.model_facts
-    quantization = facts.quantization if facts is not None else None
-    return {
+    found = {
         "model": plan.model,
         "flags": {flag.name: flag.value for flag in plan.flags},
-        "quantization": quantization or "",
-        "model_facts": facts,
+        "quantization": "",
+        "model_facts": plan.model_facts,
     }
+    if plan.model_facts is not None and plan.model_facts.quantization:
+        found["quantization"] = plan.model_facts.quantization
+    return found
 
 
 def _record_conditions(record: RunRecord | None) -> dict[str, Any]:
@@ -255,12 +263,15 @@ def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredL
     streams, mean context in tokens, bits of a KV cache value, tokens per step. The mean context is
     the prompt and half of the output."""
     engine = measured.summary.engine
-    flags = {f.name: f.value for f in plan.flags} if plan else {}
+    accepted_pct = engine.spec_accepted_pct if engine else None
+    flags, bits = {}, 16.0
+    if plan is not None:
+        flags, bits = {flag.name: flag.value for flag in plan.flags}, kv_bits(plan)
     return Load(
         streams=max(1, spec.concurrency),
         context_tokens=0.0 if spec.command else spec.input_tokens + spec.max_tokens / 2,
-        kv_bits=kv_bits(plan) if plan else 16.0,
-        tokens_per_step=tokens_per_step(flags, engine.spec_accepted_pct if engine else None),
+        kv_bits=bits,
+        tokens_per_step=tokens_per_step(flags, accepted_pct),
     )
 
 

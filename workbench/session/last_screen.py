@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import WorkbenchError
@@ -59,25 +61,9 @@ class ScreenMemory:
         left = await asyncio.to_thread(screen_state.read_screen_state, host.name)
         seen = left.get(_SEEN_FIELD)
         self._seen_unix_s = self.left_unix_s = _number_or_none(seen)
-        forms = left.get("forms")
-        self._forms = {
-            str(name): {str(k): str(v) for k, v in values.items()}
-            for name, values in (forms.items() if isinstance(forms, dict) else ())
-            if isinstance(values, dict)
-        }
+        self._forms = _parse_forms(left.get("forms"))
         await self.read_activity()
-        state = self._core.state
-        self._core.update(
-            bench=replace(
-                state.bench, last_id=state.bench.last_id or last_usable_row(state.results)
-            )
-        )
-        shown = {row.id for row in state.results}
-        marks = {name: left.get(name) for name in _MARK_FIELDS}
-        self._core.update(**{k: v for k, v in marks.items() if isinstance(v, int) and v in shown})
-        self._core.update(
-            b_chosen=left.get(_B_CHOSEN_FIELD) is True and self._core.state.mark_b is not None
-        )
+        self._restore_marks(left)
         with suppress(WorkbenchError):
             await self._resume_series()
             await self._resume_comparison(left.get("compared"))
@@ -85,6 +71,20 @@ class ScreenMemory:
             self._subscribed = True
             self._core.subscribe(self._keep_marks)
         self.resumed = host
+
+    def _restore_marks(self, left: Mapping[str, Any]) -> None:
+        """Mark the results of the last screen that are listed again."""
+        state = self._core.state
+        bench = state.bench
+        if not bench.last_id:
+            self._core.update(bench=replace(bench, last_id=last_usable_row(state.results)))
+        listed = {row.id for row in state.results}
+        for name in _MARK_FIELDS:
+            number = left.get(name)
+            if isinstance(number, int) and number in listed:
+                self._core.update(**{name: number})
+        has_b = self._core.state.mark_b is not None
+        self._core.update(b_chosen=has_b and left.get(_B_CHOSEN_FIELD) is True)
 
     async def note_screen_seen(self) -> None:
         """Store that this screen is open, once a minute and after each change that the next screen
@@ -114,46 +114,45 @@ class ScreenMemory:
     async def _resume_experiment(self, host: str) -> None:
         from workbench.store.experiments import ExperimentsDb
 
-        stored = await asyncio.to_thread(ExperimentsDb(paths.results_db()).list)
-        experiment = next(
-            (e for e in stored if e.was_run_on(host) and e.state != SeriesState.RUNNING), None
-        )
-        if experiment is not None and self._core.state.experiment is None:
-            self._core.update(experiment=await self._experiments().get(experiment.id))
+        for stored in await asyncio.to_thread(ExperimentsDb(paths.results_db()).list):
+            if stored.state != SeriesState.RUNNING and stored.was_run_on(host):
+                if self._core.state.experiment is None:
+                    self._core.update(experiment=await self._experiments().get(stored.id))
+                return
 
     async def _resume_sweep(self, host: str) -> None:
         from workbench.store.sweeps import SweepStore
 
-        sweeps = await asyncio.to_thread(SweepStore(paths.sweeps_dir()).list)
-        sweep = next((s for s in sweeps if s.host == host and s.state != SeriesState.RUNNING), None)
-        if sweep is not None and self._core.state.sweep is None:
-            self._core.update(sweep=sweep)
+        for sweep in await asyncio.to_thread(SweepStore(paths.sweeps_dir()).list):
+            if sweep.state != SeriesState.RUNNING and sweep.host == host:
+                if self._core.state.sweep is None:
+                    self._core.update(sweep=sweep)
+                return
 
     async def _resume_comparison(self, compared: object) -> None:
         """Show the comparison of the two results `compared`, as they were stored, unless an
         experiment is newer than both of them."""
-        rows = {row.id: row for row in self._core.state.results}
-        if not isinstance(compared, list) or len(compared) != 2:
-            return
-        if not all(isinstance(one, int) and one in rows for one in compared):
-            return
+        times_unix_s = {row.id: row.unix_s for row in self._core.state.results}
+        match compared:
+            case [int(a), int(b)] if a in times_unix_s and b in times_unix_s:
+                newest_unix_s = max(times_unix_s[a], times_unix_s[b])
+            case _:
+                return
         experiment = self._core.state.experiment
-        newest = max(rows[one].unix_s for one in compared)
-        if experiment is None or experiment.unix_s < newest:
-            await self._results().compare(*compared)
+        if experiment is None or experiment.unix_s < newest_unix_s:
+            await self._results().compare(a, b)
 
     async def read_activity(self) -> None:
         """Read the activity log of this host into the session's state. The log has the actions of
         every Workbench of this user."""
-        kept = await asyncio.to_thread(
-            activity_log.newest_entries, self._core.host.name, MAX_KEPT_ACTIVITY
-        )
-        read = {_activity_from_entry(entry): None for entry in kept}
-        ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
-        found = {**read, **dict.fromkeys(ours)}
-        self._core.update(
-            activity=tuple(sorted(found, key=lambda a: a.unix_s)[-MAX_KEPT_ACTIVITY:])
-        )
+        host = self._core.host.name
+        kept = await asyncio.to_thread(activity_log.newest_entries, host, MAX_KEPT_ACTIVITY)
+        found = dict.fromkeys(map(_activity_from_entry, kept))
+        for activity in self._core.state.activity:
+            if activity.host == host:
+                found[activity] = None
+        newest = sorted(found, key=attrgetter("unix_s"))[-MAX_KEPT_ACTIVITY:]
+        self._core.update(activity=tuple(newest))
 
     # ---- forms and marks
 
@@ -164,27 +163,22 @@ class ScreenMemory:
 
     def keep_form(self, name: str, values: Mapping[str, str]) -> None:
         """Store the values of a form that the user has accepted, unless they contain a secret."""
-        given = dict(values)
-        if not any(
-            word != mask_argv([word])[0]
-            for value in given.values()
-            for word in _checked_parts(value)
-        ):
-            self._forms[name] = given
+        words = list(chain.from_iterable(map(_checked_parts, values.values())))
+        if all(mask_argv([word])[0] == word for word in words):
+            self._forms[name] = dict(values)
             self._store_memory()
 
     def _keep_marks(self, state: SessionState, changed: frozenset[str]) -> None:
-        if (
-            changed.intersection(("comparison", _B_CHOSEN_FIELD, *_MARK_FIELDS))
-            and self.resumed is self._core.host
-        ):
+        if changed.isdisjoint(("comparison", _B_CHOSEN_FIELD, *_MARK_FIELDS)):
+            return
+        if self.resumed is self._core.host:
             self._store_memory()
 
     def _store_memory(self) -> None:
         state = self._core.state
-        marks: dict[str, Any] = {
-            name: getattr(state, name) for name in (*_MARK_FIELDS, _B_CHOSEN_FIELD)
-        }
+        marks: dict[str, Any] = {}
+        for name in (*_MARK_FIELDS, _B_CHOSEN_FIELD):
+            marks[name] = getattr(state, name)
         if state.servers_read and state.host.link == "connected":
             self._seen_unix_s = time.time()
         marks[_SEEN_FIELD] = self._seen_unix_s
@@ -204,6 +198,16 @@ def _checked_parts(text: str) -> list[str]:
     """Return the parts of a form's value `text` that are checked for secrets. These are each word,
     written as a flag ("--WORD") because secrets are known by flag names, and the whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
+
+
+def _parse_forms(forms: object) -> dict[str, dict[str, str]]:
+    """Return the stored values of forms as texts. What is no table is left out."""
+    found: dict[str, dict[str, str]] = {}
+    if isinstance(forms, dict):
+        for name, values in forms.items():
+            if isinstance(values, dict):
+                found[str(name)] = {str(field): str(text) for field, text in values.items()}
+    return found
 
 
 def _number_or_none(value: object) -> float | None:

@@ -34,19 +34,17 @@ def changes_since_left(state: SessionState, left_unix_s: float, host_ahead_s: fl
     """Return what `state` shows to have happened since `left_unix_s`. The clock of the host is ahead
     of this machine's by `host_ahead_s` seconds."""
     left_host_s = left_unix_s + host_ahead_s
-    guard = state.guard
-    acted = guard is not None and (guard.did_unix_s or 0.0) > left_host_s
-    return SinceLeft(
-        left_unix_s,
-        _new_results(state.results, left_unix_s),
-        tuple(server for server in state.servers if last_change_unix_s(server) > left_host_s),
-        tuple(
-            one
-            for one in (*state.alterations, *state.others)
-            if (one.set_unix_s or one.since_unix_s) > left_host_s and one.state != PENDING
-        ),
-        (guard.did or "") if guard is not None and acted else "",
-    )
+    servers = [server for server in state.servers if last_change_unix_s(server) > left_host_s]
+    settings = []
+    for altered in (*state.alterations, *state.others):
+        made_unix_s = altered.set_unix_s or altered.since_unix_s
+        if altered.state != PENDING and made_unix_s > left_host_s:
+            settings.append(altered)
+    guard, guard_did = state.guard, ""
+    if guard is not None and (guard.did_unix_s or 0.0) > left_host_s:
+        guard_did = guard.did or ""
+    results = _new_results(state.results, left_unix_s)
+    return SinceLeft(left_unix_s, results, tuple(servers), tuple(settings), guard_did)
 
 
 def last_change_unix_s(server: ServerStatus) -> float:

@@ -144,7 +144,7 @@ async def test_a_result_without_output_tokens_says_nothing_about_its_run() -> No
     empty = replace(measured.summary, output_tokens=0, output_tok_s=None)
     kept(session, replace(measured, summary=empty))
     kept(session, replace(measured, summary=replace(measured.summary, refused=("the text",))))
-    found = session.advisor._newest_result_of("r1")
+    found = session.advisor._find_newest_result("r1")
     assert found is not None and found.id == number
 
 

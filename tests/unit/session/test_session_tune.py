@@ -38,7 +38,11 @@ from workbench.session.series.conduct import conduct_series
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.sweeps import minutes_left
 from workbench.session.series.tune import Tune
-from workbench.session.series.tune_plan import _check_goal_and_limits, _is_proposal, combination_of
+from workbench.session.series.tune_plan import (
+    _check_goal_and_limits,
+    _is_proposal,
+    combine_with_plan,
+)
 from workbench.session.session import Session
 
 EIGHT, FOUR, ASYNC = "max-num-seqs=8", "max-num-seqs=4", "async-scheduling=true"
@@ -171,8 +175,10 @@ class Raced:
     async def _nothing(self, *_: Any) -> None:
         return None
 
-    async def _launch(self, editor: PlanEditor, named: Callable[[str], Awaitable[None]]) -> Any:
-        await named(f"run-{len(self.started) + 1}")
+    async def _launch(
+        self, editor: PlanEditor, note_run_id: Callable[[str], Awaitable[None]]
+    ) -> Any:
+        await note_run_id(f"run-{len(self.started) + 1}")
         self.named.append(self.session.sweeps.store.get(self.progress.sweep.id).starting)
         values = {flag.name: flag.value for flag in editor.effective_plan.flags}
         words = {f"{name}={_text(value)}" for name, value in values.items()}
@@ -241,7 +247,7 @@ class Raced:
         ]
 
     def tune(self) -> Tune:
-        combine = partial(combination_of, self.base)
+        combine = partial(combine_with_plan, self.base)
         entries = [one.sets for one in self.spec.candidates]
         found = [combine(entry) for entry in ((), *entries)]
         count = len(entries)

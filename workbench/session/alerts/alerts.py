@@ -77,12 +77,10 @@ class Alerts:
 
     def _effects_of(self, rule: str) -> tuple[str, ...]:
         """Return the effects that are on for a rule."""
-        return tuple(
-            effect
-            for effect in EFFECTS
-            if not {rule, ALL}.isdisjoint(getattr(self.config, effect))
-            and (effect != "webhook" or self.webhook is not None)
-        )
+        on = [e for e in EFFECTS if not {rule, ALL}.isdisjoint(getattr(self.config, e))]
+        if self.webhook is None and "webhook" in on:
+            on.remove("webhook")
+        return tuple(on)
 
     def _begin_watching(self) -> None:
         """Begin to watch the host, of which nothing is known yet."""
@@ -201,8 +199,8 @@ class Alerts:
 
     def raise_test_alert(self) -> None:
         """Raise an alert with all effects that any rule has."""
-        used = {effect for effects in self._effects.values() for effect in effects}
-        self._raise_alert(TEST_RULE, ONCE, "this is a test of the alerts", sorted(used))
+        used = sorted(set().union(*self._effects.values()))
+        self._raise_alert(TEST_RULE, ONCE, "this is a test of the alerts", used)
 
     @property
     def are_all_on(self) -> bool:
@@ -215,9 +213,11 @@ class Alerts:
         Raises StoreError if the file cannot be written."""
         if on:  # the file is read again: the user may have changed it since
             now, usual = ConfigStore(self._store.path).config.alerts, AlertsConfig()
-            found = {effect: getattr(now, effect) for effect in SWITCHED_EFFECTS}
-            changed = {e: rules for e, rules in found.items() if rules != getattr(usual, e)}
-            self._before = {effect: list(rules) for effect, rules in changed.items()}
+            self._before = {}
+            for effect in SWITCHED_EFFECTS:
+                rules = getattr(now, effect)
+                if rules != getattr(usual, effect):
+                    self._before[effect] = list(rules)
         for effect in SWITCHED_EFFECTS:
             self._store.set(("alerts", effect), [ALL] if on else self._before.get(effect))
         self.use_config(self._store.config.alerts)
@@ -231,9 +231,11 @@ def _capped_gpus(state: SessionState) -> frozenset[int]:
 
 
 def _gpus_text(indexes: Sequence[int], telemetry: Telemetry) -> str:
+    text = gpus_text(indexes)
     info = telemetry.info(indexes[0]) if indexes else None
-    mig = f" ({info.mig_text})" if info is not None and info.mig else ""
-    return f"{gpus_text(indexes)}{mig}"
+    if info is None or not info.mig:
+        return text
+    return f"{text} ({info.mig_text})"
 
 
 def _webhook_document(alert: Alert) -> Mapping[str, object]:

@@ -78,9 +78,11 @@ def why_decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -
     prompt tokens came from the engine's prefix cache; None if it is not. Cached tokens that all
     prompts begin with do not count: a chat template, or the token that begins a text."""
     hits, prompt = during.prefix_hit_tokens, during.prompt_tokens
-    if spec.shared_prefix or spec.prompts or spec.trace_name or not hits or not prompt:
+    if spec.shared_prefix or spec.prompts or spec.trace_name:
         return None
-    template = float(_TEMPLATE_TOKENS if spec.endpoint == "chat" else 0)
+    if not hits or not prompt:
+        return None
+    template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0.0
     if spec.prompt_words and requests:  # what the words of a prompt cannot have may be template
         least = spec.least_text_tokens(spec.prompt_words)
         template = max(0.0, prompt / requests - least)
@@ -115,18 +117,23 @@ class MeasuredLoad:
             "partial result: the connection to the host was lost before all was read "
             f"({lost.message})"
         )
-        known = any(reason.startswith("partial result") for reason in self.summary.refused)
-        refused = self.summary.refused if known else (*self.summary.refused, why)
-        return replace(self, proofs=(), clocks=(), summary=replace(self.summary, refused=refused))
+        summary = self.summary
+        if not any(reason.startswith("partial result") for reason in summary.refused):
+            summary = replace(summary, refused=(*summary.refused, why))
+        return replace(self, proofs=(), clocks=(), summary=summary)
 
     def mark_locks_changed(self, why: Sequence[str]) -> MeasuredLoad:
         """Return the measurement marked as invalid for the reasons `why`, which name the clock
         locks that changed during the run. The proofs that clock locks are in force are removed."""
-        kept = tuple(p for p in self.proofs if not is_lock(p.setting))
-        dropped = {p.line for p in self.proofs} - {p.line for p in kept}
-        notes = tuple(note for note in self.summary.notes if note not in dropped)
-        summary = replace(self.summary, notes=notes, refused=(*self.summary.refused, *why))
-        return replace(self, proofs=kept, summary=summary)
+        kept, notes = [], list(self.summary.notes)
+        for proof in self.proofs:
+            if not is_lock(proof.setting):
+                kept.append(proof)
+            elif proof.line in notes:
+                notes.remove(proof.line)
+        refused = (*self.summary.refused, *why)
+        summary = replace(self.summary, notes=tuple(notes), refused=refused)
+        return replace(self, proofs=tuple(kept), summary=summary)
 
 
 class Measurement:
@@ -154,9 +161,8 @@ class Measurement:
         self._alterations, self._known, self._idle = alterations, known, idle
         self._length: PromptLength | None = None
         self._count: CountTokens | None = None  # the server's tokenizer
-        self._left = (
-            AbandonedRequests()
-        )  # requests of the probe that still run when the load begins
+        # requests of the probe that still run when the load begins
+        self._left = AbandonedRequests()
 
     async def measure_load(self) -> MeasuredLoad:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
@@ -167,27 +173,23 @@ class Measurement:
                 open_kept_connection(self._spec.url, self._api_key(), secure)
             )
             status = self._server.status
-            engine = EngineWatch(
-                ask,
-                engines.get_engine(status.engine) if status else None,
-                self._load.on_engine_reading,
-            )
+            known = engines.get_engine(status.engine) if status else None
+            engine = EngineWatch(ask, known, self._load.on_engine_reading)
             client = stack.enter_context(closing(AnswerClient(self._spec, self._api_key())))
             self._probe = TextProbe(
                 client, self._spec, why_nonsense_is_expected(self._spec, self._server.plan)
             )
-            measured = await (
-                self._measure_with_optional_meter
-                if self._server.gpus_known
-                else self._measure_without_meter
-            )(ask, engine)
+            if self._server.gpus_known:
+                measured = await self._open_meter_and_measure(ask, engine)
+            else:
+                measured = await self._measure_without_meter(ask, engine)
             if not (measured.outcome.partial or self._cancel.is_set()):
                 await self._probe_after(measured.outcome)
             summary = self._probe.judge_text(measured.summary, self._earlier)
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
 
-    async def _measure_with_optional_meter(self, ask: AskPath, engine: EngineWatch) -> MeasuredLoad:
+    async def _open_meter_and_measure(self, ask: AskPath, engine: EngineWatch) -> MeasuredLoad:
         started = self._load.prestarted.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
             await self._result_unless_cancelled(
@@ -204,9 +206,7 @@ class Measurement:
     async def _measure_with_meter(
         self, ask: AskPath, engine: EngineWatch, meter: Meter
     ) -> MeasuredLoad:
-        gpus = gpus_of_plan(
-            self._server.plan, meter.latest_reading.infos if meter.latest_reading else ()
-        )
+        gpus = self._gpus_in_reading(meter.latest_reading)
         idle = self._idle
         if idle is None:
             self._show_phase(PREPARING_PHASE)
@@ -232,19 +232,18 @@ class Measurement:
         their power `idle` before the load. `watch` has recorded what changed on the GPUs during the
         load."""
         telemetry = await meter.reading_after(outcome.t1_unix)
-        gpus = gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
+        gpus = self._gpus_in_reading(telemetry)
         summary = meter.add_gpus_to_outcome(outcome, gpus, idle)
         span, used = rate_window_in_unix_time(outcome), (*gpus, HOST_INDEX)
-        proofs = meter.proofs_of_settings(
-            *span, [a for a in self._alterations if a.gpu_index in used], self._known
-        )
-        clocks = (
-            meter.clocks_under_load(*span, self._alterations, self._known) if self._known else ()
-        )
-        changed, beside = await self._disturbances_during(watch)
+        altered = [alteration for alteration in self._alterations if alteration.gpu_index in used]
+        proofs = meter.proofs_of_settings(*span, altered, self._known)
+        clocks: tuple[Clock, ...] = ()
+        if self._known:
+            clocks = meter.clocks_under_load(*span, self._alterations, self._known)
+        changed, programs = await self._disturbances_during(watch)
         summary = replace(
             summary,
-            notes=(*summary.notes, *(p.line for p in proofs), *beside),
+            notes=(*summary.notes, *(proof.line for proof in proofs), *programs),
             refused=(*summary.refused, *changed),
         )
         moments = meter.readings_between(
@@ -254,26 +253,40 @@ class Measurement:
             outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments
         )
 
+    def _gpus_in_reading(self, telemetry: Telemetry | None) -> tuple[int, ...]:
+        """Return the indices of the server's GPUs; () without a reading."""
+        return gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
+
     async def _disturbances_during(
         self, watch: DisturbanceWatch
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which foreign programs used the GPUs
         throughout the run), as texts. If the user's own command makes the load, no program counts
         as foreign, because that command may use the GPUs."""
-        status = self._server.status
         if self._spec.command:
             return watch.changes_during_run(watch.new_process_ids), ()
-        ours: frozenset[int] = frozenset()
-        if (watch.new_process_ids or watch.is_under_way) and status is not None:
-            every = self._host.nodes if isinstance(self._host, ClusterHost) else ()
-            nodes = {node.name: node.host for node in every}
-            ranks = [
-                (nodes[rank.host], rank.run_dir) for rank in status.ranks if rank.host in nodes
-            ]
-            for host, run_dir in ranks or [(self._host, status.run_dir)]:
-                runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
-                ours |= {pid for run in runs if run.run_dir == run_dir for pid in run.members}
+        ours = frozenset[int]()
+        if watch.new_process_ids or watch.is_under_way:
+            ours = frozenset(await self._server_process_ids())
         return watch.changes_during_run(ours), watch.programs_beside(ours)
+
+    async def _server_process_ids(self) -> set[int]:
+        """Return the processes of the server, on a cluster those of all its nodes."""
+        status = self._server.status
+        if status is None:
+            return set()
+        places = []
+        if isinstance(self._host, ClusterHost):
+            nodes = {node.name: node.host for node in self._host.nodes}
+            known = [rank for rank in status.ranks if rank.host in nodes]
+            places = [(nodes[rank.host], rank.run_dir) for rank in known]
+        found: set[int] = set()
+        for host, run_dir in places or [(self._host, status.run_dir)]:
+            runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
+            for run in runs:
+                if run.run_dir == run_dir:
+                    found.update(run.members)
+        return found
 
     # ---- before the load
 
@@ -316,8 +329,7 @@ class Measurement:
         if await tokenizer.count_tokens({"prompt": "one"}) is None:
             return
         self._count = tokenizer.count_tokens
-        own = self._spec.prompts or self._spec.has_conversations
-        if own:
+        if self._spec.prompts or self._spec.has_conversations:
             return
         if self._spec.trace:
             await self._fit_trace_lengths(tokenizer)
@@ -364,15 +376,20 @@ class Measurement:
 
     async def _send_load(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
         async with engine.watch_during_load():
-            outcome = await (self._run_own_command() if self._spec.command else self._run_client())
+            if self._spec.command:
+                outcome = await self._run_own_command()
+            else:
+                outcome = await self._run_client()
         self._on_sent(outcome)
         begin, end = window_in_unix_time(outcome)
         if self._spec.command:
             return outcome, await engine.read_after_load(begin, end)
         sent = _counts_of_sent_load(outcome.summary)
-        return outcome, await engine.read_after_load(
-            begin, end, lambda e: have_counts_caught_up(e, *sent) or self._cancel.is_set()
-        )
+
+        def is_complete(counted: EngineDuring) -> bool:
+            return self._cancel.is_set() or have_counts_caught_up(counted, *sent)
+
+        return outcome, await engine.read_after_load(begin, end, is_complete)
 
     async def _run_client(self) -> BenchOutcome:
         started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
@@ -413,12 +430,10 @@ class Measurement:
         """Return the benchmark's summary with the engine's metrics. If the engine and the load
         client counted different numbers of requests or tokens, the difference becomes a note or
         makes the result invalid."""
-        summary, notes, invalid = (
-            outcome.summary,
-            list(outcome.summary.notes),
-            list(outcome.summary.refused),
-        )
-        absent = {k: v for k, v in summary.absent.items() if k != "engine"}
+        summary = outcome.summary
+        notes, invalid = list(summary.notes), list(summary.refused)
+        absent = dict(summary.absent)
+        absent.pop("engine", None)
         if outcome.spec.command:
             return own_command.add_engine_counts(
                 replace(summary, engine=during, absent=absent), during
@@ -429,15 +444,13 @@ class Measurement:
                 f"the load began while the server still worked on "
                 f"{count_of(left.requests, 'prompt')} of the text probe, given up after {PROBE_PART_S:.0f} s"
             )
+        sent = _counts_of_sent_load(summary)
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial or left.requests):
-            during = replace(
-                during,
-                disagreements=describe_count_differences(during, *_counts_of_sent_load(summary)),
-            )
+            during = replace(during, disagreements=describe_count_differences(during, *sent))
         others = describe_foreign_load(
             during,
-            *_counts_of_sent_load(summary),
+            *sent,
             outcome.spec.concurrency + left.requests,
             uncounted=_tokens_of_failed_requests(outcome.spec, summary, left),
         )
@@ -451,8 +464,8 @@ class Measurement:
             )
         reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
         notes += reuse.notes
-        cached = why_decided_by_cache(outcome.spec, during, _counts_of_sent_load(summary)[0])
-        if cached and not any("cache" in reason for reason in invalid):
+        cached = why_decided_by_cache(outcome.spec, during, sent[0])
+        if cached and "cache" not in " ".join(invalid):
             invalid.append(cached)
         return replace(
             summary,
@@ -467,7 +480,9 @@ class Measurement:
 
     def _api_key(self) -> str | None:
         name = self._spec.api_key_env
-        return api_key(name, {**os.environ, **self._load.env}) if name else None
+        if not name:
+            return None
+        return api_key(name, {**os.environ, **self._load.env})
 
     def _show_phase(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
         """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text
@@ -512,14 +527,15 @@ def _tokens_of_failed_requests(
     """Return how many prompt tokens and output tokens the engine may have counted for the failed
     requests and those that the probe `left`, at most."""
     failed, good = summary.requests_failed, summary.requests_ok
-    each = 2 * (summary.prompt_tokens or 0) / good if good else 0.0  # prompts differ in length
-    longest = spec.max_tokens * (1 + spec.length_spread)
+    prompt_tokens, output_tokens = 0.0, spec.max_tokens * (1 + spec.length_spread)
     if spec.trace:
         load = trace_load(spec.trace)
-        each, longest = load.most_input_tokens, max(load.output_tokens)
+        prompt_tokens, output_tokens = load.most_input_tokens, max(load.output_tokens)
+    elif good:
+        prompt_tokens = 2 * (summary.prompt_tokens or 0) / good  # prompts differ in length
     return (
-        round(failed * each) + left.prompt_tokens,
-        round(failed * longest) + left.output_tokens,
+        round(failed * prompt_tokens) + left.prompt_tokens,
+        round(failed * output_tokens) + left.output_tokens,
     )
 
 
@@ -527,11 +543,14 @@ def _counts_of_sent_load(summary: BenchSummary) -> tuple[int, int | None, int | 
     """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A
     number of tokens is None if the server does not report it."""
 
-    def total(counted: int | None, warm: int | None) -> int | None:
-        return None if counted is None or warm is None else counted + warm
-
     return (
         summary.requests_ok + summary.requests_failed + summary.warmup_requests,
-        total(summary.prompt_tokens, summary.warmup_prompt_tokens),
-        total(summary.output_tokens, summary.warmup_output_tokens),
+        _sum_or_none(summary.prompt_tokens, summary.warmup_prompt_tokens),
+        _sum_or_none(summary.output_tokens, summary.warmup_output_tokens),
     )
+
+
+def _sum_or_none(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return None
+    return a + b

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.model.declared_options import DeclaredOption
 
 EXPERIMENT_TAG_PATTERN = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
+_OTHER_ARM = {"A": "B", "B": "A"}
 
 
 def rows_of_results(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
@@ -25,35 +26,29 @@ def rows_of_results(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
     for result in reversed(results):
         family = (result.conditions.host, result.conditions.engine, result.conditions.model)
         families.setdefault(family, []).append(result)
-    labels = {
-        one.id: label_of_result(one, before, after)
-        for first, *rest in families.values()
-        for one, before, after in zip(
-            (first, *rest), (None, first, *rest), (*rest, None), strict=False
-        )
-    }
-    changes = {
-        one.id: tuple(_changes_since(one, before))
-        for first, *rest in families.values()
-        for one, before in zip(rest, (first, *rest), strict=False)
-    }
-    of_experiments = _labels_of_experiments(results)
-    labels |= of_experiments
+    labels: dict[int, str] = {}
+    changes: dict[int, tuple[str, ...]] = {}
+    for relatives in families.values():
+        before = None
+        for result, after in zip(relatives, (*relatives[1:], None), strict=True):
+            labels[result.id] = label_of_result(result, before, after)
+            if before is not None:
+                changes[result.id] = tuple(_changes_since(result, before))
+            before = result
+    for result_id, label in _labels_of_experiments(results).items():
+        labels[result_id] = label
+        changes.pop(result_id, None)
     return tuple(
-        _row_of_result(
-            result,
-            labels[result.id],
-            () if result.id in of_experiments else changes.get(result.id, ()),
-        )
-        for result in results
+        _row_of_result(result, labels[result.id], changes.get(result.id, ())) for result in results
     )
 
 
 def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
     """Return (id of the experiment, arm) of a result with these tags; None if the result belongs to
     no experiment. The arm is "A", "B" or "discarded"."""
-    found = next(filter(None, map(EXPERIMENT_TAG_PATTERN.fullmatch, tags)), None)
-    return (int(found[1]), found[2]) if found is not None else None
+    for found in filter(None, map(EXPERIMENT_TAG_PATTERN.fullmatch, tags)):
+        return int(found[1]), found[2]
+    return None
 
 
 def _labels_of_experiments(results: Sequence[BenchResult]) -> dict[int, str]:
@@ -70,9 +65,10 @@ def _labels_of_experiments(results: Sequence[BenchResult]) -> dict[int, str]:
         if arm is None:
             continue
         number, name = arm
-        own, other = first[arm], first.get((number, "B" if name == "A" else "A"))
-        differs = label_of_result(own, other) if other is not None and name in ("A", "B") else ""
-        labels[result_id] = f"A/B {number} {name} {differs}".rstrip()
+        labels[result_id] = f"A/B {number} {name}"
+        other = first.get((number, _OTHER_ARM.get(name, "")))
+        if other is not None:
+            labels[result_id] += f" {label_of_result(first[arm], other)}"
     return labels
 
 
@@ -87,7 +83,8 @@ def label_of_result(
         return f"imported: {result.conditions.imported}"
     if before is None:
         name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
-        return " ".join((*(_changed_load(after, result) if after else ()), name))
+        changes = _changed_load(after, result) if after else []
+        return " ".join([*changes, name])
     return " ".join(_changes_since(result, before)) or "again"
 
 
@@ -145,11 +142,14 @@ def _is_named_in_label(option: DeclaredOption, load: BenchSpec) -> bool:
 
 
 def _changed_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    ignored = {"port"}
-    named = [
-        f"{n}={_short_value(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v
-    ]
-    return named + [f"-{n}" for n in before if n not in now and n not in ignored]
+    words = []
+    for name, value in now.items():
+        if name != "port" and before.get(name) != value:
+            words.append(f"{name}={_short_value(value)}")
+    for name in before:
+        if name != "port" and name not in now:
+            words.append(f"-{name}")
+    return words
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -161,17 +161,19 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     from workbench.model.settings import stored_text
 
     # A result whose GPUs were not read has none of the settings that a driver reports.
-    was_read = [{is_lock(name.partition(".")[2]) for name in side} for side in (before, now)]
-    if (False in was_read[0]) != (False in was_read[1]):
+    was_read = [
+        any(not is_lock(name.partition(".")[2]) for name in settings) for settings in (before, now)
+    ]
+    if was_read[0] != was_read[1]:
         return parts
     # a server on fewer GPUs says nothing about the others
     known = [{name.partition(".")[0] for name in side} for side in (before, now) if side]
-    for name in dict.fromkeys([*now, *before]):
-        if before.get(name) == now.get(name):
+    in_both = set.intersection(*known)
+    for name in {**now, **before}:
+        gpu, _, setting = name.partition(".")
+        value = now.get(name)
+        if before.get(name) == value or gpu not in in_both:
             continue
-        if not all(name.partition(".")[0] in gpus for gpus in known):
-            continue
-        setting, value = name.partition(".")[2], now.get(name)
         label = setting_label(setting)
         parts.append(f"no {label}" if value is None else f"{label} {stored_text(setting, value)}")
     return list(dict.fromkeys(parts))
@@ -228,15 +230,17 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
     conditions, summary, streams = result.conditions, result.summary, result.spec.concurrency
     if summary.refused:
         return None
+    basis = "memory bandwidth"
     if streams > 1:
-        if not conditions.ceiling_total_tok_s or result.spec.has_schedule:
+        limit = conditions.ceiling_total_tok_s
+        if not limit or result.spec.has_schedule:
             return None
-        limit, bound = conditions.ceiling_total_tok_s, conditions.ceiling_total_bound
-        basis = "computing" if bound == "compute" else "memory bandwidth"
+        if conditions.ceiling_total_bound == "compute":
+            basis = "computing"
         return CeilingView(limit, summary.output_tok_s, basis, result.id, streams)
     if not conditions.ceiling_tok_s:
         return None
-    basis = conditions.ceiling_basis or "memory bandwidth"
+    basis = conditions.ceiling_basis or basis
     return CeilingView(conditions.ceiling_tok_s, summary.per_stream_tok_s, basis, result.id)
 
 

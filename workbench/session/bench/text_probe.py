@@ -8,6 +8,8 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.bench.reply import Reply as StreamedReply
@@ -92,7 +94,9 @@ def why_nonsense_is_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
     """Return why the text of a server's model need not be language; "" if it must be."""
     if spec.random_weights:
         return "its weights are random (--random-weights)"
-    return weights_without_language(plan) if plan is not None else ""
+    if plan is None:
+        return ""
+    return weights_without_language(plan)
 
 
 class TextProbe:
@@ -116,8 +120,8 @@ class TextProbe:
     def sent_counts(self) -> tuple[int, int | None, int | None]:
         """The numbers of requests, prompt tokens and output tokens of the probe. A number of tokens
         is None if the server does not report it."""
-        prompt, output = zip(*self._sent, strict=True) if self._sent else ((), ())
-        return len(self._sent), _total_or_none(prompt), _total_or_none(output)
+        prompt, output = map(itemgetter(0), self._sent), map(itemgetter(1), self._sent)
+        return len(self._sent), _total_or_none([*prompt]), _total_or_none([*output])
 
     async def probe_before_load(self, spec: BenchSpec, count: CountTokens | None = None) -> None:
         """Send the part before the load. `spec` is the load, with the length of its prompts."""
@@ -163,8 +167,8 @@ class TextProbe:
             return
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._send_ask(ask, left_s)) for ask in asks]
-        answered = [task.result() for task in tasks]
-        self._probed += [replace(one, after=after) for one in answered if one is not None]
+        answers = filter(None, [task.result() for task in tasks])
+        self._probed += [replace(answer, after=after) for answer in answers]
 
     async def _send_ask(self, ask: Ask, left_s: float, tokens: int | None = None) -> Probed | None:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
@@ -191,42 +195,45 @@ class TextProbe:
         if reply.late:
             self.given_up = self.given_up.add_request(body)
         answer = _answer_in(reply, prompt)
-        self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
+        if answer is None:
+            self._sent.append((None, None))
+        else:
+            self._sent.append((answer.prompt_tokens, answer.output_tokens))
         return reply, answer
 
     # ---- the tokens of the answers, counted again
 
     async def _recount_tokens(self, count: CountTokens | None, until: float) -> None:
-        """CountTokens the tokens of some answers with the server's tokenizer, or by the usage of a prompt
-        that contains the answer."""
-        long_enough = [
-            place
-            for place, one in enumerate(self._probed)
-            if (one.answer.output_tokens or 0) >= _MIN_RECOUNTED_TOKENS and not one.defect
-        ]
-        for place in long_enough[:_RECOUNTED_ANSWERS_PER_LENGTH]:
+        """Count the tokens of some answers again with the server's tokenizer, or by the usage of a
+        prompt that contains the answer."""
+        to_recount = []
+        for index, probed in enumerate(self._probed):
+            tokens = probed.answer.output_tokens or 0
+            if tokens >= _MIN_RECOUNTED_TOKENS and not probed.defect:
+                to_recount.append(index)
+        for index in to_recount[:_RECOUNTED_ANSWERS_PER_LENGTH]:
             if until <= time.monotonic():
                 return
-            self._probed[place] = await self._recount_answer(self._probed[place], count, until)
-        if any(one.recounted is not None for one in self._probed) and not self._short:
+            self._probed[index] = await self._recount_answer(self._probed[index], count, until)
+        if self._short:
+            return
+        if any(probed.recounted is not None for probed in self._probed):
             await self._recount_short_answers(count, until)
 
     async def _recount_short_answers(self, count: CountTokens | None, until: float) -> None:
         """Ask for answers of a second length, and count their tokens again: hidden marks are about
         as many in short answers as in long ones."""
         left_s = until - time.monotonic()
+        asks = short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._send_ask(ask, left_s, SHORT_TOKENS))
-                for ask in short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
-            ]
-        for one in [task.result() for task in tasks]:
-            if one is None or until <= time.monotonic():
+            tasks = [group.create_task(self._send_ask(ask, left_s, SHORT_TOKENS)) for ask in asks]
+        for task in tasks:
+            probed = task.result()
+            if probed is None or until <= time.monotonic():
                 continue
-            if one.answer.is_empty:
-                self._short.append(one)
-            else:
-                self._short.append(await self._recount_answer(one, count, until))
+            if not probed.answer.is_empty:
+                probed = await self._recount_answer(probed, count, until)
+            self._short.append(probed)
 
     async def _recount_answer(self, one: Probed, count: CountTokens | None, until: float) -> Probed:
         left_s = until - time.monotonic()
@@ -237,23 +244,28 @@ class TextProbe:
     async def _count_tokens_of(
         self, text: str, count: CountTokens | None, left_s: float
     ) -> int | None:
-        if count is not None and (tokens := await count({"prompt": text})) is not None:
-            return tokens
-        asked = ("a", f"a {text}", f"a {text} {text}")
-        empty, once, twice = [await self._count_prompt_tokens(one, left_s) for one in asked]
-        if empty is None or once is None or twice is None:
-            return None
-        # If twice the text is not about twice as long, the server cuts prompts or invents usage.
-        tokens = once - empty
-        if tokens <= 0:
-            return None
-        return tokens if twice - once >= _SECOND_TIME * tokens else None
+        if count is not None:
+            tokens = await count({"prompt": text})
+            if tokens is not None:
+                return tokens
+        counted = []
+        for prompt in ("a", f"a {text}", f"a {text} {text}"):
+            counted.append(await self._count_prompt_tokens(prompt, left_s))
+        match counted:
+            case [int(empty), int(once), int(twice)] if once > empty:
+                tokens = once - empty
+                # If twice the text is not about twice as long, the server cuts prompts or invents
+                # usage.
+                return tokens if twice - once >= _SECOND_TIME * tokens else None
+        return None
 
     async def _count_prompt_tokens(self, text: str, left_s: float) -> int | None:
         body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
         reply, _ = await self._post_request(body | {"max_tokens": 1}, left_s)
-        read = read_answer(reply.body) if reply.status == 200 else None
-        return read.prompt_tokens if read is not None else None
+        if reply.status != 200:
+            return None
+        answer = read_answer(reply.body)
+        return answer.prompt_tokens if answer is not None else None
 
     # ---- what follows
 
@@ -306,28 +318,35 @@ class TextProbe:
 def add_text_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     """Return the summary with this report on its text, and with the findings in words."""
     by_level: dict[str, list[str]] = {str(level): [] for level in Level}
-    for one in report.findings:
-        shown = f"; it said {one.excerpt}" if one.excerpt and one.level != Level.INFO else ""
-        by_level[one.level].append(f"{one.text}{shown}")
-    skipped = report.probe.skipped if report.probe is not None else ""
-    whole = "in full" if report.probe is not None and report.probe.places else "at all"
-    notes = [f"the text was not probed {whole}: {skipped}"] if skipped else []
+    for finding in report.findings:
+        text = finding.text
+        if finding.excerpt and finding.level != Level.INFO:
+            text += f"; it said {finding.excerpt}"
+        by_level[finding.level].append(text)
+    notes = [*summary.notes, *by_level[Level.HINT], *by_level[Level.INFO]]
+    probe = report.probe
+    if probe is not None and probe.skipped:
+        extent = "in full" if probe.places else "at all"
+        notes.append(f"the text was not probed {extent}: {probe.skipped}")
     return replace(
         summary,
         text=report,
         refused=(*summary.refused, *by_level[Level.ERROR]),
         marked=(*summary.marked, *by_level[Level.WARN]),
-        notes=(*summary.notes, *by_level[Level.HINT], *by_level[Level.INFO], *notes),
+        notes=tuple(notes),
     )
 
 
 def _asked_of_load(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
-    own = spec.prompts[: summary.requests_ok]
     ok = summary.requests_ok
+    own = spec.prompts[:ok]
+    prompt_tokens = None
+    if summary.prompt_tokens and ok:
+        prompt_tokens = summary.prompt_tokens / ok
     return answer_verdict.Asked(
         model=spec.model,
-        prompt_characters=sum(map(len, own)) / len(own) if own else None,
-        prompt_tokens=summary.prompt_tokens / ok if summary.prompt_tokens and ok else None,
+        prompt_characters=fmean(map(len, own)) if own else None,
+        prompt_tokens=prompt_tokens,
         ends=not spec.extra_body.get("ignore_eos", spec.ignore_eos),
         hides_reasoning=hides,
     )
@@ -376,8 +395,9 @@ def _why_no_probe(spec: BenchSpec) -> str:
 def _long_prompt_tokens(spec: BenchSpec) -> int:
     """Return the length of the long prompts in tokens: that of the load's own prompts, but with
     room for the probe's answer. 0 if the short prompts are as long."""
-    own = [int(len(one) / CHARACTERS_PER_TOKEN) for one in spec.prompts]
-    wanted = max(own, default=spec.input_tokens)
+    wanted = spec.input_tokens
+    if spec.prompts:
+        wanted = int(max(map(len, spec.prompts)) / CHARACTERS_PER_TOKEN)
     wanted -= max(0, MAX_TOKENS - spec.max_tokens)
     return wanted if wanted >= _MIN_LONG_ASK_TOKENS else 0
 
@@ -392,5 +412,6 @@ def _characters_per_token(spec: BenchSpec) -> float:
 
 
 def _total_or_none(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    if None in values:
+        return None
+    return sum(value for value in values if value is not None)

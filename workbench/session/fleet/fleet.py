@@ -39,8 +39,10 @@ def fleet_members(
     hosts.toml. Raises InputError for an unknown cluster."""
     written = HostsStore()
     labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
-    nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
-    return [*named, *nodes] or [host.name for host in fleet_hosts()], labels
+    names = list(named)
+    if cluster is not None:
+        names += [node.host for node in written.cluster(cluster).nodes]
+    return names or [host.name for host in fleet_hosts()], labels
 
 
 class Fleet:
@@ -62,12 +64,12 @@ class Fleet:
             )
         known, apart_s = labels or {}, LOOK_INTERVAL_S / len(names)
         limits = alert_limits(ConfigStore().config.alerts.limits)
-        self._members = {
-            name: FleetMember(
-                name, known.get(name, ""), open_host, first_look_s=place * apart_s, limits=limits
+        self._members: dict[str, FleetMember] = {}
+        for number, name in enumerate(names):
+            label, first_look_s = known.get(name, ""), number * apart_s
+            self._members[name] = FleetMember(
+                name, label, open_host, first_look_s=first_look_s, limits=limits
             )
-            for place, name in enumerate(names)
-        }
         self._listeners: list[FleetListener] = []
         self._ticking: asyncio.Task[None] | None = None
         self._made = asyncio.Event()  # a new state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.model.setting_records import Alteration
-    from workbench.server.external_servers import ExternalMetrics
+    from workbench.server.external_servers import ExternalMetrics, FoundServer
 
 LOOK_INTERVAL_S = 10.0  # between two looks for servers and altered settings
 _WHOLE_LOOK_INTERVAL_S = 60.0  # also if nothing of their files has changed
@@ -54,6 +54,7 @@ _CONNECT_TIMEOUT_S = 30.0
 _RETRY_INTERVAL_S = 5.0
 _CLOSE_TIMEOUT_S = 3.0
 _FAILED_STATES = (ServerState.FAILED, ServerState.CRASHED)
+_NO_TRAIL_VALUES: tuple[float | None, ...] = (None, None, None)  # of utilization, power, tokens
 
 
 class _ServerRates:
@@ -68,11 +69,10 @@ class _ServerRates:
 
     async def update_rates(self) -> None:
         before, now = self._last, await self._read()
-        self._last = now
+        self._last, self.values = now, {}
         self.problem = now.absent.get("live_generation_tokens")
-        self.values = (
-            compute_rates(before, now) if before is not None and self.problem is None else {}
-        )
+        if before is not None and self.problem is None:
+            self.values = compute_rates(before, now)
 
 
 class FleetMember:
@@ -112,32 +112,36 @@ class FleetMember:
         self._alerts = AlertWatch(limits)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._trails: tuple[deque[float | None], ...] = tuple(
-            deque(maxlen=TRAIL_S) for _ in range(3)
+            deque(maxlen=TRAIL_S) for _ in _NO_TRAIL_VALUES
         )
 
     # ---- what is known
 
     def host_view(self) -> FleetHost:
         """Return the present state of the host."""
-        telemetry, arrived_s = self._telemetry, self._arrived_s
-        simulated = (self._host is not None and self._host.simulated is not None) or bool(
-            telemetry and telemetry.simulated
-        )
+        telemetry, age_s = self._telemetry, None
+        if self._arrived_s is not None:
+            age_s = time.monotonic() - self._arrived_s
         return FleetHost(
             self._name,
             self._label,
             self._link,
             self._problem_text(),
             telemetry,
-            None if arrived_s is None else time.monotonic() - arrived_s,
+            age_s,
             self._servers_with_rates(),
             in_force(self._own, alterations_of_known_gpus(self._claimed, telemetry), telemetry),
-            simulated,
+            self._is_simulated(),
             self._latency_ms,
             self._servers_read,
             self._alerts.active_texts(time.monotonic()),
             *(tuple(trail) for trail in self._trails),
         )
+
+    def _is_simulated(self) -> bool:
+        if self._host is not None and self._host.simulated is not None:
+            return True
+        return self._telemetry is not None and self._telemetry.simulated
 
     def _problem_text(self) -> str | None:
         if self._link != "connected":
@@ -150,34 +154,27 @@ class FleetMember:
         return self._look_problem or None
 
     def _servers_with_rates(self) -> tuple[FleetServer, ...]:
-        statuses = self._supervisor.statuses() if self._supervisor is not None else ()
-        shown = [s for s in statuses if s.state.is_alive or s.state is ServerState.UNKNOWN]
-        if not shown and statuses and statuses[0].state in _FAILED_STATES:
-            shown = [statuses[0]]
-        own = [
-            FleetServer(
-                s.run_id,
-                s.engine,
-                s.served_model or s.model,
-                s.port,
-                s.state_word,
-                s.reason or s.phase or s.text_problem,
-            )
-            for s in shown
-        ]
-        others = [
-            FleetServer(
-                o.url, o.engine or "server", ", ".join(o.models), o.port, FOUND_STATE, o.note
-            )
-            for o in (one.server for one in self._found)
-        ]
-        return tuple(self._add_rates_to_server(server) for server in (*own, *others))
+        servers = (
+            *map(_server_of_run, self._runs_to_show()),
+            *(_server_found(metrics.server) for metrics in self._found),
+        )
+        return tuple(map(self._add_rates_to_server, servers))
+
+    def _runs_to_show(self) -> Sequence[ServerStatus]:
+        """Return the runs that have not ended; if there is none, the newest run if it failed."""
+        if self._supervisor is None:
+            return ()
+        statuses = self._supervisor.statuses()
+        shown = [status for status in statuses if not status.state.has_ended]
+        if shown:
+            return shown
+        return [status for status in statuses[:1] if status.state in _FAILED_STATES]
 
     def _add_rates_to_server(self, server: FleetServer) -> FleetServer:
-        rates = self._rates.get(server.name) if server.can_answer else None
-        return (
-            server if rates is None else replace(server, values=rates.values, problem=rates.problem)
-        )
+        rates = self._rates.get(server.name)
+        if rates is None or not server.can_answer:
+            return server
+        return replace(server, values=rates.values, problem=rates.problem)
 
     @property
     def has_settled(self) -> bool:
@@ -185,22 +182,23 @@ class FleetMember:
         known, or the reason why they cannot be read."""
         if self._link in ("down", "refused"):
             return True
+        if not self._looked or not (self._are_gpus_read() or self._problem_text()):
+            return False
+        return not any(server.lacks_rates for server in self._servers_with_rates())
+
+    def _are_gpus_read(self) -> bool:
+        """Whether the GPUs are known, or the driver says why they are not."""
         telemetry = self._telemetry
-        read = telemetry is not None and bool(
-            telemetry.infos or telemetry.driver.status is not DriverStatus.OK
-        )
-        rated = all(
-            server.values or server.problem
-            for server in self._servers_with_rates()
-            if server.can_answer
-        )
-        return (read or self._problem_text() is not None) and self._looked and rated
+        if telemetry is None:
+            return False
+        return bool(telemetry.infos) or telemetry.driver.status is not DriverStatus.OK
 
     def keep_trail_of_second(self) -> None:
         """Add the readings of this second to the graphs. If the newest reading is too old, the
         graphs have no values at this second."""
-        now = self.host_view()
-        values = (now.util_pct, now.power_w, now.tok_s) if now.is_live else (None, None, None)
+        now, values = self.host_view(), _NO_TRAIL_VALUES
+        if now.is_live:
+            values = (now.util_pct, now.power_w, now.tok_s)
         for trail, value in zip(self._trails, values, strict=True):
             trail.append(value)
 
@@ -215,7 +213,7 @@ class FleetMember:
     async def _connect(self, ask: Ask | None) -> None:
         self._link, self._problem = "connecting", ""
         while True:
-            if await self._use_connected_host(ask):
+            if await self._try_to_connect(ask):
                 break
             await asyncio.sleep(_RETRY_INTERVAL_S)
         if self._host is None or self._link == "refused":
@@ -230,7 +228,7 @@ class FleetMember:
             self._supervisor.pause_s = _RUN_CHECK_INTERVAL_S
             await self._source.start()
 
-    async def _use_connected_host(self, ask: Ask | None) -> bool:
+    async def _try_to_connect(self, ask: Ask | None) -> bool:
         """Connect to the host. Return False if a later attempt may succeed. Return True if the host
         is connected or has refused the login, because only the user can resolve a refusal."""
         try:
@@ -263,9 +261,12 @@ class FleetMember:
 
     def _take_telemetry(self, telemetry: Telemetry) -> None:
         self._telemetry, self._arrived_s = telemetry, time.monotonic()
-        server = next((one for one in self._servers_with_rates() if one.values), None)
-        values, name = (server.values, server.name) if server is not None else ({}, "")
-        self._alerts.take_reading(self._arrived_s, 1.0, LiveFacts(telemetry, values, server=name))
+        facts = LiveFacts(telemetry, {}, server="")
+        for server in self._servers_with_rates():
+            if server.values:
+                facts = LiveFacts(telemetry, server.values, server=server.name)
+                break
+        self._alerts.take_reading(self._arrived_s, 1.0, facts)
 
     # ---- servers and settings
 
@@ -279,7 +280,7 @@ class FleetMember:
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return
-        if now_s >= self._look_due_s and self._begin_work("look", self._look_at_host):
+        if now_s >= self._look_due_s and self._begin_work("look", self._survey_host):
             self._look_due_s = now_s + LOOK_INTERVAL_S
         if now_s >= self._rates_due_s and self._begin_work("rates", self._read_rates):
             self._rates_due_s = now_s + _RATES_INTERVAL_S
@@ -305,29 +306,31 @@ class FleetMember:
 
             self._look_problem = "; ".join(defect_text(error))
 
-    async def _look_at_host(self) -> None:
+    async def _survey_host(self) -> None:
+        """Read the servers and the altered settings, if their files have changed or the last whole
+        reading is old."""
         host, supervisor = self._host, self._supervisor
         if host is None or supervisor is None:
             return
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                files = await self._stamp_of_files(host, supervisor)
+                files = await self._read_file_stamps(host, supervisor)
                 if files != self._files or time.monotonic() >= self._whole_look_s:
-                    statuses = await supervisor.runs()
-                    await self._look_for_others(host, statuses)
-                    self._servers_read = True
-                    await self._read_settings(host)
-                    if self._latency_ms is None and not host.is_local:
-                        self._latency_ms = (await host.facts()).latency_ms
-                    self._files, self._whole_look_s = (
-                        files,
-                        time.monotonic() + _WHOLE_LOOK_INTERVAL_S,
-                    )
+                    await self._read_servers_and_settings(host, supervisor)
+                    self._files = files
+                    self._whole_look_s = time.monotonic() + _WHOLE_LOOK_INTERVAL_S
             self._look_problem = ""
         finally:
             self._looked = True
 
-    async def _stamp_of_files(self, host: Host, supervisor: Supervisor) -> str:
+    async def _read_servers_and_settings(self, host: Host, supervisor: Supervisor) -> None:
+        await self._look_for_others(host, await supervisor.runs())
+        self._servers_read = True
+        await self._read_settings(host)
+        if self._latency_ms is None and not host.is_local:
+            self._latency_ms = (await host.facts()).latency_ms
+
+    async def _read_file_stamps(self, host: Host, supervisor: Supervisor) -> str:
         """Return a text that changes when a run begins or is removed, or when a GPU setting is
         changed: the times and sizes of the directories and files in which Workbench records both.
         Reading these takes a tenth of the time of reading the files."""
@@ -343,24 +346,25 @@ class FleetMember:
         searched, because its processes are those of this machine."""
         if host.simulated is not None:
             return
-        ports = [s.port for s in statuses if s.alive and s.port is not None]
         if self._others is None or self._others.host is not host:
             self._others = external_servers.ExternalServers(host)
-        found = {server.url: server for server in await self._others.find(ports)}
-        gone = [one for one in self._found if found.get(one.server.url) != one.server]
-        kept = {one.server.url: one for one in self._found if one not in gone}
-        self._found = [
-            kept.get(url) or external_servers.ExternalMetrics(host, found[url]) for url in found
-        ]
-        for one in gone:
-            await one.close()
+        ports = external_servers.ports_of_live_servers(statuses)
+        found = await self._others.find(ports)
+        gone = {metrics.server: metrics for metrics in self._found}
+        self._found = []
+        for server in found:
+            metrics = gone.pop(server, None) or external_servers.ExternalMetrics(host, server)
+            self._found.append(metrics)
+        for metrics in gone.values():
+            await metrics.close()
 
     async def _read_settings(self, host: Host) -> None:
         state = await journal.read_journal(host, with_log=False)
         self._register_dir = state.register.directory or ""
-        gpus = self._telemetry.gpus if self._telemetry is not None else ()
-        energy_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
-        records = [one for one in state.records(energy_j) if one.why_lost is None]
+        energy_j = {}
+        if self._telemetry is not None:
+            energy_j = self._telemetry.energy_j_by_uuid
+        records = [record for record in state.records(energy_j) if record.why_lost is None]
         self._own = tuple(map(alteration_of_record, records))
         self._claimed = tuple(map(alteration_of_claim, state.without_gone(energy_j).others))
 
@@ -368,17 +372,17 @@ class FleetMember:
         supervisor = self._supervisor
         if supervisor is None:
             return
-        readers: dict[str, Callable[[], Awaitable[EngineMetrics]]] = {
-            s.run_id: partial(supervisor.metrics, s.run_id, _HTTP_TIMEOUT_S)
-            for s in supervisor.statuses()
-            if s.state is ServerState.READY
-        }
-        readers |= {one.server.url: partial(one.read, _HTTP_TIMEOUT_S) for one in self._found}
-        self._rates = {
-            name: self._rates.get(name) or _ServerRates(read) for name, read in readers.items()
-        }
+        readers: dict[str, Callable[[], Awaitable[EngineMetrics]]] = {}
+        for status in supervisor.statuses():
+            if status.state is ServerState.READY:
+                read = partial(supervisor.metrics, status.run_id, _HTTP_TIMEOUT_S)
+                readers[status.run_id] = read
+        for metrics in self._found:
+            readers[metrics.server.url] = partial(metrics.read, _HTTP_TIMEOUT_S)
+        known = self._rates
+        self._rates = {name: known.get(name) or _ServerRates(readers[name]) for name in readers}
         async with asyncio.timeout(_RATES_TIMEOUT_S):
-            await asyncio.gather(*(rates.update_rates() for rates in self._rates.values()))
+            await asyncio.gather(*map(_ServerRates.update_rates, self._rates.values()))
 
     async def close(self) -> None:
         """Disconnect from the host. Its servers and settings stay as they are. If the host hangs,
@@ -389,3 +393,22 @@ class FleetMember:
                 for part in (self._source, self._supervisor, *self._found, self._host):
                     if part is not None:
                         await part.close()
+
+
+def _server_of_run(status: ServerStatus) -> FleetServer:
+    return FleetServer(
+        status.run_id,
+        status.engine,
+        status.served_model or status.model,
+        status.port,
+        status.state_word,
+        status.reason or status.phase or status.text_problem,
+    )
+
+
+def _server_found(server: FoundServer) -> FleetServer:
+    """Return a server that Workbench did not start."""
+    models = ", ".join(server.models)
+    return FleetServer(
+        server.url, server.engine or "server", models, server.port, FOUND_STATE, server.note
+    )

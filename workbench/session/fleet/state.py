@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from workbench.model.gpu import DriverStatus
 from workbench.model.gpu_readings import HIGHEST, LOWEST, MEAN, TOTAL
@@ -50,6 +51,11 @@ class FleetServer:
     def is_text_doubted(self) -> bool:
         """Whether the server answers, and its text is no answer."""
         return self.state == f"{ServerState.READY}?"
+
+    @property
+    def lacks_rates(self) -> bool:
+        """Whether the server's metrics can be read but have not been read twice yet."""
+        return self.can_answer and not (self.values or self.problem)
 
     @property
     def tok_s(self) -> float | None:
@@ -100,9 +106,8 @@ class FleetHost:
             return "no GPUs" if self.problem else "waiting"
         if not self.is_live:
             return "stale"
-        return (
-            "live" if self.telemetry.driver.status is DriverStatus.OK and self.gpus else "no GPUs"
-        )
+        has_gpus = self.telemetry.driver.status is DriverStatus.OK and self.gpus
+        return "live" if has_gpus else "no GPUs"
 
     @property
     def util_pct(self) -> float | None:
@@ -117,34 +122,35 @@ class FleetHost:
     def combine_gpu_readings(self, field: str, which: str) -> float | None:
         """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST. None
         if no GPU reports this reading."""
-        values = (getattr(gpu, field) for gpu in self.gpus)
-        known = [value for value in values if value is not None]
+        known = _known_values(map(attrgetter(field), self.gpus))
         return _COMBINE_FUNCTIONS[which](known) if known else None
 
     @property
     def memory_pct(self) -> float | None:
         """The used share of the GPU memory in %; None if no GPU reports its memory."""
-        pairs = [(gpu.memory_used_bytes, self._total_bytes(gpu)) for gpu in self.gpus]
-        known = [(used, total) for used, total in pairs if used is not None and total]
-        return (
-            100.0 * sum(used for used, _ in known) / sum(total for _, total in known)
-            if known
-            else None
-        )
+        used_bytes = total_bytes = 0
+        for gpu in self.gpus:
+            gpu_bytes = self._total_bytes(gpu)
+            if gpu.memory_used_bytes is not None and gpu_bytes:
+                used_bytes += gpu.memory_used_bytes
+                total_bytes += gpu_bytes
+        return 100.0 * used_bytes / total_bytes if total_bytes else None
 
     def _total_bytes(self, gpu: GpuSample) -> int | None:
-        info = self.telemetry.info(gpu.index) if self.telemetry is not None else None
-        return gpu.memory_total_bytes or (info.memory_total_bytes if info else None)
+        if gpu.memory_total_bytes or self.telemetry is None:
+            return gpu.memory_total_bytes
+        info = self.telemetry.info(gpu.index)
+        return info.memory_total_bytes if info is not None else None
 
     @property
     def count_busy_gpus(self) -> int:
         """The number of GPUs with a utilization above BUSY_PCT."""
-        return sum((gpu.gpu_util_pct or 0.0) > BUSY_PCT for gpu in self.gpus)
+        return sum(map(_is_busy, self.gpus))
 
     @property
     def tok_s(self) -> float | None:
         """The generated tokens per second of all servers; None if no server reports them."""
-        known = [server.tok_s for server in self.servers if server.tok_s is not None]
+        known = _known_values(server.tok_s for server in self.servers)
         return sum(known) if known else None
 
     @property
@@ -152,8 +158,10 @@ class FleetHost:
         """The reasons that lower the clocks of GPUs now, each with the indices of its GPUs."""
         found: dict[str, tuple[int, ...]] = {}
         for gpu in self.gpus:
+            if not gpu.has_readings:
+                continue
             for reason in gpu.event_reasons:
-                if reason not in QUIET_REASONS and gpu.has_readings:
+                if reason not in QUIET_REASONS:
                     found[reason] = (*found.get(reason, ()), gpu.index)
         return found
 
@@ -196,34 +204,36 @@ def fleet_totals(hosts: Sequence[FleetHost]) -> FleetTotals:
     or a server that several hosts show counts once: a machine may have two names, and a container
     shows the GPUs of its machine."""
     live = [host for host in hosts if host.is_live]
-    gpus = _first_of_each_key((_gpu_key(host, gpu), gpu) for host in live for gpu in host.gpus)
-    servers = _first_of_each_key(
-        (_server_key(host, server), server) for host in live for server in host.servers
-    )
+    gpus_by_key: dict[Hashable, GpuSample] = {}
+    servers_by_key: dict[Hashable, FleetServer] = {}
+    for host in live:
+        for gpu in host.gpus:
+            gpus_by_key.setdefault(_gpu_key(host, gpu), gpu)
+        for server in host.servers:
+            servers_by_key.setdefault(_server_key(host, server), server)
+    gpus, servers = gpus_by_key.values(), servers_by_key.values()
     ready = [server for server in servers if server.can_answer]
+    powers_w = [gpu.power_w for gpu in gpus]
     return FleetTotals(
         hosts=len(hosts),
         live=len(live),
         gpus=len(gpus),
-        busy=sum((gpu.gpu_util_pct or 0.0) > BUSY_PCT for gpu in gpus),
-        power_w=math.fsum(gpu.power_w for gpu in gpus if gpu.power_w is not None),
-        power_unknown=sum(gpu.power_w is None for gpu in gpus),
-        tok_s=math.fsum(server.tok_s for server in servers if server.tok_s is not None),
+        busy=sum(map(_is_busy, gpus)),
+        power_w=math.fsum(_known_values(powers_w)),
+        power_unknown=powers_w.count(None),
+        tok_s=math.fsum(_known_values(server.tok_s for server in servers)),
         tok_unknown=sum(server.tok_s is None for server in ready)
         + sum(not host.servers_read for host in live),
         servers=len(ready),
     )
 
 
-T = TypeVar("T")
+def _known_values(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
-def _first_of_each_key(rows: Iterable[tuple[Hashable, T]]) -> list[T]:
-    """Return the first value of each key."""
-    found: dict[Hashable, T] = {}
-    for key, value in rows:
-        found.setdefault(key, value)
-    return list(found.values())
+def _is_busy(gpu: GpuSample) -> bool:
+    return (gpu.gpu_util_pct or 0.0) > BUSY_PCT
 
 
 def _gpu_key(host: FleetHost, gpu: GpuSample) -> Hashable:

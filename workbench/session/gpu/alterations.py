@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
@@ -79,35 +80,23 @@ class GpuAlterations:
         if cut_off_changes(records) and (after_change or not self._is_changing):
             await self._settle_cut_changes()
             state, records = await self._read_host_journal(with_log=False)
-        if any(
-            is_unclaimed(r.entry, state.others) and self._shows_previous_value(r.entry)
-            for r in records
-        ):
+        if any(self._is_settled_by_others(record.entry, state.others) for record in records):
             await drop_entries_settled_by_others(self._core.host)
             state, records = await self._read_host_journal(with_log=False)
         self.register_dir = state.register.directory
-        found = tuple(alteration_of_record(r) for r in records if r.why_lost is None)
-        changed = {
-            a.gpu_index for a in _alterations_only_in_first(found, self._core.state.alterations)
-        }
-        findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
-        # what an earlier session, or a command, has found
-        if found and self._findings_of is not self._core.host:
-            from workbench.gpu.settings.proof_files import kept_findings
-
-            findings, self._findings_of = (
-                await kept_findings(self._core.host, found),
-                self._core.host,
-            )
+        gone = [record for record in records if record.why_lost is not None]
+        on = [record for record in records if record.why_lost is None]
+        found = tuple(map(alteration_of_record, on))
+        settings = {altered.setting for altered in found}
+        findings = await self._findings_about(found)
+        present = self._core.state
         self._core.update(
             alterations=found,
             others=alterations_of_known_gpus(
-                map(alteration_of_claim, state.others), self._core.state.telemetry
+                map(alteration_of_claim, state.others), present.telemetry
             ),
-            drift=tuple(
-                d for d in self._core.state.drift if d.setting in {a.setting for a in found}
-            ),
-            offers=revert_offers([r for r in records if _is_offered(r, state.others)]),
+            drift=tuple(drift for drift in present.drift if drift.setting in settings),
+            offers=revert_offers([record for record in on if _is_offered(record, state.others)]),
             gpu_findings=findings,
         )
         self._report_journal_recovery(recovery, state.recovered)
@@ -115,32 +104,47 @@ class GpuAlterations:
             others_problem=state.register.problem, journal_disk_full=state.disk_full
         )
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
-        if gone := [r for r in records if r.why_lost is not None]:
+        if gone:
             await self._report_gone_alterations(gone)
         return state
+
+    async def _findings_about(self, found: tuple[Alteration, ...]) -> tuple[tuple[int, str], ...]:
+        """Return the findings of loads about those GPUs whose settings have not changed since. If
+        the host is a new one, read what an earlier session, or a command, has found."""
+        host, state = self._core.host, self._core.state
+        if found and self._findings_of is not host:
+            from workbench.gpu.settings.proof_files import kept_findings
+
+            findings = await kept_findings(host, found)
+            self._findings_of = host
+            return findings
+        changed = _changed_gpus(found, state.alterations)
+        return tuple(finding for finding in state.gpu_findings if finding[0] not in changed)
 
     def _report_journal_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
         """Notify the user if the journal was missing or damaged when it was read. `found` is its
         recovery then, and `left` None if this session has made the file anew since."""
-        told = self._core.state.host.journal_recovery
-        text = replace(found, is_written=left is None).text if found is not None else None
+        before, text = self._core.state.host.journal_recovery, None
+        if found is not None:
+            text = replace(found, is_written=left is None).text
         self._core.update_host(journal_recovery=text)
-        if text is not None and text != told:
+        if text not in (None, before):
             self._core.notify(Level.WARN, f"{self._core.host.name}: {text}")
             self._core.record_command("# the journal of GPU settings was recovered", text)
 
     @property
     def _is_changing(self) -> bool:
-        return any(work in JOURNAL_CHANGES for work in self._core.state.busy)
+        return not set(JOURNAL_CHANGES).isdisjoint(self._core.state.busy)
 
     async def _settle_cut_changes(self) -> None:
         """Find out what became of changes that were cut off, and tell the user."""
         with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
             settled = await settle_cut_changes(self._core.host, never_sent=self.never_sent)
-            texts = [(one.entry.gpu_index, one.text) for one in settled]
-            outcomes = group_by_gpus(
-                (index, text.removeprefix(f"{gpu_name(index)} ")) for index, text in texts
-            )
+            texts = []
+            for change in settled:
+                gpu = change.entry.gpu_index
+                texts.append((gpu, change.text.removeprefix(f"{gpu_name(gpu)} ")))
+            outcomes = group_by_gpus(texts)
             for outcome in outcomes:
                 self._core.record_command("# a change of GPU settings was cut off", outcome)
             if outcomes:
@@ -149,9 +153,14 @@ class GpuAlterations:
 
     def _shows_previous_value(self, entry: JournalEntry) -> bool:
         """Return whether the last reading shows the previous value of `entry`."""
-        telemetry = self._core.state.telemetry
-        live = setting_of(entry.setting).read(telemetry, entry.gpu_uuid) if telemetry else None
-        return value_equals(entry.setting, live, entry.before)
+        telemetry, present = self._core.state.telemetry, None
+        if telemetry is not None:
+            present = setting_of(entry.setting).read(telemetry, entry.gpu_uuid)
+        return value_equals(entry.setting, present, entry.before)
+
+    def _is_settled_by_others(self, entry: JournalEntry, claims: Sequence[SettingClaim]) -> bool:
+        """Return whether nobody claims a setting any more that has its previous value again."""
+        return is_unclaimed(entry, claims) and self._shows_previous_value(entry)
 
     async def read_journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
@@ -163,10 +172,9 @@ class GpuAlterations:
     async def _read_host_journal(self, *, with_log: bool) -> tuple[Journal, Sequence[Record]]:
         """Return the journal, which records the altered GPU settings of the host, and its records.
         Settings of other Workbenches that have been reset meanwhile are left out."""
-        state, energy_j = (
-            await journal.read_journal(self._core.host, with_log=with_log),
-            _energies_of_gpus_j(self._core.state.telemetry),
-        )
+        state = await journal.read_journal(self._core.host, with_log=with_log)
+        telemetry = self._core.state.telemetry
+        energy_j = telemetry.energy_j_by_uuid if telemetry is not None else {}
         records = state.records(energy_j)
         # the reading may be older than the setting
         if any(r.why_lost is not None for r in records):
@@ -176,9 +184,10 @@ class GpuAlterations:
         return replace(state, others=state.without_gone(energy_j).others), records
 
     async def _report_gone_alterations(self, gone: Sequence[Record]) -> None:
-        what = ", ".join(r.entry.text for r in gone)
+        settings = ", ".join(record.entry.text for record in gone)
         self._core.notify(
-            Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}"
+            Level.INFO,
+            f"these GPU settings have been reset, because {gone[0].why_lost}: {settings}",
         )
         with suppress(WorkbenchError):
             await forget_lost(self._core.host, gone)
@@ -187,7 +196,7 @@ class GpuAlterations:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
         whether the driver was reloaded."""
         with suppress(WorkbenchError):
-            return _energies_of_gpus_j(await read_once(self._core.host))
+            return (await read_once(self._core.host)).energy_j_by_uuid
         return {}
 
     # ---- drift
@@ -197,9 +206,8 @@ class GpuAlterations:
         only if it remains after the journal is read again, because a command or the guard may be
         changing both."""
         state = self._core.state
-        others = alterations_of_known_gpus(
-            state.others, telemetry
-        )  # the journal may be read before the GPUs
+        # the journal may be read before the GPUs
+        others = alterations_of_known_gpus(state.others, telemetry)
         if others != state.others:
             self._core.update(others=others)
         if not state.alterations:
@@ -211,19 +219,17 @@ class GpuAlterations:
             return
         full = state.host.journal_disk_full
         found = find_drifts(state.alterations, state.others, telemetry, full)
-        lasting = tuple(d for d in found if d in self._checked)
+        lasting = tuple(filter(self._checked.__contains__, found))
         self._checked = frozenset(lasting)
         if len(lasting) < len(found) and not self._checking:
             self._checking = True
             self._core.spawn(self._check_drift(frozenset(found)))
-        new = [one for one in lasting if one not in state.drift]
+        new = [drift for drift in lasting if drift not in state.drift]
         if new:  # one message, because a second one would replace the first
-            texts = group_by_gpus(
-                (one.gpu_index, f"{label_of(one.setting)}: {one.text}") for one in new
-            )
+            texts = [(drift.gpu_index, f"{label_of(drift.setting)}: {drift.text}") for drift in new]
             self._core.notify(
                 Level.WARN,
-                f"{self._core.host.name}: {'; '.join(texts)}",
+                f"{self._core.host.name}: {'; '.join(group_by_gpus(texts))}",
                 "press r (revert) to keep this value, or to set an earlier value again",
             )
         if lasting != state.drift:
@@ -267,31 +273,26 @@ def revert_offers(records: Sequence[Record]) -> tuple[str, ...]:
     the settings that an ended Workbench process has left, and others name running Workbench
     processes with altered settings. Settings of this process, and settings that a user keeps on
     deliberately, are left out."""
-    on = [
-        r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"
-    ]
+    by_owner: dict[str, list[JournalEntry]] = {}
+    for record in records:
+        if record.why_lost is None and record.entry.state != "kept":
+            by_owner.setdefault(record.owner, []).append(record.entry)
     found = []
-    of_dead = [r for r in on if r.owner == "dead"]
-    if of_dead:
-        found.append(
-            CUT_CHANGE_OFFER if all(r.entry.state == PENDING for r in of_dead) else REVERT_OFFER
-        )
+    states_of_dead = {entry.state for entry in by_owner.get("dead", ())}
+    if states_of_dead:
+        found.append(CUT_CHANGE_OFFER if states_of_dead == {PENDING} else REVERT_OFFER)
     for owner, name in _OWNER_TEXTS.items():
-        who = sorted(
-            {f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner}
-        )
+        entries = by_owner.get(owner, ())
+        who = sorted({f"{entry.who}, process {entry.owner.get('pid')}" for entry in entries})
         if who:
             found.append(f"GPU settings are altered by {' and '.join(who)} ({name})")
     return tuple(found)
 
 
-def _energies_of_gpus_j(telemetry: Telemetry | None) -> dict[str, float]:
-    gpus = telemetry.gpus if telemetry else ()
-    return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
+_ALTERATION_IDENTITY = attrgetter("gpu_index", "setting", "now", "since_unix_s")
 
 
-def _alterations_only_in_first(
-    a: Sequence[Alteration], b: Sequence[Alteration]
-) -> list[Alteration]:
-    known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
-    return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]
+def _changed_gpus(a: Sequence[Alteration], b: Sequence[Alteration]) -> set[int]:
+    """Return the indices of the GPUs whose altered settings differ between `a` and `b`."""
+    differing = set(map(_ALTERATION_IDENTITY, a)) ^ set(map(_ALTERATION_IDENTITY, b))
+    return {identity[0] for identity in differing}

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import warnings_without_guard
@@ -30,7 +32,7 @@ from workbench.session.state import APPLYING_SETTINGS, REVERTING_SETTINGS
 if TYPE_CHECKING:
     from workbench.gpu.settings.rights import Rights
     from workbench.hosts.cluster import ClusterHost
-    from workbench.model.gpu import Telemetry
+    from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.setting_records import SettingCommand, SettingsReport
     from workbench.model.settings import GpuSettings
     from workbench.session.gpu.evidence import GpuEvidence
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 
 ALL_GPUS = "all"  # in place of the index or UUID of a GPU
+_GPU_AND_SETTING = attrgetter("gpu_uuid", "setting")  # of an alteration
 
 
 class GpuControl:
@@ -87,17 +90,15 @@ class GpuControl:
         UUID or "all". Raises WorkbenchError for a value outside the driver's limits."""
         from workbench.gpu.settings.plan import plan_commands
 
-        host = self._core.host
-        cores = CORES_NOT_READ
-        if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values()):
+        host, cores, allotment = self._core.host, CORES_NOT_READ, NO_ALLOTMENT
+        if not set(OF_CORES).isdisjoint(chain(*by_gpu.values())):
             cores = await read_core_settings(host)
-        reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
+        reading = await self._telemetry.reading()
+        rights = rights or await self.rights.get()
         if is_cluster(host):
             reading = _reading_of_head(host, reading, by_gpu)
-        of_all = any(
-            gpu == ALL_GPUS and _changes_gpu_settings(wanted) for gpu, wanted in by_gpu.items()
-        )
-        allotment = await read_allotment(host) if of_all else NO_ALLOTMENT
+        if _changes_gpu_settings(by_gpu.get(ALL_GPUS, {})):
+            allotment = await read_allotment(host)
         try:
             if not allotment.is_from_scheduler:
                 return plan_commands(by_gpu, reading, rights, cores)
@@ -149,7 +150,9 @@ class GpuControl:
         with self._core.show_busy(APPLYING_SETTINGS):
             rights = await self.rights.with_password(password)
             planned = await self.plan_changes_by_gpu(by_gpu, rights)
-            commands = [c for c in planned if (c.gpu_uuid, c.setting) not in without]
+            commands = [
+                command for command in planned if (command.gpu_uuid, command.setting) not in without
+            ]
             if dry_run:
                 return await apply.apply_commands(
                     self._core.host, commands, dry_run=True, rights=rights
@@ -191,8 +194,8 @@ class GpuControl:
         value. Sudo is asked only if there are such claims."""
         from workbench.gpu.settings import journal, revert
 
-        ours = {(a.gpu_uuid, a.setting) for a in self._core.state.alterations}
-        if not any((a.gpu_uuid, a.setting) in ours for a in self._core.state.others):
+        ours = set(map(_GPU_AND_SETTING, self._core.state.alterations))
+        if ours.isdisjoint(map(_GPU_AND_SETTING, self._core.state.others)):
             return ()
         state = await journal.read_journal(self._core.host, with_log=False)
         rights = await self.rights.with_password(None)
@@ -202,12 +205,12 @@ class GpuControl:
     async def _record_change_report(self, report: SettingsReport) -> None:
         """Record the outcomes of a change in the activity log, and read what is altered now."""
         for outcome in (*report.outcomes, *report.rolled_back):
-            command, said = outcome.command, "ok" if outcome.ok else outcome.message
+            command, result = outcome.command, "ok" if outcome.ok else outcome.message
             if command.argv:
-                self._core.record_command(command.shell_line, said)
+                self._core.record_command(command.shell_line, result)
             else:
-                left = f"# {command.where} {label_of(command.setting)}: no command was needed"
-                self._core.record_command(left, outcome.message or said)
+                text = f"# {command.where} {label_of(command.setting)}: no command was needed"
+                self._core.record_command(text, outcome.message or result)
         if report.recovery is not None:
             self._core.notify(Level.WARN, f"{self._core.host.name}: {report.recovery.text}")
             self._core.record_command(
@@ -231,7 +234,8 @@ class GpuControl:
         if not commands:
             return ()
         state, reading = await self.alterations.read(), await self._telemetry.reading()
-        now = await add_core_settings(self._core.host, reading, {c.setting for c in commands})
+        settings = {command.setting for command in commands}
+        now = await add_core_settings(self._core.host, reading, settings)
         return annotate_commands(commands, state, now)
 
     async def warnings_without_guard(self) -> Sequence[str]:
@@ -253,17 +257,16 @@ class GpuControl:
         ours: set[int] = set()
         for each in hosts:
             runs, _ = await detached_process.list_runs(each, f"{await each.state_dir()}/runs")
-            ours.update(pid for run in runs for pid in run.members)
-        return [
-            (
-                sample.index,
-                process.pid,
-                process.title if process.name or process.place else "name not known here",
-                not process.place and process.pid in ours,
-            )
-            for sample in reading.gpus
-            for process in sample.processes or ()
-        ]
+            ours.update(*(run.members for run in runs))
+        found = []
+        for sample in reading.gpus:
+            for process in sample.processes or ():
+                title = "name not known here"
+                if process.name or process.place:
+                    title = process.title
+                is_ours = not process.place and process.pid in ours
+                found.append((sample.index, process.pid, title, is_ours))
+        return found
 
 
 def _reading_of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
@@ -271,27 +274,31 @@ def _reading_of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str
     SettingsError if `by_gpu` names a GPU of another node, because GPU settings are changed on one
     host at a time."""
     head = host.nodes[0].name
-    here = {info.uuid for info in reading.infos if info.node == head}
-    others = [info for info in reading.infos if info.node != head]
-    elsewhere = {
-        key: i.node for i in others for key in (str(i.index), i.uuid, "all") if key not in here
-    }
-    if node := next((elsewhere[gpu] for gpu in by_gpu if gpu in elsewhere), None):
+    own = [info for info in reading.infos if info.node == head]
+    uuids = {info.uuid for info in own}
+    node_of_gpu: dict[str, str | None] = {}
+    for info in reading.infos:
+        if info.node != head:
+            node_of_gpu |= dict.fromkeys({str(info.index), info.uuid, ALL_GPUS} - uuids, info.node)
+    for node in filter(None, map(node_of_gpu.get, by_gpu)):
         raise SettingsError(
             f"these GPU settings concern {node}, and settings are changed on one host at a time",
             host=host.name,
             next_step=f"use `workbench --host {node} gpu set …` for {node}, and name only GPUs of "
             f"{head} with --gpu",
         )
-    own = [info for info in reading.infos if info.node == head]
-    indices = {info.index for info in own}
-    return replace(
-        reading, infos=tuple(own), gpus=tuple(s for s in reading.gpus if s.index in indices)
-    )
+    return _reading_of_gpus(reading, own)
 
 
-def _changes_gpu_settings(wanted: GpuSettings) -> bool:
-    return any(not setting.of_host for setting in SETTINGS if setting.key in wanted)
+def _reading_of_gpus(reading: Telemetry, infos: Sequence[GpuInfo]) -> Telemetry:
+    """Return the part of a reading that concerns these GPUs."""
+    indices = {info.index for info in infos}
+    samples = tuple(sample for sample in reading.gpus if sample.index in indices)
+    return replace(reading, infos=tuple(infos), gpus=samples)
+
+
+def _changes_gpu_settings(wanted: Mapping[str, object]) -> bool:
+    return any(setting.key in wanted for setting in SETTINGS if not setting.of_host)
 
 
 def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
@@ -304,9 +311,7 @@ def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
             "host",
             next_step="name the GPUs of the job with --gpu",
         )
-    indices = {info.index for info in found}
-    samples = tuple(sample for sample in reading.gpus if sample.index in indices)
-    return replace(reading, infos=found, gpus=samples)
+    return _reading_of_gpus(reading, found)
 
 
 def _add_note_to_commands(

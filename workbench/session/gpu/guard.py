@@ -139,9 +139,10 @@ class GpuGuard:
             view = await client.start_guard(self._core.host, terms, journal, **self.options)
             if trial_s is not None and not (view.running and view.guarding):
                 why = view.problem or "the guard did not start"
-                who = f"the guard (process {view.pid}) does not guard it: " if view.running else ""
+                if view.running:
+                    why = f"the guard (process {view.pid}) does not guard it: {why}"
                 raise SettingsError(
-                    f"{who}{why}; a trial needs a guard that reverts its settings",
+                    f"{why}; a trial needs a guard that reverts its settings",
                     next_step="remove the cause, then repeat the command: without --trial, nothing "
                     "reverts the setting by itself",
                 )
@@ -150,9 +151,9 @@ class GpuGuard:
 
         self._ours = self._applying = self._attended
         self._nudged.set()
-        beats = (
-            None if self._attended else asyncio.create_task(self._send_heartbeats_during_change())
-        )
+        beats = None
+        if not self._attended:
+            beats = asyncio.create_task(self._send_heartbeats_during_change())
         try:
             return await apply_commands(
                 self._core.host,
@@ -185,18 +186,19 @@ class GpuGuard:
         while self._attended:
             heartbeat_s = await self.heartbeat_s()
             await self._look_for_changes(heartbeat_s)
-            if self._ours:
-                pause = min(
-                    max(heartbeat_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_INTERVAL_RANGE_S[0]),
-                    HEARTBEAT_INTERVAL_RANGE_S[1],
-                )
-            else:
-                guard = self._core.state.guard
-                pause = GUARD_LOOK_INTERVAL_S if guard and guard.running else IDLE_LOOK_INTERVAL_S
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(self._pause_s(heartbeat_s)):
                     await self._nudged.wait()
             self._nudged.clear()
+
+    def _pause_s(self, heartbeat_s: float) -> float:
+        """Return the time until the next heartbeat, or the next look at the guard."""
+        if self._ours:
+            return _clamp(heartbeat_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_INTERVAL_RANGE_S)
+        guard = self._core.state.guard
+        if guard is not None and guard.running:
+            return GUARD_LOOK_INTERVAL_S
+        return IDLE_LOOK_INTERVAL_S
 
     async def _look_for_changes(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
@@ -208,17 +210,22 @@ class GpuGuard:
             # a starved screen may not be drawn for long, and its change goes on all the same
             alive = self._applying or self._is_screen_drawn(heartbeat_s)
             seen = await client.read_status(host, owner if self._ours and alive else "")
-            if host is self._core.host:
-                expected = self._applying or owner in seen.owners
-                started = None if expected else await self._replace_lost_guard(host, seen)
-                if started is not None:  # what is shown must not speak of the guard before it
-                    seen = replace(seen, view=started)
-                self._ours = expected or started is not None or self._applying
-                await self._show_guard(seen, is_read)
-                expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
-                deadline = time.time() + heartbeat_s if expects else None
-                self._core.update(guard_deadline_unix_s=deadline)
-                self._marks = marks
+            if host is not self._core.host:
+                return
+            started = None
+            waits_for_us = self._applying or owner in seen.owners
+            if not waits_for_us:
+                started = await self._replace_lost_guard(host, seen)
+            if started is not None:  # what is shown must not speak of the guard before it
+                seen = replace(seen, view=started)
+                waits_for_us = True
+            self._ours = waits_for_us or self._applying
+            await self._show_guard(seen, is_read)
+            deadline = None
+            if self._ours and seen.view.guarding and seen.view.heartbeat_s is not None:
+                deadline = time.time() + heartbeat_s
+            self._core.update(guard_deadline_unix_s=deadline)
+            self._marks = marks
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
 
@@ -235,10 +242,11 @@ class GpuGuard:
         marks do not show it: while a guard runs or settings are altered, the state of processes
         counts as well."""
         state, register = self._core.state, self._alterations.register_dir
-        quiet = not (self._ours or self._applying or state.alterations or state.others)
-        guard = state.guard
-        watched = guard is not None and (guard.running or guard.problem)
-        if not quiet or watched or register is None:
+        if self._ours or self._applying or state.alterations or state.others:
+            return None
+        if state.guard is not None and (state.guard.running or state.guard.problem):
+            return None
+        if register is None:
             return None
         home = await client.guard_directory(host)
         files = (f"{home}/state.json", f"{home}/told", await journal.journal_path_on(host))
@@ -246,25 +254,27 @@ class GpuGuard:
         return None if marks is None else (host, *marks)
 
     def _is_screen_drawn(self, heartbeat_s: float) -> bool:
-        limit_s = min(max(heartbeat_s / 2, STALLED_SCREEN_RANGE_S[0]), STALLED_SCREEN_RANGE_S[1])
-        return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
+        if self._drawn_s is None:
+            return True
+        limit_s = _clamp(heartbeat_s / 2, STALLED_SCREEN_RANGE_S)
+        return time.monotonic() - self._drawn_s < limit_s
 
     async def _show_guard(self, seen: GuardStatus, is_read: bool = False) -> None:
         """Show the guard's state. Read the altered settings, unless they were read just now
         (`is_read`), if somebody may have changed them."""
         view, before = seen.view, self._core.state.guard
         self._core.update(guard=view)
-        acted = view.did_unix_s is not None and view.did_unix_s != self._did_unix_s
+        acted = view.did_unix_s not in (None, self._did_unix_s)
         self._did_unix_s = view.did_unix_s
         # Others may have changed something since the journal was read.
-        stale = (
-            self._attended
-            and time.monotonic() - self._alterations.read_monotonic_s > IDLE_LOOK_INTERVAL_S
-        )
-        changed = not is_read if before is None else before.running != view.running
-        if changed or acted or stale:
+        age_s = time.monotonic() - self._alterations.read_monotonic_s
+        is_stale = self._attended and age_s > IDLE_LOOK_INTERVAL_S
+        has_changed = not is_read
+        if before is not None:
+            has_changed = before.running != view.running
+        if has_changed or acted or is_stale:
             await self._alterations.read()
-            if not stale and self._telemetry.is_reading:
+            if not is_stale and self._telemetry.is_reading:
                 await self._telemetry.refresh()
         if acted and self._attended and seen.seen_act != str(view.did_unix_s):
             host = self._core.host
@@ -282,8 +292,7 @@ class GpuGuard:
         if not self._ours or seen.view.running:
             return None
         await self._alterations.read()
-        ours = [a for a in self._core.state.alterations if a.owner_state == "this"]
-        if all(a.state == "kept" for a in ours):
+        if all(a.state == "kept" for a in self._core.state.alterations if a.owner_state == "this"):
             return None
         async with journal.locked_journal(host) as held:
             terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
@@ -300,6 +309,10 @@ class GpuGuard:
                 Level.ERROR, f"{host.name}: no guard watches over the GPU settings: {view.problem}"
             )
         return view
+
+
+def _clamp(value: float, limits: tuple[float, float]) -> float:
+    return min(max(value, limits[0]), limits[1])
 
 
 def check_trial_time(trial_s: float | None) -> None:

@@ -95,31 +95,26 @@ class EventSource:
             old = known.get(status.run_id)
             for field, kind, text in _SERVER_TIMES:
                 at = getattr(status, field)
-                if (
-                    at is not None
-                    and at != getattr(old, field, None)
-                    and now - at < _OLDEST_EVENT_S
-                ):
-                    yield Event(
-                        self._convert_to_local_time(at, now),
-                        kind,
-                        f"{text(status)} (run {status.run_id})",
-                    )
+                if at in (None, getattr(old, field, None)) or now - at >= _OLDEST_EVENT_S:
+                    continue
+                yield Event(
+                    self._convert_to_local_time(at, now),
+                    kind,
+                    f"{text(status)} (run {status.run_id})",
+                )
 
     def _bench_events(
         self, before: SessionState, state: SessionState, now: float
     ) -> Iterator[Event]:
-        bench = state.bench
-        if (
-            bench.running
-            and self._benchmark is None
-            and bench.progress
-            and bench.progress.phase != PREPARING_PHASE
-        ):
-            self._benchmark = OWN_BENCHMARK + (load_text(bench.spec) if bench.spec else "a server")
-            yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
-        elif not bench.running and self._benchmark is not None:
-            text, self._benchmark = self._benchmark, None
+        bench, text = state.bench, self._benchmark
+        if bench.running:
+            progress = bench.progress
+            if text is None and progress and progress.phase != PREPARING_PHASE:
+                load = load_text(bench.spec) if bench.spec else "a server"
+                self._benchmark = OWN_BENCHMARK + load
+                yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
+        elif text is not None:
+            self._benchmark = None
             yield Event(
                 now,
                 EventKind.BENCH_END,
@@ -130,47 +125,61 @@ class EventSource:
     def _quality_events(
         self, before: SessionState, state: SessionState, now: float
     ) -> Iterator[Event]:
-        old, view = before.quality, state.quality
-        ran, runs = old is not None and old.running, view is not None and view.running
-        if view is not None and runs and not ran:
+        view = state.quality
+        was_running, is_running = bool(before.running_quality), bool(state.running_quality)
+        if view is None or was_running == is_running:
+            return
+        if is_running:
             text = f"{COMPARED_ANSWERS} begins: A {view.a}, B {view.b}"
             yield Event(now, EventKind.QUALITY_BEGIN, text)
-        elif view is not None and ran and not runs:
+        else:
             found = view.found or view.ended or "no result"
             yield Event(now, EventKind.QUALITY_END, f"{COMPARED_ANSWERS} ends: {found}")
 
     def _alteration_events(
         self, before: SessionState, state: SessionState, now: float
     ) -> Iterator[Event]:
-        old, new = (_alterations_by_place((*s.alterations, *s.others)) for s in (before, state))
-        made: dict[tuple[EventKind, str, float], list[int]] = {}
-        for place, one in new.items():
-            if place not in old or old[place].now != one.now:
-                at = self._convert_to_local_time(one.set_unix_s or one.since_unix_s, now)
-                recent = now - at < _RECENT_CHANGE_S
-                trial = recent and state.guard is not None and state.guard.trial_left_s is not None
-                kind = EventKind.SETTING_TRIAL if trial else EventKind.SETTING_MADE
-                text = f"{_value_text(one, one.now)}{f' by {one.by}' if one.by else ''}{' on trial' if trial else ''}"
-                made.setdefault((kind, text, now if recent else at), []).append(one.gpu_index)
-        for place, one in old.items():
+        old, new = _alterations_by_place(before), _alterations_by_place(state)
+        # the GPUs by the event, so that one event names all of them
+        gpus_by_event: dict[tuple[EventKind, str, float], list[int]] = {}
+        for place, altered in new.items():
+            if place not in old or old[place].now != altered.now:
+                change = self._setting_change(altered, state.guard, now)
+                gpus_by_event.setdefault(change, []).append(altered.gpu_index)
+        for place, altered in old.items():
             if place not in new:
-                text = f"{_value_text(one, one.before)} again{self._guard_reason(state.guard, now)}"
-                made.setdefault((EventKind.SETTING_REVERTED, text, now), []).append(one.gpu_index)
-        for (kind, text, at), gpus in made.items():
+                value = _value_text(altered, altered.before)
+                text = f"{value} again{self._guard_reason(state.guard, now)}"
+                change = (EventKind.SETTING_REVERTED, text, now)
+                gpus_by_event.setdefault(change, []).append(altered.gpu_index)
+        for (kind, text, at), gpus in gpus_by_event.items():
             if now - at < _OLDEST_EVENT_S:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _single_gpu_or_none(gpus))
+
+    def _setting_change(
+        self, altered: Alteration, guard: GuardView | None, now: float
+    ) -> tuple[EventKind, str, float]:
+        """Return the kind, the text and the time of the event that a setting was changed."""
+        text = _value_text(altered, altered.now)
+        if altered.by:
+            text += f" by {altered.by}"
+        at = self._convert_to_local_time(altered.set_unix_s or altered.since_unix_s, now)
+        if now - at >= _RECENT_CHANGE_S:
+            return EventKind.SETTING_MADE, text, at
+        if guard is not None and guard.trial_left_s is not None:
+            return EventKind.SETTING_TRIAL, f"{text} on trial", now
+        return EventKind.SETTING_MADE, text, now
 
     def _guard_reason(self, guard: GuardView | None, now: float) -> str:
         """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did
         not revert it, or if the reason is not known yet."""
-        if (
-            guard is None
-            or guard.did_unix_s is None
-            or now - self._convert_to_local_time(guard.did_unix_s, now) > _RECENT_GUARD_ACT_S
-        ):
-            self._reverted_s = now
-            return ""
-        return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
+        if guard is not None and guard.did_unix_s is not None:
+            acted_s = self._convert_to_local_time(guard.did_unix_s, now)
+            if now - acted_s <= _RECENT_GUARD_ACT_S:
+                reason = (guard.did or "").partition(": ")[2]
+                return f" by the guard: {reason or guard.did}"
+        self._reverted_s = now
+        return ""
 
     def _guard_events(
         self, before: SessionState, state: SessionState, now: float
@@ -178,13 +187,9 @@ class EventSource:
         """Yield an event for what the guard did last, if the guard was not known yet as the cause
         when the events about the reverted settings were made."""
         guard, old = state.guard, before.guard
-        acted = (
-            guard is not None
-            and guard.did_unix_s is not None
-            and old
-            and guard.did_unix_s != old.did_unix_s
-        )
-        if guard is not None and acted and now - self._reverted_s < _RECENT_GUARD_ACT_S:
+        if guard is None or old is None or guard.did_unix_s in (None, old.did_unix_s):
+            return
+        if now - self._reverted_s < _RECENT_GUARD_ACT_S:
             yield Event(now, EventKind.SETTING_REVERTED, f"the guard {guard.did}")
 
     def _drift_events(
@@ -243,14 +248,19 @@ def _start_text(status: ServerStatus) -> str:
 
 
 def _ready_text(status: ServerStatus) -> str:
-    doubt = "?" if status.text is not None and status.text.problem else ""
-    after = f" after {status.ready_after_s:.1f} s" if status.ready_after_s else ""
-    return f"{status.engine} READY{doubt}{after}"
+    text = f"{status.engine} READY"
+    if status.text is not None and status.text.problem:
+        text += "?"
+    if status.ready_after_s:
+        text += f" after {status.ready_after_s:.1f} s"
+    return text
 
 
 def _end_text(status: ServerStatus) -> str:
-    reason = f": {status.reason}" if status.reason and status.state != "stopped" else ""
-    return f"{status.engine} {status.state}{reason}"
+    text = f"{status.engine} {status.state}"
+    if status.reason and status.state != "stopped":
+        text += f": {status.reason}"
+    return text
 
 
 _SERVER_TIMES = (
@@ -273,23 +283,24 @@ def load_text(spec: BenchSpec) -> str:
 
 
 def outcome_text(bench: BenchState) -> str:
-    return bench.error or (
-        f"result {bench.stored_id}" if bench.stored_id is not None else "no result"
-    )
+    if bench.error:
+        return bench.error
+    return "no result" if bench.stored_id is None else f"result {bench.stored_id}"
 
 
-def _alterations_by_place(
-    alterations: Sequence[Alteration],
-) -> dict[tuple[int, str, str], Alteration]:
-    return {(one.gpu_index, one.setting, one.by): one for one in alterations}
+def _alterations_by_place(state: SessionState) -> dict[tuple[int, str, str], Alteration]:
+    """Return the altered settings by their GPU, setting and user."""
+    altered = (*state.alterations, *state.others)
+    return {(each.gpu_index, each.setting, each.by): each for each in altered}
 
 
-def _value_text(one: Alteration, value: object) -> str:
+def _value_text(altered: Alteration, value: object) -> str:
     from workbench.model.settings import label_of, stored_text
 
-    return label_of(one.setting) + (
-        f" {stored_text(one.setting, value)}" if value is not None else ""
-    )
+    label = label_of(altered.setting)
+    if value is None:
+        return label
+    return f"{label} {stored_text(altered.setting, value)}"
 
 
 def _single_gpu_or_none(gpus: Sequence[int]) -> int | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.doctor import examination
-from workbench.engines import registry
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.container_listing import ContainerList, list_containers
 from workbench.hosts.login_question import Ask, LoginQuestion
@@ -20,6 +20,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
+from workbench.model.host_entry import HostEntry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
@@ -33,15 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workbench.doctor.examination import Examination
-    from workbench.model.host_entry import HostEntry
+    from workbench.hosts.base import HostFacts
     from workbench.session.session import Session
 
 HOST_TIMEOUT_S = 30.0
 MAX_CHECKS_AT_ONCE = 8
 _LOOK_TIMEOUT_S = 10.0
-_MAX_CLOCK_SKEW_S = (
-    2.0  # that matters: ages of runs and the heartbeat of the guard are times of the host
-)
+# that matters: ages of runs and the heartbeat of the guard are times of the host
+_MAX_CLOCK_SKEW_S = 2.0
 _MIN_PYTHON_VERSION = (3, 8)
 
 _LOOK_SCRIPT = (
@@ -85,29 +85,25 @@ async def check_all_hosts(
     time."""
     slots, asking = asyncio.Semaphore(MAX_CHECKS_AT_ONCE), asyncio.Lock()
 
-    async def asked(question: LoginQuestion) -> str | None:
+    async def ask_one_at_a_time(question: LoginQuestion) -> str | None:
         assert ask is not None
         async with asking:
             return await ask(question)
 
-    async def one(name: str) -> HostCheck:
+    async def check_in_time(name: str) -> HostCheck:
         async with slots:
             try:
                 async with asyncio.timeout(limit_s):
-                    return await _check_host(name, open_session, asked if ask else None)
+                    return await _check_host(name, open_session, ask_one_at_a_time if ask else None)
             except TimeoutError:
-                text, step = (
-                    (f"the check did not end within {limit_s:g} s"),
-                    f"workbench --host {name} doctor",
-                )
-                return HostCheck(
-                    name, False, findings=(Finding(Level.ERROR, "host.slow", text, fix=step),)
-                )
+                text = f"the check did not end within {limit_s:g} s"
+                step = f"workbench --host {name} doctor"
+                problem = _host_finding(Level.ERROR, "slow", text, step)
             except WorkbenchError as error:
-                against = _host_finding(Level.ERROR, "unreachable", error.message, error.next_step)
-                return HostCheck(name, False, findings=(against,))
+                problem = _host_finding(Level.ERROR, "unreachable", error.message, error.next_step)
+            return HostCheck(name, False, findings=(problem,))
 
-    return await asyncio.gather(*map(one, names))
+    return await asyncio.gather(*map(check_in_time, names))
 
 
 async def _check_host(
@@ -120,15 +116,14 @@ async def _check_host(
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
         entry, parts = settings.host_entry, examination.TimedParts()
-        chosen = {engine: settings.program_for_engine(engine) for engine in registry.engine_names()}
-        programs = {engine: program[0] for engine, program in chosen.items() if program}
+        programs = settings.chosen_programs()
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read(
                 "the state directory and the clock",
-                _look_at_host(session, entry),
+                _survey_host(session, entry),
                 _LOOK_TIMEOUT_S,
-                _HostLook(),
+                _HostSurvey(),
             ),
             parts.read(
                 "the containers",
@@ -149,7 +144,7 @@ async def _check_host(
 
 
 @dataclass(frozen=True, slots=True)
-class _HostLook:
+class _HostSurvey:
     """What the shell script of the check has printed about the host. A value that is not known is
     None or ""."""
 
@@ -163,29 +158,32 @@ class _HostLook:
     there: tuple[str, ...] = ()
 
 
-async def _look_at_host(session: Session, entry: HostEntry | None) -> _HostLook:
-    host = session.host
-    program = _start_program(entry) if entry else ""
-    sudo = "sudo" if entry is None or entry.sudo is not False else ""
+async def _survey_host(session: Session, entry: HostEntry | None) -> _HostSurvey:
+    host, entry = session.host, entry or HostEntry("")
+    uses_sudo = entry.sudo is not False
     try:
         state_dir = await host.state_dir()
     except HostUnreachable:
         raise
     except WorkbenchError as error:
-        return _HostLook(written=error.message)
+        return _HostSurvey(written=error.message)
     started, sent = time.time(), time.monotonic()
-    argv = shell_argv(_LOOK_SCRIPT, state_dir, program, sudo, *(entry.models if entry else ()))
+    sudo_word = "sudo" if uses_sudo else ""
+    argv = shell_argv(_LOOK_SCRIPT, state_dir, _start_program(entry), sudo_word, *entry.models)
     done = await host.run(argv, timeout_s=_LOOK_TIMEOUT_S)
     took_s = time.monotonic() - sent
     rows = parse_key_value_pairs(done.out)
-    one = dict(reversed(rows))
-    return _HostLook(
+    values = dict(reversed(rows))
+    sudo = "not used: hosts.toml says sudo = false"
+    if uses_sudo:
+        sudo = values.get("sudo", "not installed")
+    return _HostSurvey(
         state_dir,
-        _clock_skew_s(one.get("now", ""), started, took_s),
-        one.get("written", done.problem),
-        parse_whole_number(one.get("free_kib")),
-        one.get("program"),
-        one.get("sudo", "not installed") if sudo else "not used: hosts.toml says sudo = false",
+        _clock_skew_s(values.get("now", ""), started, took_s),
+        values.get("written", done.problem),
+        parse_whole_number(values.get("free_kib")),
+        values.get("program"),
+        sudo,
         tuple(value for key, value in rows if key == "absent"),
         tuple(value for key, value in rows if key == "there"),
     )
@@ -206,33 +204,39 @@ def _clock_skew_s(now: str, started: float, took_s: float) -> float | None:
     whole, _, rest = now.partition(".")
     if not whole.isdecimal():
         return None
-    precise = rest.isdecimal()
-    there = parse_decimal(f"{whole}.{rest}" if precise else whole, *range_of("unix_s"))
+    resolution_s = 0.0
+    if not rest.isdecimal():
+        now, resolution_s = whole, 1.0
+    there = parse_decimal(now, *range_of("unix_s"))
     if there is None:
         return None
-    early, late = there - started - took_s, there + (0.0 if precise else 1.0) - started
-    return round(early if early > 0 else min(0.0, late), 3)
+    early_s, late_s = there - started - took_s, there + resolution_s - started
+    return round(early_s if early_s > 0 else min(0.0, late_s), 3)
 
 
 def _host_finding(level: Level, code: str, text: str, fix: str | None) -> Finding:
     return Finding(level, f"host.{code}", text, fix=fix)
 
 
-def _system_findings(seen: Examination, looked: _HostLook) -> Sequence[Finding]:
-    facts, found = seen.facts, list[Finding]()
-    version = tuple(
-        int(word) for word in (facts.python3_version or "").split(".")[:2] if word.isdecimal()
-    )
-    if facts.python3 is None or (version and version < _MIN_PYTHON_VERSION):
-        what = (
-            "there is no python3"
-            if facts.python3 is None
-            else (f"python3 is {facts.python3_version}")
-        )
-        text = f"{what}: telemetry is read from nvidia-smi, and GPU settings cannot be changed"
-        found.append(
-            _host_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there")
-        )
+def _python_problem(facts: HostFacts) -> str | None:
+    """Return what is wrong with the host's python3. None if it is new enough, or its version is not
+    known."""
+    if facts.python3 is None:
+        return "there is no python3"
+    parts = (facts.python3_version or "").split(".")[:2]
+    version = tuple(map(int, filter(str.isdecimal, parts)))
+    if version and version < _MIN_PYTHON_VERSION:
+        return f"python3 is {facts.python3_version}"
+    return None
+
+
+def _system_findings(seen: Examination, looked: _HostSurvey) -> Sequence[Finding]:
+    found = list[Finding]()
+    problem = _python_problem(seen.facts)
+    if problem is not None:
+        text = f"{problem}: telemetry is read from nvidia-smi, and GPU settings cannot be changed"
+        fix = "install python3 3.8 or newer there"
+        found.append(_host_finding(Level.WARN, "python3", text, fix))
     found += state_disk.check_free_space(looked.state_dir, looked.written, looked.free_kib)
     if looked.skew_s is not None and abs(looked.skew_s) > _MAX_CLOCK_SKEW_S:
         side = "ahead" if looked.skew_s > 0 else "behind"
@@ -245,97 +249,83 @@ def _system_findings(seen: Examination, looked: _HostLook) -> Sequence[Finding]:
 
 
 def _entry_findings(
-    seen: Examination, looked: _HostLook, entry: HostEntry | None, programs: Mapping[str, str]
+    seen: Examination, looked: _HostSurvey, entry: HostEntry | None, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
     """Return problems of the host's entry in hosts.toml: engines, programs and model directories
     that are not on the host, and rights to use sudo that differ."""
     found = list[Finding]()
     for engine in seen.engines:
         if engine.engine in programs and engine.path is None:
+            text = engine.problem or f"{engine.engine} is not there"
             fix = (
                 "correct `engines` of the host in hosts.toml, or [executables] in "
                 f"config.toml: {engine.engine}"
             )
-            found.append(
-                _host_finding(
-                    Level.WARN, "engine", engine.problem or f"{engine.engine} is not there", fix
-                )
-            )
+            found.append(_host_finding(Level.WARN, "engine", text, fix))
     if entry is None:
         return found
     wanted = _start_program(entry)
     if wanted and looked.program == "":
         text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
-        found.append(
-            _host_finding(
-                Level.ERROR, "run-as", text, f"install {wanted}, or change run_as in hosts.toml"
-            )
-        )
+        fix = f"install {wanted}, or change run_as in hosts.toml"
+        found.append(_host_finding(Level.ERROR, "run-as", text, fix))
     if entry.sudo and looked.sudo in ("not installed", "asks for a password"):
         text = f"hosts.toml says sudo = true, and sudo is {looked.sudo}".replace("is asks", "asks")
-        found.append(
-            _host_finding(
-                Level.WARN,
-                "sudo",
-                text,
-                "`workbench gpu sudoers` prints rules that need no password",
-            )
-        )
-    for place in looked.absent:
-        text = f"the model directory {place} is not there, or cannot be read"
-        found.append(
-            _host_finding(Level.WARN, "models", text, "correct `models` of the host in hosts.toml")
-        )
+        fix = "`workbench gpu sudoers` prints rules that need no password"
+        found.append(_host_finding(Level.WARN, "sudo", text, fix))
+    for path in looked.absent:
+        text = f"the model directory {path} is not there, or cannot be read"
+        fix = "correct `models` of the host in hosts.toml"
+        found.append(_host_finding(Level.WARN, "models", text, fix))
     return found
 
 
 def _report_lines(
-    seen: Examination, looked: _HostLook, entry: HostEntry | None
+    seen: Examination, looked: _HostSurvey, entry: HostEntry | None
 ) -> Sequence[tuple[str, str]]:
-    facts = seen.facts
-    latency = f", {facts.latency_ms:.1f} ms" if facts.latency_ms else ""  # none on this machine
-    python = (
-        (f"python3 {facts.python3_version or 'of unknown version'}")
-        if facts.python3
-        else "no python3"
-    )
-    inside = f", in a container ({facts.container})" if facts.container else ""
-    lines = [
-        (
-            "reached",
-            f"as {facts.user or 'unknown'}{latency}, "
-            f"{facts.os or 'unknown system'}{inside}, {python}",
-        )
-    ]
-    lines.append(("GPUs", _gpus_text(seen)))
-    engines = [
-        f"{e.engine} {e.version or '(version unknown)'} at {e.path}" for e in seen.engines if e.path
-    ]
+    lines = [("reached", _reached_text(seen.facts)), ("GPUs", _gpus_text(seen))]
+    installed = [engine for engine in seen.engines if engine.path]
+    engines = [f"{e.engine} {e.version or '(version unknown)'} at {e.path}" for e in installed]
     lines.append(("engines", ", ".join(engines) or "none found"))
     if looked.sudo:
         lines.append(("sudo", looked.sudo))
     if entry is not None and entry.run_as:
         lines.append(("start as", f"{entry.run_as} ({looked.program or 'program not found'})"))
     if looked.state_dir:
-        free = "" if looked.free_kib is None else f", {looked.free_kib / 2**20:.0f} GiB free"
+        free = ""
+        if looked.free_kib is not None:
+            free = f", {looked.free_kib / 2**20:.0f} GiB free"
         lines.append(("state", f"{looked.state_dir}{free}"))
     if looked.there:
         lines.append(("models", ", ".join(looked.there)))
     return [(label, clean_text(text, 2 * NAME_CHARS)) for label, text in lines]
 
 
+def _reached_text(facts: HostFacts) -> str:
+    """Return as whom the host was reached, how fast, and what runs on it."""
+    parts = [f"as {facts.user or 'unknown'}"]
+    if facts.latency_ms:  # none on this machine
+        parts.append(f"{facts.latency_ms:.1f} ms")
+    parts.append(facts.os or "unknown system")
+    if facts.container:
+        parts.append(f"in a container ({facts.container})")
+    if facts.python3:
+        parts.append(f"python3 {facts.python3_version or 'of unknown version'}")
+    else:
+        parts.append("no python3")
+    return ", ".join(parts)
+
+
 def _gpus_text(seen: Examination) -> str:
     if not seen.driver_read:
         return "not read"
-    if not seen.gpus:
-        return (
-            "none"
-            if seen.driver.status is DriverStatus.NO_LIBRARY
-            else f"none: {seen.driver.status}"
-        )
-    names = [gpu.name for gpu in seen.gpus]
-    counted = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    return f"{counted}, driver {seen.driver.driver_version or 'unknown'}"
+    if seen.gpus:
+        counts = Counter(gpu.name for gpu in seen.gpus)
+        counted = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        return f"{counted}, driver {seen.driver.driver_version or 'unknown'}"
+    if seen.driver.status is DriverStatus.NO_LIBRARY:
+        return "none"
+    return f"none: {seen.driver.status}"
 
 
 def names_to_check(names: Sequence[str], written: Sequence[str]) -> Sequence[str]:

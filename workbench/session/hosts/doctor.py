@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.engines import registry
 from workbench.model.begun_changes import split_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
@@ -80,7 +79,7 @@ async def examine_host(session: Session) -> HostReport:
 
     parts, config = examination.TimedParts(), ConfigStore()
     host = session.host
-    programs = _chosen_programs(HostSettings(session.core, config))
+    programs = HostSettings(session.core, config).chosen_programs()
     seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
         parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_TIMEOUT_S, None),
@@ -114,12 +113,6 @@ async def examine_host(session: Session) -> HostReport:
     can_change = rights is not None and rights.refusal is None
     named = insert_host_in_fixes(found, words_of_recorded_host(host.name))
     return HostReport(seen, by_severity(named), can_change, paths)
-
-
-def _chosen_programs(settings: HostSettings) -> Mapping[str, str]:
-    """Return the programs that the user has chosen for this host, by engine."""
-    chosen = {engine: settings.program_for_engine(engine) for engine in registry.engine_names()}
-    return {engine: program[0] for engine, program in chosen.items() if program}
 
 
 async def _own_file_findings(session: Session, config: ConfigStore) -> Sequence[Finding]:

@@ -8,11 +8,13 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import Host, HostUnreachable, SshAddress
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError, InputError, WorkbenchError
+from workbench.model.host_entry import HostEntry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import (
     HUB,
@@ -46,13 +48,21 @@ class HostModels:
     copies: tuple[ModelCopy, ...] = ()
     problem: str | None = None
 
+    @property
+    def has_complete_copies(self) -> bool:
+        """Whether the host could be read and has copies, all of which are complete."""
+        if self.problem is not None or not self.copies:
+            return False
+        return all(copy.is_complete for copy in self.copies)
+
     def report_lines(self, model: str = "") -> Iterator[str]:
         """Yield a line of text for each copy of a model on the host. If there is no copy of
         `model`, yield one line that says so."""
         if self.problem:
             yield f"{self.host}: cannot be read: {self.problem}"
         elif not self.copies:
-            yield f"{self.host}: {f'no files of {model}' if model else 'no models'}"
+            missing = f"no files of {model}" if model else "no models"
+            yield f"{self.host}: {missing}"
         for copy in self.copies:
             yield f"{self.host}: {copy.text}"
 
@@ -75,24 +85,27 @@ class ModelCheck:
 
     @property
     def ok(self) -> bool:
-        all_there = all(host.copies and host.problem is None for host in self.hosts)
-        return (
-            all_there
-            and not self.differences
-            and all(c.is_complete for host in self.hosts for c in host.copies)
-        )
+        return not self.differences and all(host.has_complete_copies for host in self.hosts)
+
+    @property
+    def copies(self) -> list[ModelCopy]:
+        return list(chain.from_iterable(host.copies for host in self.hosts))
 
     def report_lines(self, model: str) -> Iterator[str]:
         """Yield a line for each copy of `model`, then how the copies differ, or how far they were
         compared."""
-        yield from (line for host in self.hosts for line in host.report_lines(model))
-        yield from (f"different: {text}" for text in self.differences)
-        if self.unhashed and not self.differences:
+        for host in self.hosts:
+            yield from host.report_lines(model)
+        for text in self.differences:
+            yield f"different: {text}"
+        if self.differences:
+            return
+        if self.unhashed:
             yield (
                 f"{len(self.unhashed)} large files were compared by their sizes; --hash "
                 "compares every byte"
             )
-        elif sum(len(host.copies) for host in self.hosts) > 1 and not self.differences:
+        elif len(self.copies) > 1:
             yield "all copies are the same"
 
 
@@ -139,19 +152,24 @@ class Models:
     def search_places(self, host: str, more: Sequence[str] = ()) -> SearchPlaces:
         """Return the places to search for models on a host: those in its entry in hosts.toml, and
         the paths `more`."""
-        entry = self._entries.host(host)
-        return SearchPlaces(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
+        entry = self._entry_of_host(host)
+        return SearchPlaces(entry.env, (*entry.models, *more))
+
+    def _entry_of_host(self, host: str) -> HostEntry:
+        """Return the entry of a host in hosts.toml; an empty one if it has none."""
+        return self._entries.host(host) or HostEntry(host)
 
     def hosts_to_search(self, *, everywhere: bool = False) -> Sequence[str | None]:
         """Return the names of the hosts to search: this session's host, or all nodes if it is a
         cluster. With `everywhere`, also this machine and all hosts of hosts.toml. None stands for
         this session's host."""
         own = self._session.host
-        here = [node.name for node in own.nodes] if isinstance(own, ClusterHost) else [own.name]
-        names = dict.fromkeys(
-            (*here, *((LOCAL_HOST_NAME, *self._entries.content.hosts) if everywhere else ()))
-        )
-        return [None if name == own.name else name for name in names]
+        names: list[str | None] = [None]
+        if isinstance(own, ClusterHost):
+            names = [node.name for node in own.nodes]
+        if everywhere:
+            names += [LOCAL_HOST_NAME, *self._entries.content.hosts]
+        return [*dict.fromkeys(None if name == own.name else name for name in names)]
 
     async def find_copies(
         self, model: str = "", hosts: Sequence[str | None] = (None,)
@@ -190,19 +208,17 @@ class Models:
     ) -> ModelCheck:
         """Return whether the copies of a model are complete and the same. With `full`, every byte
         is hashed on its host."""
-        found = [
-            await self._hash_copies(one, full, on_progress)
-            for one in await self.find_copies(model, hosts)
-        ]
-        first = next((copy for host in found for copy in host.copies), None)
-        others = [copy for host in found for copy in host.copies if copy is not first]
-        if first is None:
-            return ModelCheck(tuple(found))
-        differ = [text for other in others for text in copy_differences(first, other)]
-        sizes_only = dict.fromkeys(
-            name for other in others for name in files_without_hashes(first, other)
-        )
-        return ModelCheck(tuple(found), tuple(differ), tuple(sizes_only))
+        found = []
+        for on_host in await self.find_copies(model, hosts):
+            found.append(await self._hash_copies(on_host, full, on_progress))
+        check = ModelCheck(tuple(found))
+        copies = check.copies
+        differences: list[str] = []
+        unhashed: dict[str, None] = {}
+        for other in copies[1:]:
+            differences += copy_differences(copies[0], other)
+            unhashed |= dict.fromkeys(files_without_hashes(copies[0], other))
+        return replace(check, differences=tuple(differences), unhashed=tuple(unhashed))
 
     async def _hash_copies(
         self, found: HostModels, full: bool, on_progress: Progress
@@ -284,10 +300,8 @@ class Models:
             raise InputError(
                 f"{name} has {len(complete)} copies of {model}: {paths}", host=name, next_step=step
             )
-        why = (
-            "; ".join(f"{copy.path}: {', '.join(copy.problems)}" for copy in found)
-            or "no files of it were found"
-        )
+        problems = [f"{copy.path}: {', '.join(copy.problems)}" for copy in found]
+        why = "; ".join(problems) or "no files of it were found"
         step = f"workbench --host {name} models list, or models download {model}"
         raise InputError(f"there is no complete copy of {model}: {why}", host=name, next_step=step)
 
@@ -297,10 +311,8 @@ class Models:
         the model hub's cache, if the source has the model there."""
         if copy.kind == HUB:
             return ""
-        entry = self._entries.host(target)
-        return (
-            entry.models[0] if entry is not None and entry.models else copy.path.rpartition("/")[0]
-        )
+        models = self._entry_of_host(target).models
+        return models[0] if models else copy.path.rpartition("/")[0]
 
     async def _send_files(
         self,
@@ -320,7 +332,7 @@ class Models:
         total = sum(shipment.sizes.values())
         whole = sum(shipment.sizes[name] for name in rest.names)
 
-        def told(done: int, text: str) -> None:
+        def report_progress(done: int, text: str) -> None:
             on_progress(total - whole + done, total, text)
 
         notes: list[str] = []
@@ -333,9 +345,11 @@ class Models:
             before = sum(rest.staged.values())
             try:
                 if way is not None:
-                    await model_transfer.send_by_rsync(way, shipment, rest, told)
+                    await model_transfer.send_by_rsync(way, shipment, rest, report_progress)
                 else:
-                    await model_transfer.send_through_here(near, far, shipment, rest, told)
+                    await model_transfer.send_through_here(
+                        near, far, shipment, rest, report_progress
+                    )
                 break
             except HostUnreachable:
                 rest = await model_shipment.find_remaining_files(
@@ -370,8 +384,9 @@ class Models:
                 found.append((host, SshAddress(address.alias)))
                 continue
             for cluster in self._entries.content.clusters.values():
-                nodes = {node.host: node for node in cluster.nodes}
-                if other.name in nodes and host.name in nodes and (own := nodes[host.name].address):
+                own_addresses = {node.host: node.address for node in cluster.nodes}
+                own = own_addresses.get(host.name)
+                if own and other.name in own_addresses:
                     found.append((host, replace(address, host=own, through="")))
             found.append((host, address))
         return found
@@ -390,20 +405,21 @@ class Models:
         the host's copies of the model afterwards. Raises InputError for an invalid name, and
         HostError if there is no such program or it fails."""
         host = self._session.host
-        entry = self._entries.host(host.name)
-        programs = [shlex.split(program)[0] for program in entry.engines.values()] if entry else []
-        beside = [program.rpartition("/")[0] for program in programs if "/" in program]
-        program = await model_download.find_download_program(host, beside)
-        env = dict(entry.env) if entry else {}
-        at = (
-            await model_shipment.absolute_path_on(host, self.search_places(host.name), directory)
-            if directory
-            else ""
-        )
+        entry, places = self._entry_of_host(host.name), self.search_places(host.name)
+        programs = [shlex.split(program)[0] for program in entry.engines.values()]
+        directories = [program.rpartition("/")[0] for program in programs if "/" in program]
+        program = await model_download.find_download_program(host, directories)
+        if directory:
+            directory = await model_shipment.absolute_path_on(host, places, directory)
+            places = SearchPlaces(places.env, (*places.paths, directory))
         await model_download.download_model(
-            host, program, model, env=env, revision=revision, directory=at, on_progress=on_progress
+            host,
+            program,
+            model,
+            env=dict(entry.env),
+            revision=revision,
+            directory=directory,
+            on_progress=on_progress,
         )
-        places = self.search_places(host.name, (at,) if at else ())
-        return HostModels(
-            host.name, tuple(await model_inventory.find_copies(host, places, at or model))
-        )
+        found = await model_inventory.find_copies(host, places, directory or model)
+        return HostModels(host.name, tuple(found))

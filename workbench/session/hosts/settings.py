@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workbench.engines import registry
 from workbench.hosts.base import is_cluster
 from workbench.store.hosts_file import HostsStore
 
@@ -42,5 +43,15 @@ class HostSettings:
         if chosen := self._config.executable_of_engine(self._core.host.name, engine):
             return chosen, "config.toml"
         entry = self.host_entry
-        written = entry.engines.get(engine) if entry is not None else None
-        return (written, "hosts.toml") if written else None
+        if entry is None or not entry.engines.get(engine):
+            return None
+        return entry.engines[engine], "hosts.toml"
+
+    def chosen_programs(self) -> Mapping[str, str]:
+        """Return the programs that the user has chosen for this host, by engine."""
+        found = {}
+        for engine in registry.engine_names():
+            program = self.program_for_engine(engine)
+            if program is not None:
+                found[engine] = program[0]
+        return found

@@ -46,33 +46,29 @@ def find_too_little_memory(
         return None
     plan = editor.effective_plan
     used = gpus_of_plan(plan, telemetry.infos)
-    pairs = [
-        (info, sample)
-        for info in telemetry.infos
-        for sample in telemetry.gpus
-        if info.index == sample.index and info.index in used
-    ]
-    free_of = [(info, _free_bytes(info, sample, staying)) for info, sample in pairs]
-    known = [(info, free) for info, free in free_of if free]
-    if not known or any(info.unified_memory for info, _ in known):
+    samples = {sample.index: sample for sample in telemetry.gpus if sample.index in used}
+    infos, free_bytes = [], []
+    for info in telemetry.infos:
+        if info.index in samples and (free := _free_bytes(info, samples[info.index], staying)):
+            infos.append(info)
+            free_bytes.append(free)
+    if not infos or any(info.unified_memory for info in infos):
         return None  # the page cache of the host occupies unified memory, and gives it back
-    tightest, free_bytes = min(known, key=lambda pair: pair[1])
-    total_gib, free_gib = (tightest.memory_total_bytes or 0) / GIB, free_bytes / GIB
-    needed_gib = _needed_gib(editor, [info for info, _ in known], total_gib)
-    if (
-        needed_gib is None
-        or needed_gib > total_gib
-        or needed_gib <= free_gib + _UNSEEN_DIFFERENCE_GIB
-    ):
+    least_bytes = min(free_bytes)
+    tightest = infos[free_bytes.index(least_bytes)]
+    total_gib, free_gib = (tightest.memory_total_bytes or 0) / GIB, least_bytes / GIB
+    needed_gib = _needed_gib(editor, infos, total_gib)
+    if needed_gib is None or not free_gib + _UNSEEN_DIFFERENCE_GIB < needed_gib <= total_gib:
         return None
-    where = gpus_text([info.index for info, _ in known])
-    held = ", ".join(f"{s.engine} run {s.run_id} ({s.state}, :{s.port})" for s in living)
     text = (
-        f"{where}: {free_gib:.1f} of {total_gib:.1f} GiB are free now, and this plan needs "
-        f"{needed_gib:.1f} GiB on each GPU"
+        f"{gpus_text([info.index for info in infos])}: {free_gib:.1f} of {total_gib:.1f} GiB are "
+        f"free now, and this plan needs {needed_gib:.1f} GiB on each GPU"
     )
-    text += f"; {held} runs on this host" if held else ""
-    fix = "stop what uses the GPU memory" if not held else f"workbench stop {living[0].run_id}"
+    fix = "stop what uses the GPU memory"
+    if living:
+        held = ", ".join(f"{s.engine} run {s.run_id} ({s.state}, :{s.port})" for s in living)
+        text += f"; {held} runs on this host"
+        fix = f"workbench stop {living[0].run_id}"
     share_flag = editor.engine.memory.share_flag
     if share_flag:
         fix += f", or lower {share_flag}"

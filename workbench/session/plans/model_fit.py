@@ -4,13 +4,14 @@ host."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, gpu_groups_of
 from workbench.engines.memory_estimate import GIB
 from workbench.model.counts import four_digits, gpus_text
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.plan import ModelFacts
 from workbench.report.blocks import SIMULATED, Alert, Block, Heading, Table, TextBlock
 
 if TYPE_CHECKING:
@@ -41,17 +42,18 @@ class FitReport:
             "contexts": self.contexts,
             "missing": self.missing,
             "simulated": self.simulated,
-            "groups": [
-                {
-                    "gpus": [gpu.index for gpu in group.gpus],
-                    "name": group.gpus[0].name,
-                    "memory_gib": group.total_gib,
-                    "free_gib": [free / GIB for free in group.free_bytes],
-                    "rows": [asdict(row) for row in rows],
-                }
-                for group, rows in self.groups
-            ],
+            "groups": [_group_as_json(group, rows) for group, rows in self.groups],
         }
+
+
+def _group_as_json(group: GpuGroup, rows: Sequence[FitRow]) -> Mapping[str, Any]:
+    return {
+        "gpus": [gpu.index for gpu in group.gpus],
+        "name": group.gpus[0].name,
+        "memory_gib": group.total_gib,
+        "free_gib": [free / GIB for free in group.free_bytes],
+        "rows": list(map(asdict, rows)),
+    }
 
 
 def fit_report_of_plan(
@@ -60,25 +62,29 @@ def fit_report_of_plan(
     """Return a table of the quantizations, numbers of GPUs and context lengths with which the
     plan's model fits into the GPU memory that is free now. `contexts` are context lengths in
     tokens; by default a few, up to the longest that the model supports."""
-    facts = plan.model_facts
-    shape = facts.shape if facts else None
-    longest = shape.max_length if shape else None
-    chosen = contexts or [n for n in CONTEXTS if longest is None or n < longest]
-    if longest and not contexts and longest <= CONTEXTS[-1]:
-        chosen = [*chosen, longest]
-    lengths = tuple(sorted(dict.fromkeys(chosen)))
-    simulated = telemetry.simulated if telemetry else False
-    source = (facts.source if facts else "") or "no sizes"
-    missing = None
-    if facts is None or not facts.weight_bytes:
-        missing = (facts and facts.missing) or "the size of the weights is unknown"
-    groups = gpu_groups_of(telemetry.infos, _used_bytes(telemetry)) if telemetry else []
+    facts = plan.model_facts or ModelFacts(plan.model)
+    lengths = tuple(sorted(set(contexts or _default_contexts(facts))))
+    report = FitReport(plan.model, plan.engine, facts.source or "no sizes", lengths)
+    groups = []
+    if telemetry is not None:
+        report = replace(report, simulated=telemetry.simulated)
+        groups = gpu_groups_of(telemetry.infos, _used_bytes(telemetry))
+    if not facts.weight_bytes:
+        missing = facts.missing or "the size of the weights is unknown"
+        return replace(report, missing=missing)
     if not groups:
-        missing = missing or "the memory of this host's GPUs is unknown"
-    rows = (
-        () if missing else tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
-    )
-    return FitReport(plan.model, plan.engine, source, lengths, rows, missing, simulated)
+        return replace(report, missing="the memory of this host's GPUs is unknown")
+    rows = tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
+    return replace(report, groups=rows)
+
+
+def _default_contexts(facts: ModelFacts) -> Sequence[int]:
+    """Return the usual context lengths that the model supports, and its longest if that is none of
+    them."""
+    longest = facts.shape.max_length if facts.shape else None
+    if not longest or longest > CONTEXTS[-1]:
+        return CONTEXTS
+    return [*(tokens for tokens in CONTEXTS if tokens < longest), longest]
 
 
 def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
@@ -124,13 +130,11 @@ def fit_blocks(report: FitReport) -> list[Block]:
 
 def _group_line(group: GpuGroup) -> str:
     indexes = gpus_text(gpu.index for gpu in group.gpus)
-    free = [f / GIB for f in group.free_bytes]
-    least = (
-        f"{min(free):.1f}"
-        if max(free) - min(free) < _DRIVER_USE_GIB
-        else (f"{min(free):.1f} to {max(free):.1f}")
-    )
-    return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"
+    least_gib, most_gib = min(group.free_bytes) / GIB, max(group.free_bytes) / GIB
+    free = f"{least_gib:.1f}"
+    if most_gib - least_gib >= _DRIVER_USE_GIB:
+        free = f"{least_gib:.1f} to {most_gib:.1f}"
+    return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {free} GiB free now"
 
 
 def _fit_table(rows: Sequence[FitRow], contexts: Sequence[int]) -> Table:

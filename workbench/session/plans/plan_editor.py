@@ -4,7 +4,9 @@ plan."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from workbench import engines
@@ -41,10 +43,9 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
 
 MAX_UNDO_STEPS = 200
-DOUBTFUL_FINDINGS = (
-    "flag.word",
-    "flag.choice",
-)  # findings: the engine may not have the value of a flag
+# findings: the engine may not have the value of a flag
+DOUBTFUL_FINDINGS = ("flag.word", "flag.choice")
+_FINDING_IDENTITY = attrgetter("code", "flag", "fix")
 RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before they are known
 
 
@@ -108,14 +109,13 @@ class PlanEditor:
         return self._plan_as_started(self.plan)
 
     def _plan_as_started(self, plan: LaunchPlan) -> LaunchPlan:
-        version = self.around.installed_version or plan.engine_version
-        plan = replace(
-            plan, engine_version=version, model_facts=facts_for_plan(plan, self.around.models)
-        )
-        plan = self._inherit_gpus(plan)
-        return (
-            spread_over_nodes(plan, self.engine, self.around.places) if self.around.places else plan
-        )
+        around = self.around
+        version = around.installed_version or plan.engine_version
+        facts = facts_for_plan(plan, around.models)
+        plan = self._inherit_gpus(replace(plan, engine_version=version, model_facts=facts))
+        if not around.places:
+            return plan
+        return spread_over_nodes(plan, self.engine, around.places)
 
     @property
     def allotment(self) -> Allotment:
@@ -126,8 +126,10 @@ class PlanEditor:
         """Return the plan with the GPUs that the server would inherit from the host's environment,
         so that every launcher and every reader of the plan knows them. On a cluster, each host has
         an environment of its own."""
-        devices, named = self.allotment.visible, [variable.name for variable in plan.env]
-        if devices is None or self.around.places or VISIBLE_TO_CUDA in named:
+        devices = self.allotment.visible
+        if devices is None or self.around.places:
+            return plan
+        if VISIBLE_TO_CUDA in [variable.name for variable in plan.env]:
             return plan
         return plan.with_env(VISIBLE_TO_CUDA, devices, Origin.INHERITED)
 
@@ -141,6 +143,12 @@ class PlanEditor:
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
         return engines.estimate_memory(self._plan_as_started(plan), self.around.gpus)
+
+    @property
+    def is_engine_known(self) -> bool:
+        """Whether the host's engine was found, or a reason why it cannot be found."""
+        around = self.around
+        return around.installed is not None or around.installed_problem is not None
 
     @property
     def needs_look_at_host(self) -> bool:
@@ -200,20 +208,15 @@ class PlanEditor:
         """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the
         undo history. Return the changes. Raises InputError if the plan no longer has this finding,
         or the finding proposes nothing."""
-        same = (
-            f
-            for f in self.findings()
-            if (f.code, f.flag, f.fix) == (finding.code, finding.flag, finding.fix)
+        for known in self.findings():
+            # the changes of a view have masked secrets
+            if known.changes and _FINDING_IDENTITY(known) == _FINDING_IDENTITY(finding):
+                self.apply_changes(known.changes)
+                return known.changes
+        raise InputError(
+            f"this finding proposes no change: {finding.text}",
+            next_step="edit the plan yourself; the help of a flag describes its values",
         )
-        # the changes of a view have masked secrets
-        changes = next((f.changes for f in same if f.changes), ())
-        if not changes:
-            raise InputError(
-                f"this finding proposes no change: {finding.text}",
-                next_step="edit the plan yourself; the help of a flag describes its values",
-            )
-        self.apply_changes(changes)
-        return changes
 
     def apply_changes(self, changes: Sequence[PlanChange]) -> None:
         """Make `changes` in the plan as one step of the undo history. Raises InputError for an
@@ -230,19 +233,16 @@ class PlanEditor:
         self._change_plan(plan)
 
     def _plan_with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:
-        if change.name == engines.EXECUTABLE and not change.env:
-            return engines.with_executable(plan, str(change.value or ""))
+        name, value = change.name, change.value
         if change.env:
-            return (
-                plan.without_env(change.name)
-                if change.value is None
-                else plan.with_env(change.name, change.value)
-            )
-        if engines.is_run_row(change.name):
-            return with_run_row(plan, change.name, str(change.value or ""))
-        if change.value is None:
-            return plan.without_flag(change.name)
-        return engines.set_flag(plan, self.catalog, change.name, change.value)
+            return plan.without_env(name) if value is None else plan.with_env(name, value)
+        if name == engines.EXECUTABLE:
+            return engines.with_executable(plan, str(value or ""))
+        if engines.is_run_row(name):
+            return with_run_row(plan, name, str(value or ""))
+        if value is None:
+            return plan.without_flag(name)
+        return engines.set_flag(plan, self.catalog, name, value)
 
     def undo(self) -> None:
         if self._undo:
@@ -272,7 +272,8 @@ class PlanEditor:
         """Return the command that starts the plan; with several nodes, that of the first node.
         Raises PlanError if no command can be made."""
         plan = self.effective_plan
-        return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
+        first_node = plan.nodes[0] if plan.nodes else None
+        return self.engine.command(plan, first_node, self.catalog)
 
     def run_command(self) -> Command | None:
         """Return the command with which the plan's launcher starts the server, with secrets masked.
@@ -299,46 +300,45 @@ class PlanEditor:
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
         """Return each node with its command. () for a plan of one host, or if no command can be
         made."""
+        found = []
         try:
             plan = self.effective_plan
-            return tuple(
-                (node, self.engine.command(plan, node, self.catalog)) for node in plan.nodes
-            )
+            for node in plan.nodes:
+                found.append((node, self.engine.command(plan, node, self.catalog)))
         except WorkbenchError:
             return ()
+        return tuple(found)
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the problems and hints about the plan."""
-        found = engines.validate_plan(
+        found = []
+        try:
+            self.launch_command()
+        except WorkbenchError as error:
+            found = [Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step)]
+        for part in self.untrusted_parts():
+            found.append(part.finding_with_fix("look at the preset, then start it with --trust"))
+        if self.around.places:
+            found += self._cluster_findings()
+        found += self._executable_findings()
+        found += engines.validate_plan(
             self.effective_plan,
             self.catalog,
             installed_version=self.around.installed_version,
             gpus=self.around.gpus,
             allotment=self.allotment,
         )
-        foreign = (
-            part.finding_with_fix("look at the preset, then start it with --trust")
-            for part in self.untrusted_parts()
-        )
-        nodes = self._cluster_findings() if self.around.places else ()
-        found = (*foreign, *nodes, *self._executable_findings(), *found)
-        try:
-            self.launch_command()
-        except WorkbenchError as error:
-            return (
-                Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step),
-                *found,
-            )
-        return found
+        return tuple(found)
 
     def doubtful_values(self, sets: Sequence[str]) -> tuple[Finding, ...]:
         """Return the warnings about the values of the flags that `sets`, assignments such as
         "kv-cache-dtype=fp8", name: the engine may not have these values."""
-        names = {
-            engines.canonical_name(self.catalog, word.partition("=")[0].strip().lstrip("-"))
-            for word in sets
-        }
-        return tuple(f for f in self.findings() if f.code in DOUBTFUL_FINDINGS and f.flag in names)
+        names = set()
+        for assignment in sets:
+            flag = assignment.partition("=")[0].strip().lstrip("-")
+            names.add(engines.canonical_name(self.catalog, flag))
+        doubtful = [finding for finding in self.findings() if finding.code in DOUBTFUL_FINDINGS]
+        return tuple(finding for finding in doubtful if finding.flag in names)
 
     def untrusted_parts(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
@@ -368,8 +368,9 @@ class PlanEditor:
                 f"to start another one, {engines.NAME_PROGRAM_STEP}",
             )
         if self.around.installed_problem:
-            where = ", ".join(self.around.executables)
-            fix = f"found here: {where}; " if where else f"install {title}, or "
+            fix = f"install {title}, or "
+            if self.around.executables:
+                fix = f"found here: {', '.join(self.around.executables)}; "
             fix += engines.NAME_PROGRAM_STEP
             yield Finding(
                 Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix
@@ -387,51 +388,44 @@ class PlanEditor:
         catalog, the most used first, then group by group). A query searches names, groups and help,
         with the best match first."""
         rows = self._rows_with_findings(self.findings(), "all" if query else view)
-        if not query and view == "all":
-            flags = sorted(
-                (row for row in rows if not row.is_env),
-                key=lambda row: engines.sort_key_of_flag(row.spec),
-            )
-            return (*flags, *(row for row in rows if row.is_env))
-        if not query:
+        if query:
+            return self._search_rows(rows, query)
+        if view != "all":
             return rows
+        flags = [row for row in rows if not row.is_env]
+        flags.sort(key=lambda row: engines.sort_key_of_flag(row.spec))
+        return flags + [row for row in rows if row.is_env]
+
+    def _search_rows(self, rows: Sequence[FlagRow], query: str) -> Sequence[FlagRow]:
+        """Return the rows that a query finds, the best match first."""
         wanted = query.lower()
-        names = [spec.name for spec in engines.search_flags(self.catalog, query)]
-        names += [spec.name for spec in engines.search_env(self.catalog, query)]
         # a catalog may lack these
         own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)
-        names = [*(name for name in own if name.startswith(wanted)), *names]
-        place = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        found = [row for row in rows if row.name in place or wanted in row.name.lower()]
-        return sorted(found, key=lambda row: place.get(row.name, len(place)))
+        names = [name for name in own if name.startswith(wanted)]
+        names += [spec.name for spec in engines.search_flags(self.catalog, query)]
+        names += [spec.name for spec in engines.search_env(self.catalog, query)]
+        ranks = {name: rank for rank, name in enumerate(dict.fromkeys(names))}
+        found = [row for row in rows if row.name in ranks or wanted in row.name.lower()]
+        return sorted(found, key=lambda row: ranks.get(row.name, len(ranks)))
 
     def _rows_with_findings(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
         name = self.engine.model_flags[0]
-        origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         rows = engines.flag_rows(self.effective_plan, self.catalog, findings, view=view)
-        listed = next((row for row in rows if row.name == name), None)
-        spec = self.catalog.flags.get(name)
-        model = (
-            replace(listed, value=self.plan.model, origin=origin)
-            if listed
-            else FlagRow(
-                name,
-                self.plan.model,
-                None,
-                origin,
-                spec,
-                *engines.most_severe_finding_text(findings, name),
+        by_name = {row.name: row for row in rows}
+        model = by_name.get(name)
+        if model is None:
+            spec, texts = (
+                self.catalog.flags.get(name),
+                engines.most_severe_finding_text(findings, name),
             )
-        )
-        runs = engines.run_rows(self.plan, self.base, view)
-        rest = (row for row in rows if row.name != name)
-        removed = self._removed_rows(findings) if view == "changed" else ()
+            model = FlagRow(name, self.plan.model, None, Origin.PRESET, spec, *texts)
+        origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         return (
-            replace(model, default=None),
+            replace(model, value=self.plan.model, default=None, origin=origin),
             self._executable_row(findings),
-            *runs,
-            *rest,
-            *removed,
+            *engines.run_rows(self.plan, self.base, view),
+            *(row for row in rows if row.name != name),
+            *(self._removed_rows(findings) if view == "changed" else ()),
         )
 
     def _removed_rows(self, findings: tuple[Finding, ...]) -> Iterator[FlagRow]:
@@ -440,19 +434,21 @@ class PlanEditor:
         for change in plan_differences(self.base, self.plan):
             if change.b is not None or change.kind not in ("flag", "env"):
                 continue
-            is_env = change.kind == "env"
-            spec = None if is_env else self.catalog.flags.get(change.name)
             text, level = engines.most_severe_finding_text(findings, change.name)
-            yield FlagRow(
+            row = FlagRow(
                 name=change.name,
                 value=None,
-                default=spec.default if spec else None,
+                default=None,
                 origin=Origin.EDITED,
-                spec=spec,
+                spec=None,
                 finding=text,
                 level=level,
-                is_env=is_env,
+                is_env=change.kind == "env",
             )
+            spec = self.catalog.flags.get(change.name)
+            if spec is not None and not row.is_env:
+                row = replace(row, spec=spec, default=spec.default)
+            yield row
 
     def _executable_row(self, findings: tuple[Finding, ...]) -> FlagRow:
         import shlex
@@ -461,37 +457,29 @@ class PlanEditor:
         about = "Program that starts the engine: on PATH, or a path."
         spec = FlagSpec(name, FlagKind.STR, default=own, help=about, most_used=1)
         value = shlex.join(self.plan.executable) or None
-        origin = Origin.EDITED if self.plan.executable != self.base.executable else Origin.PRESET
+        origin = Origin.PRESET
+        if value is None:
+            origin = Origin.DEFAULT
+        elif self.plan.executable != self.base.executable:
+            origin = Origin.EDITED
         return FlagRow(
-            name,
-            value,
-            own,
-            origin if value else Origin.DEFAULT,
-            spec,
-            *engines.most_severe_finding_text(findings, name),
+            name, value, own, origin, spec, *engines.most_severe_finding_text(findings, name)
         )
 
     def view(self) -> PlanView:
         """Return the plan as it is shown, with every secret masked."""
         findings = self.findings()
-        try:
-            command: Command | None = self.launch_command()
-        except WorkbenchError:
-            command = None
+        command: Command | None = None
+        secrets: Sequence[str] = ()
+        with suppress(WorkbenchError):
+            launch_command = self.launch_command()
+            command, secrets = mask_command(launch_command), secret_values(launch_command)
         estimate = self.estimate()
-        values = secret_values(command) if command is not None else ()
         return PlanView(
             plan=mask_plan(self.effective_plan),
             rows=tuple(map(mask_row, self._rows_with_findings(findings, "changed"))),
-            findings=tuple(
-                replace(
-                    f,
-                    text=mask_text(f.text, values),
-                    changes=tuple(_mask_change(c, values) for c in f.changes),
-                )
-                for f in findings
-            ),
-            command=mask_command(command) if command is not None else None,
+            findings=tuple(_mask_finding(finding, secrets) for finding in findings),
+            command=command,
             run_command=self.run_command(),
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
@@ -508,8 +496,13 @@ class PlanEditor:
         )
 
 
+def _mask_finding(finding: Finding, secrets: Sequence[str]) -> Finding:
+    changes = tuple(_mask_change(change, secrets) for change in finding.changes)
+    return replace(finding, text=mask_text(finding.text, secrets), changes=changes)
+
+
 def _mask_change(change: PlanChange, secrets: Sequence[str]) -> PlanChange:
-    secret = change.value is not None and (
-        is_secret_name(change.name) or str(change.value) in secrets
-    )
-    return replace(change, value=MASK) if secret else change
+    if change.value is None:
+        return change
+    is_secret = is_secret_name(change.name) or str(change.value) in secrets
+    return replace(change, value=MASK) if is_secret else change

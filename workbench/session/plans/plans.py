@@ -334,12 +334,14 @@ class Plans:
     def _gpus_to_check(self) -> tuple[GpuInfo, ...]:
         """Return the GPUs against which the plan is checked. On a cluster, these are the first
         node's GPUs; on a simulated host, the GPUs of one node of the plan; else all GPUs."""
-        telemetry = self._core.state.telemetry
-        infos = telemetry.infos if telemetry else ()
+        infos = self._core.state.gpu_infos
         if is_cluster(self._core.host):
-            return tuple(info for info in infos if info.node == self._core.host.nodes[0].name)
-        nodes = len(self.current.plan.nodes) if self.current is not None else 0
-        return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
+            first_node = self._core.host.nodes[0].name
+            return tuple(info for info in infos if info.node == first_node)
+        if self.current is None or not self._core.state.host.simulated:
+            return infos
+        nodes = len(self.current.plan.nodes) or 1
+        return infos[: len(infos) // nodes]
 
     def _update_gpus_of_plan(self) -> None:
         if self.current is not None:
@@ -357,6 +359,11 @@ class Plans:
             self.show()
         return found
 
+    async def look_for_unknown_engine(self, editor: PlanEditor) -> None:
+        """Find out which engine the host has for a plan, unless that was found out before."""
+        if not editor.is_engine_known:
+            await self.look_for_engine(editor)
+
     async def look_for_engine_and_ask_flags(self) -> None:
         """Find the engine of the plan under edit. If this engine was never asked for its own flags,
         ask it now."""
@@ -369,16 +376,12 @@ class Plans:
         A program that someone else's preset names is not run. During a measurement no engine is
         asked, because that takes several seconds of CPU time.
         """
-        state = self._core.state
-        foreign = editor.plan.stranger and editor.plan.executable_from == "preset"
-        measuring = state.bench.running or state.running_series
-        if (
-            found.path is None
-            or editor.around.own_catalog
-            or foreign
-            or measuring
-            or state.host.simulated
-        ):
+        state, plan = self._core.state, editor.plan
+        if found.path is None or editor.around.own_catalog or state.host.simulated:
+            return
+        if plan.stranger and plan.executable_from == "preset":
+            return
+        if state.bench.running or state.running_series:
             return
         own, problem = None, None
         try:
@@ -405,18 +408,17 @@ class Plans:
         plan, engine = editor.plan, editor.engine
         image = image_of(plan, engine) if runs_image(plan.run_as) else None
         if image:
-            found = InstalledEngine(
-                engine.name, None, version_in_tag(image, engine), how="tag of the image"
-            )
+            version = version_in_tag(image, engine)
+            found = InstalledEngine(engine.name, None, version, how="tag of the image")
         else:
-            found = await probe_engine(self._core.host, engine, plan.executable, plan.workdir)
+            found = await probe_engine(host, engine, plan.executable, plan.workdir)
         if _program_of(editor.plan) != _program_of(plan):
             return found  # the program was changed meanwhile, and is looked for by itself
-        installed: str | None = f"{engine.title} {found.version or '(version unknown)'}"
+        installed = None
+        if image or found.path:
+            installed = f"{engine.title} {found.version or '(version unknown)'}"
         if image:
             installed = f"{installed} in the image {image}"
-        elif not found.path:
-            installed = None
         editor.around = replace(
             editor.around,
             **self._cluster_fields(),  # the places of the nodes are known once the host is connected

@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.workload import random_words_prompt
@@ -40,8 +41,16 @@ from workbench.session.plans.preset_process_parts import (
 from workbench.session.state import APPLYING_PRESET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from workbench.model.preset import Preset, WarmUp
-    from workbench.model.setting_records import SettingOutcome, SettingsReport
+    from workbench.model.setting_records import (
+        SettingCommand,
+        SettingOutcome,
+        SettingsReport,
+    )
+    from workbench.model.settings import SettingValue
+    from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.session import Session
 
 
@@ -82,12 +91,22 @@ class WholePreset:
     def missing_right(self) -> str | None:
         """Return the right that the preset's settings need and the user lacks; None if there is
         none."""
-        return next((o.command.right for o in self.outcomes if o.command.right), None)
+        return _first_missing_right(outcome.command for outcome in self.outcomes)
 
     @property
     def inapplicable_parts(self) -> tuple[PresetPart, ...]:
         """Return the parts of the preset that cannot be applied on this host."""
         return tuple(part for part in self.parts if part.problem)
+
+    def has_part(self, name: str) -> bool:
+        return name in [part.name for part in self.parts]
+
+    def parts_with_problems(self, problems: Mapping[str, str]) -> tuple[PresetPart, ...]:
+        """Return the parts, those that `problems` names with their problem."""
+        found = []
+        for part in self.parts:
+            found.append(replace(part, problem=problems.get(part.name, part.problem)))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,37 +155,30 @@ class PresetApply:
         changed. Raises PlanError or NotTrusted if the plan cannot be started."""
         preset, editor = self._preset_of_plan(), self._plans.editor
         self._servers.check_startable(editor.effective_plan, editor)
-        server = self._core.state.server
-        running = (
-            f"{server.run_id}, which is stopped first"
-            if server is not None and server.alive
-            else "not running"
-        )
-        command = mask_command(editor.launch_command()).shell()
-        parts = [
-            PresetPart(
-                "server",
-                running,
-                f"{editor.engine.title} with {editor.effective_plan.model}",
-                command,
-            )
-        ]
+        parts = [self._server_part(editor)]
         if (files := editor.effective_plan.open_files) is not None:
             host = self._core.host
-            parts.append(
-                _files_part(
-                    files, await read_host_file_limit(host), await can_open_files(host, files)
-                )
-            )
-        settings, lacking = await self._settings_here(preset)
+            limit = await read_host_file_limit(host)
+            parts.append(_files_part(files, limit, await can_open_files(host, files)))
+        settings, lacking = await self._split_settings(preset)
         outcomes: tuple[SettingOutcome, ...] = ()
         if settings:
             outcomes = (await self._gpu.apply_settings_by_gpu(settings, dry_run=True)).outcomes
-        parts += [_setting_part(outcome) for outcome in outcomes] + lacking
-        parts += [_warm_up_part(preset.warm_up)] if preset.warm_up else []
+        parts += [*map(_setting_part, outcomes), *lacking]
+        if preset.warm_up:
+            parts.append(_warm_up_part(preset.warm_up))
         return WholePreset(preset.id, tuple(parts), settings, outcomes)
 
-    async def _settings_here(
+    def _server_part(self, editor: PlanEditor) -> PresetPart:
+        server = self._core.state.server
+        before = "not running"
+        if server is not None and server.alive:
+            before = f"{server.run_id}, which is stopped first"
+        after = f"{editor.engine.title} with {editor.effective_plan.model}"
+        command = mask_command(editor.launch_command()).shell()
+        return PresetPart("server", before, after, command)
+
+    async def _split_settings(
         self, preset: Preset
     ) -> tuple[dict[str, GpuSettings], list[PresetPart]]:
         """Return the settings of the preset that can be set on this host, by GPU, and one part with
@@ -231,17 +243,17 @@ class PresetApply:
             if not report.ok:
                 return await self._applied_until_stop(whole, run_id, report)
             progress.settings = "the settings stay in force until `workbench gpu revert`"
-        parts = [
-            await self._check_file_limit(part, status) for part in _add_problems(whole, report)
-        ]
+        problems = _setting_problems(report)
+        if whole.has_part(FILES_PART) and status.pid is not None:
+            problems[FILES_PART] = await self._file_limit_problem(status.pid)
         if (warm_up := self._preset_of_plan().warm_up) is not None:
             on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
-            problem = await self._warm_up_server(run_id, warm_up)
-            parts = [replace(p, problem=problem) if p.name == WARM_UP_PART else p for p in parts]
+            problems[WARM_UP_PART] = await self._warm_up_server(run_id, warm_up)
             self._plans.show_missing_parts(
                 status.preset_id, await self._servers.missing_of_preset(status)
             )
-        return AppliedPreset(whole.preset_id, run_id, status, tuple(parts), report)
+        parts = whole.parts_with_problems(problems)
+        return AppliedPreset(whole.preset_id, run_id, status, parts, report)
 
     async def _check_rights(self, whole: WholePreset, password: str | None) -> None:
         """Raise SettingsError if a setting needs a right that the user lacks, before anything is
@@ -251,13 +263,11 @@ class PresetApply:
             commands = await self._gpu.plan_changes_by_gpu(
                 whole.settings, await self._gpu.rights.with_password(password)
             )
-            right = next((command.right for command in commands if command.right), None)
+            right = _first_missing_right(commands)
         if right is not None:
-            parts = ", ".join(
-                part.name for part in whole.parts if part.problem == whole.missing_right
-            )
+            names = [part.name for part in whole.parts if part.problem == whole.missing_right]
             raise SettingsError(
-                f"{parts}: {right}; nothing was changed",
+                f"{', '.join(names)}: {right}; nothing was changed",
                 host=self._core.host.name,
                 next_step="obtain that right, or start the server without the settings: workbench "
                 "start "
@@ -268,29 +278,22 @@ class PresetApply:
         """Return the preset without the settings that somebody else has changed since `look_at_preset` showed
         them, because the user has not agreed to overwrite these values. The parts of these settings
         have the reason in `problem`."""
-        now = {
-            _setting_key(o): o
-            for o in (await self._gpu.apply_settings_by_gpu(whole.settings, dry_run=True)).outcomes
-        }
+        dry_run = await self._gpu.apply_settings_by_gpu(whole.settings, dry_run=True)
+        present = {_GPU_AND_SETTING(outcome): outcome for outcome in dry_run.outcomes}
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
         for outcome in whole.outcomes:
-            one, found = outcome.command, now.get(_setting_key(outcome))
+            command, now = outcome.command, present.get(_GPU_AND_SETTING(outcome))
             for selector, wanted in whole.settings.items():
-                if one.setting not in wanted or not _selector_matches(outcome, selector):
+                if command.setting not in wanted or not _selector_matches(outcome, selector):
                     continue
-                known = (outcome.before, wanted[one.setting])
-                if found is None or any(
-                    value_equals(one.setting, found.before, value) for value in known
-                ):
-                    gpu = "all" if one.gpu_uuid == HOST else one.gpu_uuid
-                    kept[gpu] = GpuSettings({**kept.get(gpu, {}), one.setting: wanted[one.setting]})
+                value = wanted[command.setting]
+                if now is None or _has_known_value(now, (outcome.before, value)):
+                    gpu = "all" if command.gpu_uuid == HOST else command.gpu_uuid
+                    kept[gpu] = GpuSettings({**kept.get(gpu, {}), command.setting: value})
                 else:
-                    foreign[_setting_part(outcome).name] = _foreign_text(found)
-        parts = [
-            replace(part, problem=foreign.get(part.name, part.problem)) for part in whole.parts
-        ]
-        return replace(whole, parts=tuple(parts), settings=kept)
+                    foreign[_setting_part(outcome).name] = _foreign_text(now)
+        return replace(whole, parts=whole.parts_with_problems(foreign), settings=kept)
 
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
@@ -311,24 +314,19 @@ class PresetApply:
     ) -> AppliedPreset:
         await self._servers.stop(run_id)
         why = "stopped again, because the settings could not be applied"
-        parts = [
-            replace(part, problem=part.problem or why)
-            if part.name in ("server", FILES_PART, WARM_UP_PART)
-            else part
-            for part in _add_problems(whole, report)
-        ]
-        return AppliedPreset(
-            whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report
-        )
+        problems = _setting_problems(report)
+        for part in whole.parts:
+            if part.name in ("server", FILES_PART, WARM_UP_PART):
+                problems[part.name] = part.problem or why
+        status = self._servers.supervisor.status(run_id)
+        parts = whole.parts_with_problems(problems)
+        return AppliedPreset(whole.preset_id, None, status, parts, report)
 
-    async def _check_file_limit(self, part: PresetPart, status: ServerStatus) -> PresetPart:
-        """Return `part`, the limit of open files, with the problem if the server's process has a
-        limit that is too low. A part about anything else is returned unchanged."""
-        if part.name != FILES_PART or status.pid is None:
-            return part
+    async def _file_limit_problem(self, pid: int) -> str:
+        """Return why the limit of open files of the server's process is too low; "" if it is
+        not."""
         wanted = self._plans.editor.effective_plan.open_files or 0
-        limit = await read_process_file_limit(self._core.host, status.pid)
-        return replace(part, problem=file_limit_problem(wanted, limit))
+        return file_limit_problem(wanted, await read_process_file_limit(self._core.host, pid))
 
     async def _warm_up_server(self, run_id: str, warm_up: WarmUp) -> str:
         """Send the requests of the warm-up, one at a time. Return why the warm-up failed; "" if
@@ -359,11 +357,9 @@ class PresetApply:
             f"{outcome.summary.requests_ok} of {warm_up.requests} requests ok",
         )
         await note_warm_up(self._core.host, await self._run_dir(run_id), warm_up.requests, failed)
-        return (
-            (f"{failed} of {count_of(warm_up.requests, 'request')} failed: {errors}")
-            if failed
-            else ""
-        )
+        if not failed:
+            return ""
+        return f"{failed} of {count_of(warm_up.requests, 'request')} failed: {errors}"
 
     async def _run_dir(self, run_id: str) -> str:
         return f"{await self._servers.supervisor.runs_dir()}/{run_id}"
@@ -375,49 +371,58 @@ class PresetApply:
 def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
     if limit is None:
         return PresetPart(FILES_PART, "not known", f"at least {wanted:,}")
-    may_not = f"the hard limit is {format_file_limit(limit.hard)}, and this user may not raise it"
-    problem = "" if possible or limit.hard >= wanted else may_not
-    return PresetPart(
-        FILES_PART,
-        format_file_limit(limit.soft),
-        format_file_limit(max(limit.soft, wanted)),
-        "",
-        problem,
+    part = PresetPart(
+        FILES_PART, format_file_limit(limit.soft), format_file_limit(max(limit.soft, wanted))
     )
+    if possible or limit.hard >= wanted:
+        return part
+    problem = f"the hard limit is {format_file_limit(limit.hard)}, and this user may not raise it"
+    return replace(part, problem=problem)
+
+
+def _first_missing_right(commands: Iterable[SettingCommand]) -> str | None:
+    return next(filter(None, map(attrgetter("right"), commands)), None)
 
 
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
-    one = outcome.command
-    name = _setting_name(one.where if one.gpu_index >= 0 else "", one.setting)
-    texts = [stored_text(one.setting, value) for value in (outcome.before, outcome.requested)]
-    return PresetPart(name, texts[0], texts[1], one.shell_line, one.right or "")
+    command, setting = outcome.command, outcome.command.setting
+    name = _setting_name(command.where if command.gpu_index >= 0 else "", setting)
+    before, after = stored_text(setting, outcome.before), stored_text(setting, outcome.requested)
+    return PresetPart(name, before, after, command.shell_line, command.right or "")
 
 
-def _setting_key(outcome: SettingOutcome) -> tuple[str, str]:
-    return outcome.command.gpu_uuid, outcome.command.setting
+_GPU_AND_SETTING = attrgetter("command.gpu_uuid", "command.setting")  # of an outcome
+
+
+def _has_known_value(now: SettingOutcome, known: Iterable[SettingValue | None]) -> bool:
+    """Return whether the value that a setting has now is one of these."""
+    setting = now.command.setting
+    return any(value_equals(setting, now.before, value) for value in known)
 
 
 def _selector_matches(outcome: SettingOutcome, selector: str) -> bool:
     """Return whether `selector` ("all", a GPU's index or its UUID) includes the GPU of the setting
     `outcome`. A setting of the host, not of a GPU, belongs to every selector."""
-    one = outcome.command
-    return one.gpu_uuid == HOST or selector in ("all", str(one.gpu_index), one.gpu_uuid)
+    command = outcome.command
+    if command.gpu_uuid == HOST:
+        return True
+    return selector in ("all", str(command.gpu_index), command.gpu_uuid)
 
 
 def _foreign_text(found: SettingOutcome) -> str:
     """Return the text that a setting is left alone, because somebody changed it after the user had
     confirmed the preset. `found` is the setting's outcome in a dry run."""
-    value, note = stored_text(found.command.setting, found.before), found.command.note
-    return (
-        f"left alone: changed to {value} after you had "
-        f"confirmed{f' ({note})' if note else ''}; apply it again"
-    )
+    value = stored_text(found.command.setting, found.before)
+    note = f" ({found.command.note})" if found.command.note else ""
+    return f"left alone: changed to {value} after you had confirmed{note}; apply it again"
 
 
 def _lacking_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
-    where = "each GPU" if gpu == "all" else f"GPU{gpu}"
+    where = f"GPU{gpu}"
     if setting_of(key).of_host:
         where = ""
+    elif gpu == "all":
+        where = "each GPU"
     return PresetPart(_setting_name(where, key), "", stored_text(key, value), "", error.message)
 
 
@@ -434,15 +439,14 @@ def _warm_up_part(warm_up: WarmUp) -> PresetPart:
     return PresetPart(WARM_UP_PART, "", what)
 
 
-def _add_problems(whole: WholePreset, report: SettingsReport | None) -> list[PresetPart]:
-    """Return the parts of `whole`. Each part whose setting was not applied, according to `report`,
-    has the reason in `problem`."""
-    if report is None:
-        return list(whole.parts)
-    failed = {
-        _setting_part(o).name: o.message or "not applied" for o in report.outcomes if not o.ok
-    }
-    return [replace(part, problem=failed.get(part.name, part.problem)) for part in whole.parts]
+def _setting_problems(report: SettingsReport | None) -> dict[str, str]:
+    """Return why settings were not applied, by the names of their parts."""
+    problems = {}
+    if report is not None:
+        for outcome in report.outcomes:
+            if not outcome.ok:
+                problems[_setting_part(outcome).name] = outcome.message or "not applied"
+    return problems
 
 
 def _left_after_interruption(progress: _ApplyProgress, cut: asyncio.CancelledError) -> str:

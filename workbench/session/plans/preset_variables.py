@@ -13,7 +13,8 @@ from workbench.model.secrets import MASK
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
-    from workbench.model.plan import LaunchPlan
+    from workbench.model.flags import FlagSetting
+    from workbench.model.plan import LaunchPlan, Node
     from workbench.model.preset import Preset
     from workbench.store.config_schema import Remembered
 
@@ -29,32 +30,25 @@ def known_variables(
     """Return the value and the source of each variable of the preset that has a known value. The
     sources, in order of precedence: the user, the nodes of the cluster, the preset's default, a
     READY run, the host. On a simulated host, the last source is the preset's example."""
-    given = given or {}
-    simulated = host.simulated is not None
-    of_host = host.preset_variables
-    known: KnownVariables = {
-        name: (value, VariableSource("given")) for name, value in given.items()
-    }
+    known: KnownVariables = {}
+    for name, value in (given or {}).items():
+        known[name] = (value, VariableSource("given"))
     for name, variable in preset.variables.items():
-        earlier = remembered.get(name)
-        if name in given:
+        if name in known:
             continue
+        earlier = remembered.get(name)
         if name in host.cluster_variables:
             known[name] = (host.cluster_variables[name], VariableSource("cluster"))
-            continue
-        if variable.default is not None:
-            differs = earlier is not None and earlier.value != variable.default
-            source = (
-                VariableSource("default", earlier.run, earlier.value)
-                if earlier and differs
-                else None
-            )
-            known[name] = (variable.default, source or VariableSource("default"))
+        elif variable.default is not None:
+            source = VariableSource("default")
+            if earlier is not None and earlier.value != variable.default:
+                source = VariableSource("default", earlier.run, earlier.value)
+            known[name] = (variable.default, source)
         elif earlier is not None:
             known[name] = (earlier.value, VariableSource("remembered", earlier.run))
-        elif name in of_host:
-            known[name] = (of_host[name], VariableSource("example"))
-        elif simulated and variable.example:
+        elif name in host.preset_variables:
+            known[name] = (host.preset_variables[name], VariableSource("example"))
+        elif variable.example and host.simulated is not None:
             known[name] = (variable.example, VariableSource("example"))
     return known
 
@@ -63,34 +57,37 @@ def add_cluster_variables(plan: LaunchPlan, values: Mapping[str, str]) -> Launch
     """Return a plan that was loaded for another host with the variables `values` of this cluster,
     such as its nodes' addresses. Flags and environment that contain an old value get the new value.
     Values from the user stay."""
-    mine = {name for name, source in plan.sources.items() if source.kind == "given"}
-    renewed = {
-        name: new
-        for name, new in values.items()
-        if plan.variables.get(name, new) != new and name not in mine
-    }
-    texts = {plan.variables[name]: new for name, new in renewed.items() if plan.variables[name]}
+    renewed, texts = {}, {}
+    given = _given_names(plan)
+    for name, new in values.items():
+        old = plan.variables.get(name, new)
+        if old != new and name not in given:
+            renewed[name] = new
+            if old:
+                texts[old] = new
     if not texts:
         return plan
-    words = "|".join(re.escape(old) for old in sorted(texts, key=len, reverse=True))
+    words = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
     pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])")
 
-    def there(value: Any) -> Any:
-        return (
-            pattern.sub(lambda found: texts[found[0]], value) if isinstance(value, str) else value
-        )
+    def renew_text(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return pattern.sub(lambda found: texts[found[0]], value)
 
-    def all_there(settings: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: there(value) for name, value in settings.items()}
+    def renew_setting(setting: FlagSetting) -> FlagSetting:
+        return replace(setting, value=renew_text(setting.value))
+
+    def renew_node(node: Node) -> Node:
+        flags = {name: renew_text(value) for name, value in node.flags.items()}
+        env = {name: renew_text(value) for name, value in node.env.items()}
+        return replace(node, flags=flags, env=env)
 
     return replace(
         plan,
-        flags=tuple(replace(setting, value=there(setting.value)) for setting in plan.flags),
-        env=tuple(replace(setting, value=there(setting.value)) for setting in plan.env),
-        nodes=tuple(
-            replace(node, flags=all_there(node.flags), env=all_there(node.env))
-            for node in plan.nodes
-        ),
+        flags=tuple(map(renew_setting, plan.flags)),
+        env=tuple(map(renew_setting, plan.env)),
+        nodes=tuple(map(renew_node, plan.nodes)),
         variables={**plan.variables, **renewed},
         sources={**plan.sources, **dict.fromkeys(renewed, VariableSource("cluster"))},
     )
@@ -99,10 +96,14 @@ def add_cluster_variables(plan: LaunchPlan, values: Mapping[str, str]) -> Launch
 def variables_to_remember(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables that the user gave and that the plan still uses, by name. Masked values
     are left out, because they cannot be used again."""
-    return {
-        name: plan.variables[name]
-        for name, source in plan.sources.items()
-        if source.kind == "given"
-        and plan.variables[name] != MASK
-        and plan.contains_text(plan.variables[name])
-    }
+    found = {}
+    for name in _given_names(plan):
+        value = plan.variables[name]
+        if value != MASK and plan.contains_text(value):
+            found[name] = value
+    return found
+
+
+def _given_names(plan: LaunchPlan) -> list[str]:
+    """Return the variables whose values come from the user."""
+    return [name for name, source in plan.sources.items() if source.kind == "given"]

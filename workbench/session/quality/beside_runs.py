@@ -29,6 +29,8 @@ from workbench.session.quality.measuring import (
 from workbench.session.quality.scored_server import open_scored_server
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
     from workbench.model.quality import QualityResult
     from workbench.quality.texts import TextSet
@@ -45,9 +47,9 @@ _WORK_SHARES = {FIRST_STEP: 1.0, AGAIN_STEP: 0.5, CHANGED_STEP: 0.5, JUDGED_STEP
 def text_set_of(spec: ExperimentSpec) -> TextSet:
     """Return the texts with which an experiment compares answers. Raises InputError if the user's
     file cannot be read."""
-    return (
-        texts.read_own_texts(spec.quality_texts) if spec.quality_texts else texts.shipped_text_set()
-    )
+    if spec.quality_texts:
+        return texts.read_own_texts(spec.quality_texts)
+    return texts.shipped_text_set()
 
 
 def quality_options_of(
@@ -87,13 +89,17 @@ class AnswersBesideRuns:
     ) -> ExperimentQuality:
         """Return the comparison of the answers of an experiment, with what it has measured so far.
         Raises InputError if its texts cannot be read."""
-        spec = experiment.spec
-        starts_a = next(
-            side.standing_server is None for n, side in sides.items() if n.startswith("A")
-        )
+        spec, side_a = experiment.spec, sides[_first_side_name(sides, "A")]
+        starts_a = side_a.standing_server is None
         options = await asyncio.to_thread(quality_options_of, spec, concurrency, starts_a=starts_a)
         parts = await asyncio.to_thread(db.parts, experiment.id)
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
+
+
+def _first_side_name(sides: Iterable[str], arm: str) -> str:
+    """Return the name of the side of an arm. On two hosts, the answers on the first one are
+    compared."""
+    return next(name for name in sides if name.startswith(arm))
 
 
 def answers_cost_text(
@@ -138,14 +144,14 @@ class ExperimentQuality:
     async def after(self, run: ExperimentRun, tell: ReportLine) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
-        step = self._step_due(run)
+        step = self._next_step(run)
         if step is None:
             return None
         self._say = tell
         while step is not None:
             await self._measure_step(step, run)
             await asyncio.to_thread(self._db.store_parts, self._id, self._measuring.parts)
-            step = self._step_due(run)
+            step = self._next_step(run)
         if self._measuring.parts.problems or self._missing_steps():
             return None
         return await self._store_comparison()
@@ -154,15 +160,12 @@ class ExperimentQuality:
         """Store the comparison of what was measured, and return it. None if it is stored already,
         or if a resumed experiment can measure what is missing (not `done`)."""
         parts = self._measuring.parts
-        both = FIRST_STEP in parts.runs and CHANGED_STEP in parts.runs
-        if self._ended or not (done or both):
+        missing = [step for step in (FIRST_STEP, CHANGED_STEP) if step not in parts.runs]
+        if self._ended or (missing and not done):
             return None
-        if not both and not parts.problems:
-            missing = " and ".join(
-                one for one in self._missing_steps() if one in (FIRST_STEP, CHANGED_STEP)
-            )
+        if missing and not parts.problems:
             self._measuring.end_measuring_early(
-                f"no run was left on which the answers of {missing} were measured"
+                f"no run was left on which the answers of {' and '.join(missing)} were measured"
             )
         return await self._store_comparison()
 
@@ -181,31 +184,27 @@ class ExperimentQuality:
         return [step for step in self._steps() if step not in parts.runs]
 
     def _steps(self) -> list[str]:
-        steps = (
-            [FIRST_STEP, AGAIN_STEP, CHANGED_STEP]
-            if self._measuring.options.restart
-            else [FIRST_STEP, CHANGED_STEP]
-        )
+        steps = [FIRST_STEP]
+        if self._measuring.options.restart:
+            steps.append(AGAIN_STEP)
+        steps.append(CHANGED_STEP)
         # Before B has written, it is not known whether A can score its answers.
-        return [*steps, JUDGED_STEP] if self._measuring.can_judge() else steps
+        if self._measuring.can_judge():
+            steps.append(JUDGED_STEP)
+        return steps
 
-    def _side_name(self, arm: str) -> str:
-        """Return the name of a side. On two hosts, the answers on the first one are compared."""
-        return next(name for name in self._sides if name.startswith(arm))
-
-    def _step_due(self, run: ExperimentRun) -> str | None:
-        if self._ended or run.side != self._side_name(run.arm):
+    def _next_step(self, run: ExperimentRun) -> str | None:
+        """Return the next missing step that can be measured on the server of a run."""
+        if self._ended or run.side != _first_side_name(self._sides, run.arm):
             return None
+        steps = [CHANGED_STEP]
+        if run.arm == "A":
+            steps = [FIRST_STEP, AGAIN_STEP, JUDGED_STEP]
+            known = self._measuring.parts.runs.get(FIRST_STEP, "")
+            if run.run_id is None or run.run_id in known:  # that step needs another server
+                steps.remove(AGAIN_STEP)
         missing = self._missing_steps()
-        if run.arm == "B":
-            return CHANGED_STEP if CHANGED_STEP in missing else None
-        if FIRST_STEP in missing:
-            return FIRST_STEP
-        known = self._measuring.parts.runs.get(FIRST_STEP, "")
-        other_server = run.run_id is not None and run.run_id not in known
-        if AGAIN_STEP in missing and other_server:
-            return AGAIN_STEP
-        return JUDGED_STEP if JUDGED_STEP in missing else None
+        return next((step for step in steps if step in missing), None)
 
     async def _measure_step(self, step: str, run: ExperimentRun) -> None:
         side, measuring = self._sides[run.side], self._measuring
@@ -229,10 +228,9 @@ class ExperimentQuality:
 
     async def _store_comparison(self) -> QualityResult:
         self._ended = True
-        names = arm_text(self._spec.a), arm_text(self._spec.b)
-        result = self._measuring.quality_result(
-            (names[0] or _UNCHANGED_ARM, names[1] or _UNCHANGED_ARM)
-        )
+        name_a = arm_text(self._spec.a) or _UNCHANGED_ARM
+        name_b = arm_text(self._spec.b) or _UNCHANGED_ARM
+        result = self._measuring.quality_result((name_a, name_b))
         took_s = round(self._measuring.parts.took_s, 3)
         result = replace(result, unix_s=self._began_unix_s, took_s=took_s)
 

@@ -22,26 +22,31 @@ async def sides_to_measure(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
     """Return the sides with the servers that were measured in place of the numbers of results. Runs
     that must be started anew get their own port. Raises InputError if the server of a result is not
     known."""
-    arms = [await arm_of_result(session, arm) for arm in (a, b)]
-    of_results = [given != arm for given, arm in zip((a, b), arms, strict=True)]
+    found_a, found_b = await arm_of_result(session, a), await arm_of_result(session, b)
     known = {status.run_id: status for status in await session.servers.supervisor.runs()}
-    if all(of_results) and arms[0] == arms[1]:
+    status_a, status_b = known.get(_arm_name(found_a)), known.get(_arm_name(found_b))
+    a_from_result, b_from_result = found_a != a, found_b != b
+    a, b = found_a, found_b
+    if a_from_result and b_from_result and a == b:
         raise InputError(
-            f"both results were measured on {_arm_name(arms[0])}, so there is nothing to compare",
+            f"both results were measured on {_arm_name(a)}, so there is nothing to compare",
             next_step="choose results of two configurations",
         )
-    statuses = [known.get(_arm_name(arm)) for arm in arms]
-    ended = [status is not None and status.state is not ServerState.READY for status in statuses]
     # A run that is started anew takes the place of the one that runs, which is then measured anew.
-    anew = any(ended[i] and of_results[i] for i in (0, 1))
-    a, b = (
-        _arm_for_new_start(arm, status) if anew and from_result else arm
-        for arm, status, from_result in zip(arms, statuses, of_results, strict=True)
-    )
+    a_has_ended = a_from_result and _is_not_ready(status_a)
+    if a_has_ended or (b_from_result and _is_not_ready(status_b)):
+        if a_from_result:
+            a = _arm_for_new_start(a, status_a)
+        if b_from_result:
+            b = _arm_for_new_start(b, status_b)
     if a.target == b.target and b.changes_launch and not a.changes_launch:
         # B needs the GPUs and the port of that run, which is stopped, and started again at the end.
-        a = _arm_for_new_start(a, statuses[0])
+        a = _arm_for_new_start(a, status_a)
     return a, b
+
+
+def _is_not_ready(status: ServerStatus | None) -> bool:
+    return status is not None and status.state is not ServerState.READY
 
 
 def _arm_name(arm: Arm) -> str:
@@ -78,10 +83,12 @@ async def arm_of_result(session: Session, arm: Arm) -> Arm:
 
 def stopped_runs(session: Session, a: Arm, b: Arm) -> list[str]:
     """Return the READY runs that a comparison stops, because it starts a server."""
-    targets = [arm.target for arm in (a, b) if arm.target is not None]
+    targets = list(filter(None, (a.target, b.target)))
     if all(target.plan is None for target in targets):
         return []
-    used = {target.run_id for target in targets}
-    servers = [each.state.server for each in session.hosts.all_sessions]
-    ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
-    return [run_id for run_id in ready if run_id not in used]
+    used = [target.run_id for target in targets]
+    found = []
+    for server in filter(None, (each.state.server for each in session.hosts.all_sessions)):
+        if server.state is ServerState.READY and server.run_id not in used:
+            found.append(server.run_id)
+    return found

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
@@ -28,9 +29,12 @@ from workbench.session.conditions import gpus_of_plan
 from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workbench.model.bench import BenchResult
     from workbench.model.experiment import Experiment
     from workbench.model.findings import Finding, PlanChange
+    from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.plans.presets import Presets
@@ -88,8 +92,10 @@ class Advisor:
         known = QualityDb(self._results.db.path).newest_comparisons()
         found = drop_changes_with_worse_answers(advise(facts), result.conditions, known)
         experiments: Sequence[Experiment] = self._experiments.db.list()
-        said = {finding.code: verdicts_on(finding, result, experiments) for finding in found}
-        verdicts = {code: verdict for code, verdict in said.items() if verdict}
+        verdicts = {}
+        for finding in found:
+            if texts := verdicts_on(finding, result, experiments):
+                verdicts[finding.code] = texts
         return AdvisedResult(found, result, result.conditions.run_id, verdicts)
 
     def _earlier_result_of(self, result: BenchResult) -> BenchResult | None:
@@ -109,61 +115,65 @@ class Advisor:
         """Return the advice on a run, from its newest valid result and from the present counters,
         memory and log of its server. `expected_tok_s` is a published or promised speed of one
         stream in tokens per second, with which the advice compares the run."""
-        status = self._servers.supervisor.status(run_id)
-        telemetry, now = None, None
+        status, plan = self._servers.supervisor.status(run_id), self._plan_of_run(run_id)
+        facts = Facts(log=status.findings, expected_tok_s=expected_tok_s)
+        gpus: list[GpuFacts] = []
         with suppress(WorkbenchError):  # a host without a GPU
             telemetry = await self._telemetry.reading()
+            facts = replace(facts, memory_available_bytes=telemetry.host.memory_available_bytes)
+            gpus = _facts_of_gpus(plan, telemetry.infos)
         with suppress(WorkbenchError):  # a server that has ended has no counters
-            now = await self._servers.supervisor.metrics(run_id)
-        free = telemetry.host.memory_available_bytes if telemetry else None
-        present = Facts(
-            now=now, memory_available_bytes=free, log=status.findings, expected_tok_s=expected_tok_s
-        )
-        result = await asyncio.to_thread(self._newest_result_of, run_id)
+            facts = replace(facts, now=await self._servers.supervisor.metrics(run_id))
+        result = await asyncio.to_thread(self._find_newest_result, run_id)
         if result is not None:
-            return replace(
-                await asyncio.to_thread(self._advise_with_experiments, result.id, present),
-                run_id=run_id,
-            )
-        plan = self._servers.supervisor.record(run_id).plan
+            advised = await asyncio.to_thread(self._advise_with_experiments, result.id, facts)
+            return replace(advised, run_id=run_id)
         engine = engines.find_engine(plan.engine)
-        here = Situation(plan, engine.catalog(plan.engine_version), engine) if engine else None
-        infos = telemetry.infos if telemetry else ()
-        used = gpus_of_plan(plan, infos)
-        gpus = tuple(
-            GpuFacts(i.index, i.name, i.memory_total_bytes, virtualization=i.virtualization)
-            for i in infos
-            if i.index in used
-        )
-        names = self._presets.gpu_names(plan.preset_id)
+        if engine is not None:
+            catalog = engine.catalog(plan.engine_version)
+            facts = replace(facts, here=Situation(plan, catalog, engine))
         known = replace(
-            present,
-            here=here,
+            facts,
             sizes=plan.model_facts,
-            gpus=gpus,
+            gpus=tuple(gpus),
             preset_id=plan.preset_id,
-            preset_gpus=names,
+            preset_gpus=self._presets.gpu_names(plan.preset_id),
         )
         return AdvisedResult(advise(known), run_id=run_id)
 
-    def _newest_result_of(self, run_id: str) -> BenchResult | None:
-        found = (r for r in self._results.db.list(None, run_id) if r.conditions.run_id == run_id)
-        # a command of the user may have sent nothing, and an idle GPU says nothing about the plan
-        return next((r for r in found if not r.summary.refused and r.summary.output_tokens), None)
+    def _plan_of_run(self, run_id: str) -> LaunchPlan:
+        return self._servers.supervisor.record(run_id).plan
+
+    def _find_newest_result(self, run_id: str) -> BenchResult | None:
+        """Return the newest result of a run from which advice can be given."""
+        for result in self._results.db.list(None, run_id):
+            # a command of the user may have sent nothing, and an idle GPU says nothing about the
+            # plan
+            if result.summary.refused or not result.summary.output_tokens:
+                continue
+            if result.conditions.run_id == run_id:
+                return result
+        return None
+
+
+def _facts_of_gpus(plan: LaunchPlan, infos: Sequence[GpuInfo]) -> list[GpuFacts]:
+    """Return the facts about those GPUs that the plan uses."""
+    used, found = gpus_of_plan(plan, infos), []
+    for info in infos:
+        if info.index in used:
+            facts = GpuFacts(info.index, info.name, info.memory_total_bytes)
+            found.append(replace(facts, virtualization=info.virtualization))
+    return found
+
+
+_CONFIGURATION = attrgetter("engine", "model", "flags", "env", "gpu_settings")  # of conditions
+_LOAD = attrgetter(*(name for name in REPEATED if name != "profile"))  # of a spec
 
 
 def _have_same_load(a: BenchResult, b: BenchResult) -> bool:
-    x, y = a.conditions, b.conditions
-    same = (x.engine, x.model, x.flags, x.env, x.gpu_settings) == (
-        y.engine,
-        y.model,
-        y.flags,
-        y.env,
-        y.gpu_settings,
-    )
-    return same and all(
-        getattr(a.spec, name) == getattr(b.spec, name) for name in REPEATED if name != "profile"
-    )
+    if _CONFIGURATION(a.conditions) != _CONFIGURATION(b.conditions):
+        return False
+    return bool(_LOAD(a.spec) == _LOAD(b.spec))
 
 
 # ---- the experiment that tests a finding
@@ -184,11 +194,9 @@ def arms_of_finding(
     model than `result`."""
     made = result.conditions
     if plan is None or (plan.engine, plan.model) != (made.engine, made.model):
-        where = (
-            f"preset {made.preset_id}"
-            if made.preset_id
-            else ("a preset with that engine and model")
-        )
+        where = "a preset with that engine and model"
+        if made.preset_id:
+            where = f"preset {made.preset_id}"
         raise InputError(
             f"the plan under edit is not that of result #{result.id} ({made.engine}, {made.model})",
             next_step=f"press p and load {where}, then test the finding again",
@@ -199,7 +207,9 @@ def arms_of_finding(
     b = a
     for change in finding.changes:
         b = _arm_with_change(b, change, plan)
-    gpu = {key: value for word in finding.settings for key, value in parse_word(word).items()}
+    gpu: dict[str, Any] = {}
+    for word in finding.settings:
+        gpu |= parse_word(word)
     return a, replace(b, gpu=GpuSettings(gpu))
 
 
@@ -208,34 +218,32 @@ def _assignments_to_reach(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (assignments NAME=VALUE, names to unset) that turn the flags or environment variables
     `now`, by name, into `wanted`. Masked secrets are not changed."""
-    names = [
-        n
-        for n in {**now, **wanted}
-        if n not in _FLAGS_NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))
-    ]
-    sets = tuple(
-        f"{n}={format_value(wanted[n])}" for n in names if n in wanted and now.get(n) != wanted[n]
-    )
-    return sets, tuple(n for n in names if n not in wanted)
+    sets, unsets = [], []
+    for name in {**now, **wanted}:
+        if name in _FLAGS_NOT_CONFIGURATION or MASK in (now.get(name), wanted.get(name)):
+            continue
+        if name not in wanted:
+            unsets.append(name)
+        elif now.get(name) != wanted[name]:
+            sets.append(f"{name}={format_value(wanted[name])}")
+    return tuple(sets), tuple(unsets)
 
 
 def _arm_with_change(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
     name, value = change.name, change.value
-    kept = tuple(
-        word for word in (arm.envs if change.env else arm.sets) if word.partition("=")[0] != name
-    )
-    unsets = tuple(n for n in arm.unsets if n != name)
-    if change.env and value is None:  # a variable that the plan does not set needs no removal
-        return replace(
-            arm,
-            envs=kept,
-            unsets=(*unsets, name) if any(e.name == name for e in plan.env) else unsets,
-        )
-    if change.env:
-        return replace(arm, envs=(*kept, f"{name}={value}"), unsets=unsets)
+    words = arm.envs if change.env else arm.sets
+    kept = tuple(word for word in words if word.partition("=")[0] != name)
+    unsets = [unset for unset in arm.unsets if unset != name]
     if value is None:
-        return replace(arm, sets=kept, unsets=(*unsets, name))
-    return replace(arm, sets=(*kept, f"{name}={format_value(value)}"), unsets=unsets)
+        # a variable that the plan does not set needs no removal
+        if not change.env or name in [variable.name for variable in plan.env]:
+            unsets.append(name)
+    elif change.env:
+        kept = (*kept, f"{name}={value}")
+    else:
+        kept = (*kept, f"{name}={format_value(value)}")
+    arm = replace(arm, unsets=tuple(unsets))
+    return replace(arm, envs=kept) if change.env else replace(arm, sets=kept)
 
 
 def advised_change(finding: Finding, result: BenchResult) -> AdvisedChange:
@@ -257,11 +265,14 @@ def experiment_options_of(finding: Finding, result: BenchResult) -> dict[str, An
             "results do not contain, so it cannot be repeated",
             next_step="run `workbench experiment` with these changes and --prompts or --trace",
         )
-    shape = {name: getattr(spec, name) for name in REPEATED if name not in _FIELDS_NOT_REPEATED}
+    shape = {}
+    for name in REPEATED:
+        value = getattr(spec, name)
+        if name not in _FIELDS_NOT_REPEATED and value not in (None, (), {}, ""):
+            shape[name] = value
     if spec.content == WORDS_CONTENT:
-        del shape["content"]  # the effect of the change may be another one on real text
-    thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
-    return {
-        "metric": "tok_per_joule" if thrifty else "output_tok_s",
-        "bench": {n: value for n, value in shape.items() if value not in (None, (), {}, "")},
-    }
+        shape.pop("content")  # the effect of the change may be another one on real text
+    metric = "output_tok_s"
+    if finding.settings or (finding.expected_gain or "").endswith(THRIFT):
+        metric = "tok_per_joule"
+    return {"metric": metric, "bench": shape}

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,8 @@ def make_proof(report: Report) -> dict[str, Any]:
         )
     kept = masked.results
     if experiment is not None:
-        used = {run.result_id for pair in design.complete_pairs(experiment) for run in pair}
-        kept = tuple(one for one in kept if one.id in used)
+        used = {run.result_id for run in chain(*design.complete_pairs(experiment))}
+        kept = tuple(result for result in kept if result.id in used)
     for result in kept:
         _check_result(result)
     document: dict[str, Any] = {
@@ -121,13 +122,13 @@ def make_proof(report: Report) -> dict[str, Any]:
         "workbench_report": 1,
         "workbench_version": __version__,
         "simulated": masked.simulated,
-        "results": [_result_json(one) for one in kept],
-        "texts": {str(one.id): _text_digests(one) for one in kept},
+        "results": [*map(_result_json, kept)],
+        "texts": {str(result.id): _text_digests(result) for result in kept},
     }
     if experiment is not None:
         document["experiment"] = to_json(experiment)
     else:
-        document["groups"] = [list(group) for group in report.groups]
+        document["groups"] = [*map(list, report.groups)]
     if masked.quality is not None:
         document["quality"] = to_json(masked.quality)
     plain: dict[str, Any] = json.loads(json.dumps(replace_non_finite(document)))
@@ -145,14 +146,15 @@ def proof_page(document: Mapping[str, Any]) -> str:
 
 
 def _page_html(document: Mapping[str, Any], proven: ProvenContent) -> str:
-    said = document.get("comparison")
-    comparison = from_json(Comparison, said) if said is not None else None
     report = Report(
         results=tuple(proven.results.values()),
-        comparison=comparison,
+        comparison=None,
         experiment=proven.experiment,
         quality=proven.quality,
     )
+    stated = document.get("comparison")
+    if stated is not None:
+        report = replace(report, comparison=from_json(Comparison, stated))
     return html.render(report.masked())
 
 
@@ -168,7 +170,7 @@ def _check_experiment(experiment: Experiment, results: Sequence[BenchResult]) ->
             next_step=f"finish it: `{experiment.resume_command}`",
         )
     known = {result.id for result in results}
-    runs = [run for pair in design.complete_pairs(experiment) for run in pair]
+    runs = list(chain(*design.complete_pairs(experiment)))
     gone = [f"#{run.result_id}" for run in runs if run.result_id not in known]
     if gone or not runs:
         raise InputError(
@@ -203,8 +205,9 @@ def _text_was_checked(result: BenchResult) -> bool:
     text = result.summary.text
     if text is None:
         return False
-    probed = text.probe is not None and bool(text.probe.places)
-    return probed or text.load.looked_at > 0
+    if text.probe is not None and text.probe.places:
+        return True
+    return text.load.looked_at > 0
 
 
 def _text_digests(result: BenchResult) -> dict[str, str]:
@@ -215,11 +218,9 @@ def _text_digests(result: BenchResult) -> dict[str, str]:
 
 
 def _digest_of_answers(result: BenchResult) -> str:
-    stored = (
-        replace_non_finite(to_json(result.summary.text))
-        if result.summary.text is not None
-        else None
-    )
+    stored = None
+    if result.summary.text is not None:
+        stored = replace_non_finite(to_json(result.summary.text))
     text = json.dumps(stored, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -246,15 +247,14 @@ def read_proof(document: Mapping[str, Any]) -> ProvenContent:
             raise ValueError(f"quality.{place}: {problem}")
     if "experiment" in cleaned:
         return ProvenContent(results, _parse_experiment(cleaned["experiment"]), quality=quality)
-    groups = tuple(
-        tuple(number for number in group if isinstance(number, int))
-        for group in _list_field(cleaned, "groups")
-        if isinstance(group, list)
-    )
-    numbers = [number for group in groups for number in group]
-    if len(groups) != 2 or not all(groups) or sorted(numbers) != sorted(results):
+    groups = []
+    for group in _list_field(cleaned, "groups"):
+        if isinstance(group, list):
+            groups.append(tuple(number for number in group if isinstance(number, int)))
+    are_two = len(groups) == 2 and all(groups)
+    if not are_two or sorted(chain(*groups)) != sorted(results):
         raise ValueError("groups: they must be two, and contain each result once")
-    return ProvenContent(results, groups=groups, quality=quality)
+    return ProvenContent(results, groups=tuple(groups), quality=quality)
 
 
 def _list_field(document: Mapping[str, Any], name: str) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -97,11 +97,13 @@ class Results:
         found = await asyncio.to_thread(self._newest_results, search, shown + 1)
         rows = rows_of_results(found)[:shown]
         self.has_older = len(found) > shown
-        newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
-        if newest is not None:
-            rows = await self._add_advice(rows, newest)
+        for result in found:
+            if not result.summary.refused and not result.conditions.imported:
+                rows = await self._add_advice(rows, result)
+                break
         series = await asyncio.to_thread(series_of_rows, rows)
-        rows = tuple(replace(row, series=series.get(row.id)) for row in rows) if series else rows
+        if series:
+            rows = tuple(replace(row, series=series.get(row.id)) for row in rows)
         self._core.update(results=rows, results_read=True)
 
     async def _add_advice(
@@ -149,6 +151,9 @@ class Results:
     async def get(self, result_id: int) -> BenchResult:
         return await asyncio.to_thread(self.db.get, result_id)
 
+    async def get_all(self, result_ids: Iterable[int]) -> list[BenchResult]:
+        return [await self.get(result_id) for result_id in result_ids]
+
     async def delete(self, result_id: int) -> None:
         """Delete a stored result with its timeline. Its marks and a comparison with it are removed
         from the screen."""
@@ -156,10 +161,11 @@ class Results:
         await asyncio.to_thread(self.db.delete, result_id)
         timeline.unlink(missing_ok=True)
         state = self._core.state
-        names = ("mark_a", "mark_b")
-        gone: dict[str, Any] = {name: None for name in names if getattr(state, name) == result_id}
-        if "mark_b" in gone:
-            gone["b_chosen"] = False
+        gone: dict[str, Any] = {}
+        if state.mark_a == result_id:
+            gone["mark_a"] = None
+        if state.mark_b == result_id:
+            gone |= {"mark_b": None, "b_chosen": False}
         if state.comparison is not None and result_id in (state.comparison.a, state.comparison.b):
             gone["comparison"] = None
         self._core.update(**gone)
@@ -261,9 +267,12 @@ class Results:
                 next_step="press b to run a benchmark, or choose two results in the Bench pane: a "
                 "marks A, B marks B",
             )
-        if a is None and b is None:
-            return others[1], others[0]
-        return (others[0] if a is None else a), (others[0] if b is None else b)
+        newest = iter(others)
+        if b is None:
+            b = next(newest)
+        if a is None:
+            a = next(newest)
+        return a, b
 
     async def export(self, result_id: int, form: str) -> str:
         """Write a result as workbench-result-ID.FORM into the current directory. Return the path.
@@ -273,9 +282,9 @@ class Results:
 
         chosen = find_output_format(form)
         result, known = await self.get(result_id), await self.list_quality_results()
-        samples = (
-            await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
-        )
+        samples: Sequence[Mapping[str, Any]] = ()
+        if chosen.with_requests:
+            samples = await asyncio.to_thread(self.db.samples, result_id)
         simulated = "-simulated" if result.conditions.simulated else ""
         path = Path.cwd() / f"workbench-result-{result_id}{simulated}{chosen.suffixes[0]}"
         try:
@@ -293,9 +302,7 @@ class Results:
     ) -> Sequence[tuple[BenchResult, bool]]:
         """Store the results in a file of another tool, all of them or none. Return each result with
         True if it is new or False if it was stored before."""
-        from workbench.report.imports import (
-            read_results,
-        )  # its readers are not needed for anything else
+        from workbench.report.imports import read_results  # needed for nothing else
 
         checked = [check_tag(tag) for tag in tags]
         stored = []

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,10 @@ from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.plan import plan_differences
 from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.settings import label_of, setting_place
 from workbench.model.tune import USERS
 from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
+from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.experiment_run import NoteRunId, ReportLine, StartFailedError
 from workbench.session.uninterrupted import await_uninterrupted
@@ -75,40 +74,23 @@ class ExperimentArms:
     def run_to_be_stopped(self) -> str | None:
         """Return the id of the selected run if the experiment must stop that run before it starts a
         server of its own. None if no run is selected, or if the selected run can stay."""
-        selected = [session.state.server for session in self._sessions]
-        return next(
-            (s.run_id for s in selected if s is not None and self._must_stop_server(s)), None
-        )
+        to_stop = filter(None, map(self._selected_server_to_stop, self._sessions))
+        return next((status.run_id for status in to_stop), None)
 
     async def prepare(self, experiment: Experiment) -> None:
         """Stop the server and revert the settings that this experiment left behind if it crashed
         before. Then find the servers that run now. Raises SettingsError if other GPU settings are
         altered."""
         for session in self._sessions:
-            leftover = experiment.server
-            statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
-            if leftover is not None and leftover in statuses and statuses[leftover].state.is_alive:
-                await session.servers.end(leftover)
-            standing = statuses.get(experiment.replaces or "")
-            if session.state.server is None and standing is not None and standing.state.is_alive:
-                # the killed experiment had not ended it yet
-                await session.servers.select(standing.run_id)
+            statuses = await session.servers.supervisor.runs()
+            await self._end_leftover(session, statuses, experiment)
             selected = session.state.server
             # a resumed one measures the same server
             if selected is None and experiment.runs and not self._restarts:
-                selected = next(
-                    (
-                        s
-                        for s in statuses.values()
-                        if s.run_id != leftover and self._serves_arm_a(session, s)
-                    ),
-                    None,
-                )
-            if (
-                selected is not None
-                and selected.run_id != leftover
-                and self._must_stop_server(selected)
-            ):
+                selected = self._find_server_of_arm_a(session, statuses, experiment.server)
+            if selected is None or selected.run_id == experiment.server:
+                continue
+            if self._must_stop_server(selected):
                 self._keep_on = True
                 if not self._restarts and self._serves_arm_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
@@ -118,6 +100,26 @@ class ExperimentArms:
                 # the guard reverts the settings of an experiment that is killed
                 session.gpu.guard.begin_heartbeats()
             await self.check_settings(revert=experiment.settings_on)
+
+    async def _end_leftover(
+        self, session: Session, statuses: Sequence[ServerStatus], experiment: Experiment
+    ) -> None:
+        """Stop the server that a killed experiment left behind, and select the one that ran before
+        it if it still runs."""
+        live = {status.run_id for status in statuses if status.state.is_alive}
+        if experiment.server in live:
+            await session.servers.end(experiment.server)
+        if session.state.server is None and experiment.replaces in live:
+            # the killed experiment had not ended it yet
+            await session.servers.select(experiment.replaces)
+
+    def _find_server_of_arm_a(
+        self, session: Session, statuses: Sequence[ServerStatus], leftover: str | None
+    ) -> ServerStatus | None:
+        for status in statuses:
+            if status.run_id != leftover and self._serves_arm_a(session, status):
+                return status
+        return None
 
     async def _check_starts(self) -> None:
         """Raise ServerError, while the servers that run still do, if the server of a side could not
@@ -142,25 +144,21 @@ class ExperimentArms:
     def _must_stop_server(self, status: ServerStatus) -> bool:
         """Return whether the experiment must stop this server before it starts one of its own: the
         server is live, and no arm measures it."""
-        starts = any(side.standing_server is None for side in self._sides.values())
-        return (
-            starts
-            and status.state.is_alive
-            and status.run_id not in [s.run_id for s in self._sides.values()]
-        )
+        sides = self._sides.values()
+        if not status.state.is_alive or status.run_id in [side.run_id for side in sides]:
+            return False
+        return None in [side.standing_server for side in sides]
 
     def _serves_arm_a(self, session: Session, status: ServerStatus) -> bool:
         """Return whether a server is READY and has the configuration of arm A, so that it need not
         be started again."""
         side = self._sides["A"]
-        if (
-            status.state is not ServerState.READY
-            or side.editor is None
-            or side.session is not session
-        ):
+        if side.editor is None or side.session is not session:
+            return False
+        if status.state is not ServerState.READY:
             return False
         plan = session.servers.supervisor.record(status.run_id).plan
-        return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective_plan))
+        return _have_same_configuration(plan, mask_plan(side.editor.effective_plan))
 
     async def check_settings(self, *, revert: bool = False) -> None:
         """Raise SettingsError if a GPU setting that the arms change is altered already. With
@@ -172,12 +170,9 @@ class ExperimentArms:
                 await self._revert_settings_of(arm)
                 on = await self._altered_settings(side)
             if on:
-                which = ", ".join(
-                    f"{setting_place(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on
-                )
                 raise SettingsError(
-                    f"GPU settings that Workbench altered are still on ({which}) and would distort "
-                    "the comparison",
+                    f"GPU settings that Workbench altered are still on ({alterations_text(on)}) and "
+                    "would distort the comparison",
                     host=side.session.host.name,
                     next_step="revert the settings first: r on the screen, or workbench gpu revert",
                 )
@@ -190,12 +185,12 @@ class ExperimentArms:
             return False
         plan = mask_plan(editor.effective_plan)
         supervisor = self._sides[arm].session.servers.supervisor
-        ready = [
-            s
-            for s in await supervisor.runs()
-            if s.ready_unix_s is not None and s.engine == editor.engine.name
-        ]
-        return not any(_same_configuration(supervisor.record(s.run_id).plan, plan) for s in ready)
+        for status in await supervisor.runs():
+            if status.ready_unix_s is None or status.engine != editor.engine.name:
+                continue
+            if _have_same_configuration(supervisor.record(status.run_id).plan, plan):
+                return False
+        return True
 
     async def server(self, arm: str, named: NoteRunId | None = None) -> str:
         self._arm, side = arm, self._sides[arm]
@@ -221,7 +216,9 @@ class ExperimentArms:
     def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
         """Return the selected server of a host if the experiment must stop it before a start."""
         selected = session.state.server
-        return selected if selected is not None and self._must_stop_server(selected) else None
+        if selected is None or not self._must_stop_server(selected):
+            return None
+        return selected
 
     async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
@@ -277,27 +274,22 @@ class ExperimentArms:
         in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
-            now = await self._hottest_gpu_c()
-            if (
-                now is None
-                or target_c is None
-                or now <= target_c + within_c
-                or time.monotonic() > deadline
-            ):
-                return now
-            tell(f"waiting until the GPU has cooled from {now:.0f} to {target_c + within_c:.0f} °C")
+            now_c = await self._hottest_gpu_c()
+            if now_c is None or target_c is None:
+                return now_c
+            highest_c = target_c + within_c
+            if now_c <= highest_c or time.monotonic() > deadline:
+                return now_c
+            tell(f"waiting until the GPU has cooled from {now_c:.0f} to {highest_c:.0f} °C")
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _hottest_gpu_c(self) -> float | None:
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.reading()
         gpus = gpus_of_plan(side.plan, telemetry.infos)
-        known = [
-            g.temperature_c
-            for g in telemetry.gpus
-            if g.index in gpus and g.temperature_c is not None
-        ]
-        return max(known) if known else None
+        samples = [sample for sample in telemetry.gpus if sample.index in gpus]
+        known_c = [s.temperature_c for s in samples if s.temperature_c is not None]
+        return max(known_c, default=None)
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         side = self._sides[arm]
@@ -307,10 +299,10 @@ class ExperimentArms:
         shape = {**self._spec.bench, "seed": seed, **self._fit}
         try:
             bench = partial(session.bench.run_target, run_id, side.url)
-            searches = self._spec.metric == USERS
-            result_id = await (
-                find_users(bench, session.results, shape) if searches else bench(**shape)
-            )
+            if self._spec.metric == USERS:
+                result_id = await find_users(bench, session.results, shape)
+            else:
+                result_id = await bench(**shape)
         except BenchCancelled:
             raise SeriesStopped("the benchmark was cancelled") from None
         result = await session.results.get(result_id)
@@ -325,10 +317,12 @@ class ExperimentArms:
             supervisor, chosen = side.session.servers.supervisor, dict[str, str]()
             with suppress(WorkbenchError):  # the result counts without it
                 report = await supervisor.read_in_force(run_id)
-                engine = [row for row in report.rows if row.kind == "engine"]
-                chosen = {row.name: row.in_force for row in engine if row.in_force is not None}
-            own = side.standing_server is None and run_id == self.started
-            ready_after_s = supervisor.status(run_id).ready_after_s if own else None
+                for row in report.rows:
+                    if row.kind == "engine" and row.in_force is not None:
+                        chosen[row.name] = row.in_force
+            ready_after_s = None
+            if side.standing_server is None and run_id == self.started:
+                ready_after_s = supervisor.status(run_id).ready_after_s
             self._reported[run_id] = ready_after_s, chosen
         return self._reported[run_id]
 
@@ -341,24 +335,30 @@ class ExperimentArms:
                 notes.append(
                     f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
                 )
-        if self._keep_on and (left := await self._start_earlier_again()):
-            notes.append(left)
-        elif self.started is not None:
-            if self._keep_on:
-                arm = experiment.runs[-1].side if experiment.runs else "A"
-                notes.append(
-                    f"a server ran before the experiment, so {self.started} with {arm}'s "
-                    "configuration keeps running"
-                )
-            else:
-                try:
-                    await self.clear()
-                except WorkbenchError as error:
-                    notes.append(
-                        f"run {self.started} was not stopped: {error.message} (run `workbench stop "
-                        f"{self.started}`)"
-                    )
-        return notes
+        notes.append(await self._restore_server(experiment))
+        return list(filter(None, notes))
+
+    async def _restore_server(self, experiment: Experiment) -> str:
+        """Leave a server on if one ran before the experiment, otherwise stop the last one. Return a
+        note about it; "" if there is nothing to report."""
+        if self._keep_on and (note := await self._start_earlier_again()):
+            return note
+        if self.started is None:
+            return ""
+        if self._keep_on:
+            arm = experiment.runs[-1].side if experiment.runs else "A"
+            return (
+                f"a server ran before the experiment, so {self.started} with {arm}'s "
+                "configuration keeps running"
+            )
+        try:
+            await self.clear()
+        except WorkbenchError as error:
+            return (
+                f"run {self.started} was not stopped: {error.message} (run `workbench stop "
+                f"{self.started}`)"
+            )
+        return ""
 
     async def _start_earlier_again(self) -> str:
         """If the experiment has stopped the server that ran before, and none of its own runs now,
@@ -382,75 +382,65 @@ class ExperimentArms:
 
     async def _apply_settings_of(self, arm: str) -> None:
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
-        gpus, every = await side.gpus()
         if self._settings_arm is not None:
-            before, other = (
-                design.arm_of(self._spec, self._settings_arm).gpu,
-                self._sides[self._settings_arm],
-            )
-            if (
-                wanted == before
-                and other.session is side.session
-                and await other.gpus() == (gpus, every)
-            ):
+            if await self._have_same_settings(self._settings_arm, arm):
                 return
             await self._revert_settings_of(self._settings_arm)
         if not wanted:
             return
         self._settings_arm = arm
-        for gpu in [None] if every else gpus:
+        for gpu in await side.gpu_selectors():
             report = await side.session.gpu.apply(wanted, gpu)
-            failed = next((o for o in report.outcomes if not o.ok), None)
+            failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
-                    f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not "
-                    f"set: {failed.message}",
-                    host=side.session.host.name,
+                    f"{arm}: {failure_text(failed, 'set')}", host=side.session.host.name
                 )
+
+    async def _have_same_settings(self, a: str, b: str) -> bool:
+        """Return whether two arms have the same settings on the same GPUs."""
+        side_a, side_b = self._sides[a], self._sides[b]
+        if design.arm_of(self._spec, a).gpu != design.arm_of(self._spec, b).gpu:
+            return False
+        return side_a.session is side_b.session and await side_a.gpus() == await side_b.gpus()
 
     async def _revert_settings_of(self, arm: str) -> None:
         side = self._sides[arm]
-        gpus, every = await side.gpus()
-        for gpu in [None] if every else gpus:
+        for gpu in await side.gpu_selectors():
             report = await side.session.gpu.revert(gpu, settings=self._changed_setting_keys)
-            failed = next((o for o in report.outcomes if not o.ok), None)
+            failed = report.first_failure
             if failed is not None:
-                raise SettingsError(
-                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: "
-                    f"{failed.message}",
-                    host=side.session.host.name,
-                )
+                raise SettingsError(failure_text(failed, "reverted"), host=side.session.host.name)
         self._settings_arm = None
 
     @property
     def _changed_setting_keys(self) -> frozenset[str]:
         """The keys of the GPU settings that the arms change."""
-        arms = (design.arm_of(self._spec, name) for name in self._sides)
-        return frozenset(key for arm in arms for key in arm.gpu)
+        return frozenset[str]().union(
+            *(design.arm_of(self._spec, name).gpu for name in self._sides)
+        )
 
     async def _altered_settings(self, side: ComparedSide) -> list[Alteration]:
         """Return the altered settings of the side's GPUs that the arms change."""
         gpus, every = await side.gpus()
-        return [
-            alteration
-            for alteration in side.session.state.alterations
-            if alteration.setting in self._changed_setting_keys
-            and (every or alteration.gpu_index in gpus)
-        ]
+        changed = self._changed_setting_keys
+        on = [altered for altered in side.session.state.alterations if altered.setting in changed]
+        if every:
+            return on
+        return [altered for altered in on if altered.gpu_index in gpus]
 
 
 def _start_failed_error(status: ServerStatus) -> StartFailedError:
-    cause = status.findings[0] if status.findings else None
+    fixes = [finding.fix for finding in status.findings[:1]]
     why = status.reason or "its log has the cause"
     return StartFailedError(
         f"the server did not start: {why}",
         host=status.host,
-        next_step=(cause.fix if cause else None) or f"workbench logs {status.run_id}",
+        next_step=next(filter(None, fixes), f"workbench logs {status.run_id}"),
     )
 
 
-def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
-    same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
-    return same.engine_version == b.engine_version and all(
-        change.name == "port" for change in plan_differences(a, b)
-    )
+def _have_same_configuration(a: LaunchPlan | None, b: LaunchPlan) -> bool:
+    if a is None or a.engine_version not in (None, b.engine_version):
+        return False
+    return {change.name for change in plan_differences(a, b)} <= {"port"}

@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import cached_property
+from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
 from workbench.engines.answer_settings import plan_changes
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
-from workbench.model.experiment import Experiment, ExperimentSpec, RunState
+from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.secrets import mask_argv, mask_plan
 from workbench.model.series_state import SeriesState
 from workbench.session.bench.spec import (
@@ -53,9 +55,19 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _LOCK_TITLE = "experiment"
-_BESIDE_BENCHMARK_S = (
-    4.0  # stop, warm-up and reading around one benchmark, if nothing better is known
+_LOAD_SIZE = attrgetter(
+    "concurrency",
+    "requests",
+    "max_tokens",
+    "input_tokens",
+    "warmup",
+    "rate",
+    "seconds",
+    "command",
+    "stream",
 )
+# stop, warm-up and reading around one benchmark, if nothing better is known
+_BESIDE_BENCHMARK_S = 4.0
 
 
 class Experiments:
@@ -101,29 +113,29 @@ class Experiments:
         """Return a stored experiment with the comparison of its results. Raises InputError if there
         is none with this id."""
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
-        results = {r.id: r for r in await self._results_of(experiment)}
-        return design.judge_experiment(experiment, results, await self._quality_of(experiment))
+        results = {result.id: result for result in await self._read_results(experiment)}
+        quality = await self._list_quality_results(experiment)
+        return design.judge_experiment(experiment, results, quality)
 
-    async def _quality_of(self, experiment: Experiment) -> Sequence[QualityResult]:
+    async def _list_quality_results(self, experiment: Experiment) -> Sequence[QualityResult]:
         """Return the measured comparisons of answers, newest first, and among them the one of the
         experiment."""
         known = await self._results.list_quality_results()
-        own = experiment.quality_id
-        if own is None or any(one.id == own for one in known):
+        own_id = experiment.quality_id
+        if own_id is None or own_id in [result.id for result in known]:
             return known
         with suppress(InputError, StoreError):  # deleted or damaged
-            return (*known, await asyncio.to_thread(self._quality_db.get, own))
+            return (*known, await asyncio.to_thread(self._quality_db.get, own_id))
         return known
 
-    async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
+    async def _read_results(self, experiment: Experiment) -> Sequence[BenchResult]:
+        """Return the stored results of the finished runs."""
+
         def read() -> Sequence[BenchResult]:
             found = []
-            for run in experiment.runs:
-                if run.state == RunState.DONE and run.result_id is not None:
-                    try:
-                        found.append(self._results.db.get(run.result_id))
-                    except InputError:  # deleted
-                        continue
+            for result_id in experiment.finished_results():
+                with suppress(InputError):  # deleted
+                    found.append(self._results.db.get(result_id))
             return found
 
         return await asyncio.to_thread(read)
@@ -154,14 +166,17 @@ class Experiments:
         if options.get("twins"):
             options.setdefault("pairs", twins.DEFAULT_PAIRS)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
-        plan = self._plans.editor.effective_plan if a.target is None and b.target is None else None
-        preset_id = (
-            plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
-        )
+        preset_id: str | None = None
+        common_plan: dict[str, Any] = {}
+        targets = list(filter(None, (a.target, b.target)))
+        if targets:
+            preset_id = targets[0].preset_id
+        else:
+            plan = self._plans.editor.effective_plan
+            preset_id, common_plan = plan.preset_id, asdict(mask_plan(plan))
         options["bench"] = set_content(make_paths_absolute(options.get("bench", {})), TEXT_CONTENT)
         given = {"preset_id": preset_id, **options}
-        body = asdict(mask_plan(plan)) if plan else {}
-        spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), body, **given))
+        spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), common_plan, **given))
         design.require_measurable(spec.metric, self._load.spec_of(spec.preset_id, dict(spec.bench)))
         return spec
 
@@ -180,40 +195,34 @@ class Experiments:
             return None
         pairs = spec.pairs if spec.until_pct is None else design.MIN_PAIRS_UNTIL_SURE
         runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away] * max(1, len(spec.twins))
-        started = [name for name in "AB" if design.plan_of_arm(spec, name)]
-        starts = runs * len(started) / 2 if restarts else min(1, len(started))
+        started = len(_plans_to_start(spec))
+        starts = runs * started / 2 if restarts else min(1, started)
         return starts * start_s + runs * (bench_s + _BESIDE_BENCHMARK_S)
 
     def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
         longest = []
-        for plan in filter(None, (design.plan_of_arm(spec, name) for name in "AB")):
-            known = [
-                s.ready_after_s
-                for s in self._servers.supervisor.statuses()
-                if s.ready_after_s is not None
-                and s.engine == plan["engine"]
-                and s.model == plan["model"]
-            ]
+        for plan in _plans_to_start(spec):
+            known = []
+            for status in self._servers.supervisor.statuses():
+                is_same = (status.engine, status.model) == (plan["engine"], plan["model"])
+                if is_same and status.ready_after_s is not None:
+                    known.append(status.ready_after_s)
             if not known:
                 return None
             longest.append(max(known[:4]))
         return max(longest, default=0.0)
 
     def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
-        shape = self._load.spec_of(spec.preset_id, dict(spec.bench))
-        lasts_s = [one for one in (shape.seconds, shape.trace_s) if one is not None]
-        if lasts_s and not shape.command:
-            return min(lasts_s)
-        models = {
-            plan["model"] for plan in (design.plan_of_arm(spec, name) for name in "AB") if plan
-        }
-        urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target}
+        shape = self._load_shape(spec)
+        limits_s = [limit_s for limit_s in (shape.seconds, shape.trace_s) if limit_s is not None]
+        if limits_s and not shape.command:
+            return min(limits_s)
+        here = [(self._core.host.name, plan["model"]) for plan in _plans_to_start(spec)]
+        urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target} - {None, ""}
         for result in self._results.db.list(200):
-            made = result.conditions
-            here = made.host == self._core.host.name and made.model in models
-            took_s = result.summary.duration_s
-            served = here or (made.address and made.address in urls)
-            if served and took_s is not None and _have_same_load(result.spec, shape):
+            made, took_s = result.conditions, result.summary.duration_s
+            is_same_server = made.address in urls or (made.host, made.model) in here
+            if is_same_server and took_s is not None and _have_same_load(result.spec, shape):
                 return took_s * (1 + shape.warmup / max(1, shape.requests))
         return None
 
@@ -232,7 +241,9 @@ class Experiments:
         twins = experiment.spec.twins
         return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
 
-    def quality_cost(self, a: Arm, b: Arm, bases: BasePlans | None = None, **options: Any) -> str:
+    def quality_cost(
+        self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({}), **options: Any
+    ) -> str:
         """Return in a sentence what comparing the answers will add to an experiment. "" if A and B
         differ in nothing that changes the answers, or if the answers are not compared. `bases` and
         `options` are those of `run`."""
@@ -240,42 +251,48 @@ class Experiments:
         shape = self._load_shape(spec)
         if not spec.quality or shape.endpoint == "embeddings":
             return ""
-        plans = [self._plan_of(name, arm, bases or {}) for name, arm in (("A", a), ("B", b))]
-        why = _answer_changing_settings(plans[0], plans[1])
+        plan_a, plan_b = self._plan_of_arm("A", a, bases), self._plan_of_arm("B", b, bases)
+        why = _answer_changing_settings(plan_a, plan_b)
         if not why:
             return ""
-        names = {plan.engine for plan in plans if plan is not None}
+        names = {plan.engine for plan in filter(None, (plan_a, plan_b))}
         starts_a = a.target is None or a.target.plan is not None
         return self._answers().cost(spec, shape.concurrency, why, names, starts_a=starts_a)
 
-    def value_warnings(self, a: Arm, b: Arm, bases: BasePlans | None = None) -> Sequence[str]:
+    def value_warnings(
+        self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({})
+    ) -> Sequence[str]:
         """Return a sentence for each changed flag of A and B whose value the engine may not have.
         `bases` are those of `run`."""
         found = []
         for name, arm in (("A", a), ("B", b)):
-            editor = self._editor_of(name, arm, bases or {}) if arm.sets else None
-            for finding in editor.doubtful_values(arm.sets) if editor is not None else ():
-                fix = f": {finding.fix}" if finding.fix else ""
-                found.append(f"{name}: {finding.text}{fix}")
+            if not arm.sets:
+                continue
+            editor = self._changed_editor(name, arm, bases)
+            if editor is not None:
+                for finding in editor.doubtful_values(arm.sets):
+                    fix = f": {finding.fix}" if finding.fix else ""
+                    found.append(f"{name}: {finding.text}{fix}")
         return found
 
-    def _plan_of(self, name: str, arm: Arm, bases: BasePlans) -> LaunchPlan | None:
+    def _plan_of_arm(self, name: str, arm: Arm, bases: BasePlans) -> LaunchPlan | None:
         """Return the plan with which the server of an arm is or was started. None for a server of
         which only the address is known. Raises InputError for a change that cannot be made."""
         target = arm.target
         if target is not None and target.run_id is not None and target.host is None:
             return self._servers.supervisor.record(target.run_id).plan
-        editor = self._editor_of(name, arm, bases)
+        editor = self._changed_editor(name, arm, bases)
         return editor.plan if editor is not None else None
 
-    def _editor_of(self, name: str, arm: Arm, bases: BasePlans) -> PlanEditor | None:
+    def _changed_editor(self, name: str, arm: Arm, bases: BasePlans) -> PlanEditor | None:
         """Return the changed plan of an arm whose server is started, None for one that runs."""
-        base = bases.get(name) if arm.target is not None else self._plans.editor.plan
-        if base is None:
-            return None
-        editor = PlanEditor(base)
         if arm.target is None:
+            editor = PlanEditor(self._plans.editor.plan)
             editor.around = self._plans.editor.around
+        elif name in bases:
+            editor = PlanEditor(bases[name])
+        else:
+            return None
         try:
             editor.apply_assignments(arm.sets, arm.unsets, arm.envs)
         except InputError as error:
@@ -335,25 +352,39 @@ class Experiments:
         sweep had begun this experiment before, go on with it. Only the sweep can resume it, because
         only the sweep knows the values that the GPUs get."""
         async with self._hold_alone():
-            begun = progress.sweep.experiment_id
-            stored = await self.get(begun) if begun is not None else None
-            if stored is not None and (stored.spec.a, stored.spec.b) == (spec.a, spec.b):
-                if stored.state == SeriesState.DONE:
-                    return stored
-                experiment = design.resume_experiment(stored)
+            experiment = await self._begun_experiment(spec, progress)
+            if experiment is None:
+                experiment = await self._add_experiment_of_sweep(spec, progress)
+            elif experiment.state == SeriesState.DONE:
+                return experiment
             else:
-                seed = random.SystemRandom().randrange(2**31)
-                new = Experiment(
-                    0,
-                    time.time(),
-                    self._core.host.name,
-                    design.check_spec(replace(spec, order_seed=seed)),
-                    simulated=self._core.state.simulated,
-                    sweep_id=progress.sweep.id,
-                )
-                experiment = await asyncio.to_thread(self.db.add, new)
-                await progress.note_experiment(experiment.id)
-            return await self._carry_out_work(self._conduct_of_sweep(experiment, bed))
+                experiment = design.resume_experiment(experiment)
+            return await self._carry_out_work(self._conduct_for_sweep(experiment, bed))
+
+    async def _begun_experiment(
+        self, spec: ExperimentSpec, progress: SweepProgress
+    ) -> Experiment | None:
+        """Return the stored experiment of a sweep, if it compares the same arms."""
+        if progress.sweep.experiment_id is None:
+            return None
+        stored = await self.get(progress.sweep.experiment_id)
+        return stored if (stored.spec.a, stored.spec.b) == (spec.a, spec.b) else None
+
+    async def _add_experiment_of_sweep(
+        self, spec: ExperimentSpec, progress: SweepProgress
+    ) -> Experiment:
+        seed = random.SystemRandom().randrange(2**31)
+        new = Experiment(
+            0,
+            time.time(),
+            self._core.host.name,
+            design.check_spec(replace(spec, order_seed=seed)),
+            simulated=self._core.state.simulated,
+            sweep_id=progress.sweep.id,
+        )
+        experiment = await asyncio.to_thread(self.db.add, new)
+        await progress.note_experiment(experiment.id)
+        return experiment
 
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
@@ -366,15 +397,17 @@ class Experiments:
             spec = replace(
                 stored.spec,
                 max_minutes=max_minutes,
-                pairs=stored.spec.pairs if pairs is None else pairs,
                 # an older Workbench named no content, and its prompts were words
                 bench=set_content(stored.spec.bench, WORDS_CONTENT),
             )
-            experiment = self._resumable_experiment(replace(stored, spec=design.check_spec(spec)))
+            if pairs is not None:
+                spec = replace(spec, pairs=pairs)
+            experiment = replace(stored, spec=design.check_spec(spec))
+            self._check_resumable(experiment)
             await self._check_files(experiment)
-            if experiment.state == SeriesState.DONE or (
-                spec.pairs != stored.spec.pairs and experiment.completed_pairs >= 2
-            ):
+            has_judged_pairs = experiment.completed_pairs >= 2
+            is_extended = has_judged_pairs and spec.pairs != stored.spec.pairs
+            if is_extended or experiment.state == SeriesState.DONE:
                 experiment = replace(experiment, extensions=experiment.extensions + 1)
             a, b, bases = spec_with_secrets(self._presets, experiment.spec)
             if a.target is None:
@@ -392,11 +425,11 @@ class Experiments:
         bench = experiment.spec.bench
         if not (bench.get("trace_file") or bench.get("prompts_file")):
             return
-        results = await self._results_of(experiment)
+        results = await self._read_results(experiment)
         now = await asyncio.to_thread(self._load.spec_of, experiment.spec.preset_id, dict(bench))
+        first = results[0].spec if results else now
         for name in ("trace_name", "prompts_name"):
-            present = getattr(now, name)
-            before = next((getattr(one.spec, name) for one in results), present)
+            present, before = getattr(now, name), getattr(first, name)
             if before != present:
                 raise InputError(
                     f"experiment {experiment.id} cannot be resumed: its runs sent {before}, and the "
@@ -405,7 +438,8 @@ class Experiments:
                     next_step="start a new experiment, because the runs could not be compared",
                 )
 
-    def _resumable_experiment(self, experiment: Experiment) -> Experiment:
+    def _check_resumable(self, experiment: Experiment) -> None:
+        """Raise InputError if an experiment cannot be resumed on this host."""
         which, host = f"experiment {experiment.id}", self._core.host.name
         check_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
@@ -418,24 +452,23 @@ class Experiments:
                 next_step=f"run `{experiment.resume_command}`",
             )
         if experiment.state == SeriesState.DONE and design.why_enough_pairs(experiment) is not None:
-            narrower, more = (
-                ("start an experiment with a narrower --until"),
-                "give a higher --pairs to add pairs",
-            )
+            next_step = "start an experiment with a narrower --until"
+            if experiment.spec.until_pct is None:
+                next_step = "give a higher --pairs to add pairs"
             raise InputError(
                 f"{which} is finished: {experiment.verdict}",
-                next_step=more if experiment.spec.until_pct is None else narrower,
+                next_step=next_step,
             )
-        return experiment
 
     async def stop(self) -> None:
         """Stop the running experiment, which can be resumed later. Returns when servers and GPU
         settings are restored."""
         work = self._conducting
-        if work is not None:
-            if not work.cancelling():  # a second cancellation would end the restoring
-                work.cancel()
-            await asyncio.wait([work])
+        if work is None:
+            return
+        if not work.cancelling():  # a second cancellation would end the restoring
+            work.cancel()
+        await asyncio.wait([work])
 
     @asynccontextmanager
     async def _hold_alone(self) -> AsyncIterator[None]:
@@ -457,9 +490,7 @@ class Experiments:
     async def _find_engine(self) -> None:
         """Search the host for the installed engine, against which both arms are checked. Do nothing
         if that was done before."""
-        around = self._plans.editor.around
-        if around.installed is None and around.installed_problem is None:
-            await self._plans.look_for_engine()
+        await self._plans.look_for_unknown_engine(self._plans.editor)
 
     @asynccontextmanager
     async def _hold_locks(
@@ -489,7 +520,7 @@ class Experiments:
     ) -> Experiment:
         self._gpu.guard.begin_heartbeats()  # the guard reverts the settings of an experiment that is killed
         with self.db.hold_lock(experiment.id):
-            results = await self._results_of(experiment)
+            results = await self._read_results(experiment)
             arms = ExperimentArms(
                 experiment.spec, sides, restarts=experiment.restarts, earlier=results
             )
@@ -510,9 +541,9 @@ class Experiments:
             answers = await self._answers_beside(experiment, sides)
             return await self._conduct_on_bed(arms, experiment, results, answers)
 
-    async def _conduct_of_sweep(self, experiment: Experiment, bed: TestBed) -> Experiment:
+    async def _conduct_for_sweep(self, experiment: Experiment, bed: TestBed) -> Experiment:
         with self.db.hold_lock(experiment.id):
-            return await self._conduct_on_bed(bed, experiment, await self._results_of(experiment))
+            return await self._conduct_on_bed(bed, experiment, await self._read_results(experiment))
 
     async def _conduct_on_bed(
         self,
@@ -528,7 +559,7 @@ class Experiments:
             tell=self._show_experiment,
             results=results,
             left_s=experiment.left_s,
-            quality=await self._quality_of(experiment),
+            quality=await self._list_quality_results(experiment),
             answers=answers,
         )
         ended = await conduct.carry_out_experiment()
@@ -547,16 +578,17 @@ class Experiments:
         spec = experiment.spec
         if not spec.quality or experiment.quality_id is not None:
             return None
-        plans = [
-            next(s.plan_started_with for n, s in sides.items() if n.startswith(arm)) for arm in "AB"
-        ]
-        if (
-            not _answer_changing_settings(plans[0], plans[1])
-            or self._load_shape(spec).endpoint == "embeddings"
-        ):
+        plans: dict[str, LaunchPlan | None] = {}
+        for name, side in sides.items():
+            plans.setdefault(name[0], side.plan_started_with)
+        if not _answer_changing_settings(plans["A"], plans["B"]):
             return None
-        concurrency = self._load_shape(spec).concurrency
-        return await self._answers().comparison_of(experiment, sides, concurrency, self._quality_db)
+        shape = self._load_shape(spec)
+        if shape.endpoint == "embeddings":
+            return None
+        return await self._answers().comparison_of(
+            experiment, sides, shape.concurrency, self._quality_db
+        )
 
     def _load_shape(self, spec: ExperimentSpec) -> BenchSpec:
         return self._load.spec_of(spec.preset_id, dict(spec.bench))
@@ -572,20 +604,14 @@ def _answer_changing_settings(a: LaunchPlan | None, b: LaunchPlan | None) -> Seq
     return ("address",) if a is None or b is None else plan_changes(a, b)
 
 
+def _plans_to_start(spec: ExperimentSpec) -> list[Mapping[str, Any]]:
+    """Return the plans of those arms whose servers the experiment starts."""
+    return list(filter(None, (design.plan_of_arm(spec, name) for name in "AB")))
+
+
 def _mask_arm(arm: Arm) -> Arm:
     return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
 def _have_same_load(a: BenchSpec, b: BenchSpec) -> bool:
-    names = (
-        "concurrency",
-        "requests",
-        "max_tokens",
-        "input_tokens",
-        "warmup",
-        "rate",
-        "seconds",
-        "command",
-        "stream",
-    )
-    return all(getattr(a, name) == getattr(b, name) for name in names)
+    return _LOAD_SIZE(a) == _LOAD_SIZE(b)

@@ -172,7 +172,7 @@ class FlagSweep(SweepDesign):
 
         async def launch() -> None:
             try:
-                status = await self.parts.servers.launch(editor, named=self._name_server)
+                status = await self.parts.servers.launch(editor, note_run_id=self._name_server)
             finally:
                 self.progress.change_sweep(starting=None)
             self._server = status.run_id

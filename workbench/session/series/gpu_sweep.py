@@ -35,13 +35,13 @@ from workbench.session.uninterrupted import await_uninterrupted
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.setting_records import SettingsReport
+    from workbench.model.settings import SettingValue
     from workbench.session.series.experiment_run import NoteRunId, ReportLine
     from workbench.session.series.sweep_parts import SweepParts, SweepTarget
 
 DEFAULT_SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
-RESTORE_TIMEOUT_S = (
-    60.0  # a cut link is waited for this long; by then the guard has reverted the setting
-)
+# a cut link is waited for this long; by then the guard has reverted the setting
+RESTORE_TIMEOUT_S = 60.0
 DEFAULT_PAIRS = 3  # of the named value against the previous one
 RUNS_PER_VALUE_NOTE = "{} at each value: differences below about 2 % cannot be seen"
 _RETRY_INTERVAL_S = 1.0
@@ -150,13 +150,15 @@ class GpuSweep(SweepDesign):
             report = await self.apply_settings(dict.fromkeys(self.gpus, value.wanted))
         except SettingsError as error:
             return error.message
-        self._read_back = tuple(o.in_force for o in report.outcomes)
-        failed = next((o for o in report.outcomes if not o.ok), None)
-        return f"GPU{failed.command.gpu_index}: {failed.message}" if failed else None
+        self._read_back = tuple(outcome.in_force for outcome in report.outcomes)
+        failed = report.first_failure
+        if failed is None:
+            return None
+        return f"GPU{failed.command.gpu_index}: {failed.message}"
 
     async def apply_settings(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
         """Set on each GPU, by its index, what `wanted` has for it."""
-        by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
+        by_gpu = dict(zip(map(str, wanted), wanted.values(), strict=True))
         return await self.parts.gpu.apply_settings_by_gpu(by_gpu, password=self.password)
 
     async def _measure_value(self, index: int, value: GpuValue) -> None:
@@ -229,24 +231,26 @@ class GpuSweep(SweepDesign):
         gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
-        named = sum(
-            share
-            for name, share in gpu.event_reasons.items()
-            if LIMITER_OF_REASON.get(name) == "power"
-        )
-        drawn = [w for w in gpu.power_w_each if w is not None]
-        if named >= _POWER_BOUND_SHARE:
+        named_share = 0.0
+        for name, share in gpu.event_reasons.items():
+            if LIMITER_OF_REASON.get(name) == "power":
+                named_share += share
+        if named_share >= _POWER_BOUND_SHARE:
             return True
-        return any(w >= _LIMIT_DRAWN_SHARE * limit_w for w in drawn) if drawn else None
+        drawn_w = [power_w for power_w in gpu.power_w_each if power_w is not None]
+        if not drawn_w:
+            return None
+        return bool(max(drawn_w) >= _LIMIT_DRAWN_SHARE * limit_w)
 
     # ---- the named value against the previous one
 
     async def _confirm_value(self) -> None:
         best = sweep_knee.knee_of_setting(self.progress.sweep.points).index
-        if best is None or self.pairs < 1:
+        if self.pairs < 1:
+            return self.progress.add_note("no value was compared in pairs")
+        if best is None:
             return self.progress.add_note(
-                "no value was compared in pairs"
-                + ("" if self.pairs < 1 else ": no value is better than the previous one")
+                "no value was compared in pairs: no value is better than the previous one"
             )
         point, target = self.progress.sweep.points[best], self.target
         on = ArmTarget(target.run_id or target.url or "", url=target.url, run_id=target.run_id)
@@ -271,32 +275,31 @@ class GpuSweep(SweepDesign):
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
-        uuids = {
-            info.uuid
-            for info in (await self.parts.telemetry.reading()).infos
-            if info.index in self.gpus
-        }
+        infos = (await self.parts.telemetry.reading()).infos
+        uuids = {info.uuid for info in infos if info.index in self.gpus}
         mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
-        for index, (point, value) in enumerate(
-            zip(self.progress.sweep.points, self.values, strict=True)
-        ):
-            lock = value.wanted[self.setting]
-            newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
-            shown = [c for c in newest.values() if contrasting_clock(c, mine) is not None]
-            if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
+        for index, point in enumerate(self.progress.sweep.points):
+            if point.in_force != InForce.CONSISTENT:
+                continue
+            lock = self.values[index].wanted[self.setting]
+            newest = {clock.gpu_uuid: clock for clock in mine if clock.lock == lock}
+            contrasts = [contrasting_clock(clock, mine) for clock in newest.values()]
+            if len(contrasts) == len(uuids) and None not in contrasts:
                 self.progress.change_point(index, in_force=str(InForce.YES))
 
     def _in_force_verdict(self, results: Sequence[BenchResult]) -> str | None:
         """Return as text how sure it is that the value was in force in these runs: the worst case
         of all runs and GPUs. If no load has shown it, the text says what reading the value back
         from the driver showed. None if neither says anything."""
-        reported = [
-            r.conditions.in_force.get(f"gpu{gpu}.{self.setting}")
-            for r in results
-            for gpu in self.gpus
-        ]
-        reported = reported if any(reported) else [str(v) for v in self._read_back]
-        return next((str(v) for v in _VERDICTS_WORST_FIRST if str(v) in reported), None)
+        keys = [f"gpu{gpu}.{self.setting}" for gpu in self.gpus]
+        reported: set[str | None] = set()
+        for result in results:
+            reported.update(map(result.conditions.in_force.get, keys))
+        verdicts = reported - {None, ""} or set(map(str, self._read_back))
+        for verdict in map(str, _VERDICTS_WORST_FIRST):
+            if verdict in verdicts:
+                return verdict
+        return None
 
     async def _check_server(self, why: str) -> None:
         run_id = self.target.run_id
@@ -309,28 +312,28 @@ class GpuSweep(SweepDesign):
     async def _check_value_still_set(self, index: int, value: GpuValue) -> None:
         """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the
         value that the sweep had set, because then the benchmark measured something else."""
-        asked, setting = value.wanted[self.setting], setting_of(self.setting)
         await self.parts.gpu.alterations.read()
-        locks = {
-            a.gpu_index: a.now
-            for a in self.parts.core.state.alterations
-            if a.setting == self.setting
-        }
         for gpu in self.gpus:
-            if is_lock(self.setting):
-                kept = locks.get(gpu) == asked
-            else:
-                telemetry = await self.parts.telemetry.reading()
-                info = telemetry.info(gpu)
-                present = setting.read(telemetry, info.uuid) if info else None
-                kept = present is None or value_equals(self.setting, present, asked)
-            if not kept:
+            if not await self._is_value_set(gpu, value.wanted[self.setting]):
                 why = (
                     f"GPU{gpu}: the setting was reverted during the measurement, by the guard "
                     "or by someone else"
                 )
                 self.progress.change_point(index, state=PointState.FAILED, error=why)
                 raise SeriesEndedEarly(why)
+
+    async def _is_value_set(self, gpu: int, wanted: SettingValue) -> bool:
+        """Return whether a GPU has this value, or does not report its value."""
+        if is_lock(self.setting):
+            altered = self.parts.core.state.alterations
+            locks = {lock.gpu_index: lock.now for lock in altered if lock.setting == self.setting}
+            return locks.get(gpu) == wanted
+        telemetry = await self.parts.telemetry.reading()
+        info = telemetry.info(gpu)
+        if info is None:
+            return True
+        present = setting_of(self.setting).read(telemetry, info.uuid)
+        return present is None or value_equals(self.setting, present, wanted)
 
     # ---- back to the previous values
 
@@ -399,7 +402,7 @@ class ValuePairs:
         previous = {gpu: start.settings for gpu, start in self.sweep.previous.items()}
         wanted = previous if arm == "A" else dict.fromkeys(previous, self.value.wanted)
         report = await self.sweep.apply_settings(wanted)
-        failed = next((o for o in report.outcomes if not o.ok), None)
+        failed = report.first_failure
         if failed is not None:
             raise SettingsError(f"{failed.command.where}: {failed.message}")
         tell("under load until the readings are steady")

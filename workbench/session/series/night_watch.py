@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
@@ -40,6 +42,7 @@ from workbench.report.format_values import NA
 from workbench.store.trusted_presets import trust
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import ExperimentRun
     from workbench.model.plan import LaunchPlan
     from workbench.session.servers.arm_targets import BasePlans
     from workbench.session.session import Session
@@ -78,17 +81,18 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
                 next_step="give the preset an executable",
             )
         program = words[0].rpartition("/")[2]
-        words[0] = f"{candidate.removeprefix(_VENV_FIELD).rstrip('/')}/bin/{program}"
+        environment = candidate.removeprefix(_VENV_FIELD).rstrip("/")
+        words[0] = f"{environment}/bin/{program}"
         return with_executable(plan, shlex.join(words))
     image = plan.image or plan.run_options.get("image")
     if not runs_image(plan.run_as) or not image:
-        with_image = [word for word in OPTIONS if runs_image(word)]
+        launchers = " or ".join(map(repr, filter(runs_image, OPTIONS)))
         raise InputError(
             "the preset starts no container, so its image cannot be replaced",
-            next_step=f"watch a preset with run_as = {' or '.join(map(repr, with_image))} and an "
-            "image, or give venv:/PATH",
+            next_step=f"watch a preset with run_as = {launchers} and an image, or give venv:/PATH",
         )
-    options = {name: value for name, value in plan.run_options.items() if name != "image"}
+    options = dict(plan.run_options)
+    options.pop("image", None)
     return replace(plan, image=candidate.removeprefix(_IMAGE_FIELD), run_options=options)
 
 
@@ -114,14 +118,11 @@ def arms_of_plans(
     names: tuple[str, str], plans: tuple[LaunchPlan, LaunchPlan], sets: tuple[str, ...]
 ) -> tuple[Arm, Arm, BasePlans]:
     """Return an arm for each of two plans, and the plans. `sets` are launch flags of both arms."""
-    a, b = (
-        Arm(
-            sets=sets,
-            target=ArmTarget(name, plan=asdict(mask_plan(one)), preset_id=one.preset_id),
-        )
-        for name, one in zip(names, plans, strict=True)
-    )
-    return a, b, {"A": plans[0], "B": plans[1]}
+    arms = []
+    for name, plan in zip(names, plans, strict=True):
+        target = ArmTarget(name, plan=asdict(mask_plan(plan)), preset_id=plan.preset_id)
+        arms.append(Arm(sets=sets, target=target))
+    return arms[0], arms[1], {"A": plans[0], "B": plans[1]}
 
 
 class NightRun:
@@ -146,7 +147,9 @@ class NightRun:
                 async with self._opened(entry.watch) as session:
                     await self._measure_watch(place, session)
             except WorkbenchError as error:
-                why = error.message + (f" ({error.next_step})" if error.next_step else "")
+                why = error.message
+                if error.next_step:
+                    why += f" ({error.next_step})"
                 self._tell(f"{entry.watch.watch_name}: {why}")
                 self._put_experiment(place, state=FAILED, error=why)
         self._judge_night()
@@ -169,15 +172,13 @@ class NightRun:
         self._tell(f"{watch.watch_name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs")
         first = await self._run_experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
         losses = losses_of(first)
-        if (
-            watch_rule.needs_more_pairs(losses)
-            and first.completed_pairs < watch_rule.MOST_FIRST_PAIRS
-        ):
+        has_room = first.completed_pairs < watch_rule.MOST_FIRST_PAIRS
+        if has_room and watch_rule.needs_more_pairs(losses):
             self._tell(f"{watch.watch_name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs")
             first = await self._make_more_pairs(session, first)
             losses = losses_of(first)
         second, again = None, dict[str, Sequence[float]]()
-        if watch_rule.needs_second_experiment(losses) or _answers_worse(first):
+        if watch_rule.needs_second_experiment(losses) or _are_answers_worse(first):
             self._tell(
                 f"{watch.watch_name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs"
             )
@@ -199,7 +200,9 @@ class NightRun:
         watch = entry.watch
         plan = await asyncio.to_thread(pinned_plan, session, watch.preset, watch.variables)
         a, b, bases = arms_of(plan, watch)
-        bench = {} if watch.requests is None else {"requests": watch.requests}
+        bench = {}
+        if watch.requests is not None:
+            bench["requests"] = watch.requests
 
         async def note_id(number: int) -> None:
             self._put_experiment(place, **{field: number})
@@ -218,10 +221,11 @@ class NightRun:
         judged = watch_rule.judge_night([self._pairs[place] for place in places])
         for place, losses in zip(places, judged, strict=True):
             entry = self.night.entries[place]
-            worse_answers = any(loss.measure == ANSWERS for loss in entry.losses)
-            found = (*losses, *(loss for loss in entry.losses if loss.measure == ANSWERS))
-            alarm = worse_answers or any(loss.alarm for loss in losses)
-            self._put_experiment(place, losses=found, state=ALARM if alarm else QUIET)
+            # the loss in the answers always has an alarm
+            of_answers = [loss for loss in entry.losses if loss.measure == ANSWERS]
+            found = (*losses, *of_answers)
+            state = ALARM if of_answers or any(loss.alarm for loss in losses) else QUIET
+            self._put_experiment(place, losses=found, state=state)
 
 
 _LossesByMeasure = Mapping[str, Sequence[float]]
@@ -232,27 +236,32 @@ def losses_of(experiment: Experiment) -> dict[str, Sequence[float]]:
     that a run lacks is left out."""
     pairs = design.complete_pairs(experiment)
     found: dict[str, Sequence[float]] = {}
-    measured = [(a.value, b.value) for a, b in pairs]
-    starts = [(a.ready_after_s, b.ready_after_s) for a, b in pairs]
-    tokens = [(_kv_tokens(a.chosen), _kv_tokens(b.chosen)) for a, b in pairs]
-    for measure, values, less_is_better in (
-        (SPEED, measured, False),
-        (START, starts, True),
-        (MEMORY, tokens, False),
-    ):
-        known = [(a, b) for a, b in values if a and b]
-        if not known or len(known) < len(pairs):
-            continue
-        sign = 1 if less_is_better else -1
-        found[measure] = [sign * math.log(b / a) for a, b in known]
+    for measure, read, sign in _MEASURES:
+        losses = []
+        for a, b in pairs:
+            value_a, value_b = read(a), read(b)
+            if value_a and value_b:
+                losses.append(sign * math.log(value_b / value_a))
+        if losses and len(losses) == len(pairs):
+            found[measure] = losses
     return found
 
 
-def _kv_tokens(chosen: Mapping[str, str]) -> float | None:
-    text = next((chosen[name] for name in _KV_TOKENS_SETTINGS if name in chosen), "").replace(
-        ",", ""
-    )
-    return float(text) if text.isascii() and text.isdecimal() else None
+def _kv_tokens(run: ExperimentRun) -> float | None:
+    """Return the size of the KV cache in tokens, if the engine reports it as a whole number."""
+    for name in _KV_TOKENS_SETTINGS:
+        if name in run.chosen:
+            text = run.chosen[name].replace(",", "")
+            return float(text) if text.isascii() and text.isdecimal() else None
+    return None
+
+
+# of each measure: how it is read, and 1 if less is better, otherwise -1
+_MEASURES: tuple[tuple[str, Callable[[ExperimentRun], float | None], int], ...] = (
+    (SPEED, attrgetter("value"), -1),
+    (START, attrgetter("ready_after_s"), 1),
+    (MEMORY, _kv_tokens, -1),
+)
 
 
 async def finish_experiment(session: Session, number: int) -> Experiment:
@@ -276,51 +285,53 @@ def require_finished(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _answers_worse(experiment: Experiment) -> bool:
+def _are_answers_worse(experiment: Experiment) -> bool:
     compared = experiment.comparison
     return compared is not None and compared.quality_verdict in _WORSE_ANSWER_VERDICTS
 
 
 def _facts_of_experiments(first: Experiment, second: Experiment | None) -> dict[str, Any]:
     """Return the fields of an entry that do not depend on the other watches of the night."""
-    change = first.deciding_change
-    compared = first.comparison
-    versions = [
-        next((run.chosen["version"] for run in first.runs if _run_reports_version(run, arm)), "")
-        for arm in "AB"
-    ]
-    worse = second is not None and _answers_worse(first) and _answers_worse(second)
-    answers = (
-        (Loss(ANSWERS, 0.0, first.completed_pairs, repeated=True, alarm=True),) if worse else ()
-    )
-    return {
+    facts: dict[str, Any] = {
         "state": UNFINISHED,
         "verdict": first.verdict,
-        "quality": compared.quality if compared is not None else "",
-        "pinned_version": versions[0],
-        "version": versions[1],
-        "pinned_speed": change.a if change is not None else None,
-        "speed": change.b if change is not None else None,
+        "quality": "",
+        "pinned_version": _reported_version(first, "A"),
+        "version": _reported_version(first, "B"),
+        "pinned_speed": None,
+        "speed": None,
         "chosen": settings_chosen_differently(first),
-        "losses": answers,
+        "losses": (),
         "simulated": first.simulated,
     }
+    if first.comparison is not None:
+        facts["quality"] = first.comparison.quality
+    if first.deciding_change is not None:
+        facts["pinned_speed"] = first.deciding_change.a
+        facts["speed"] = first.deciding_change.b
+    if second is not None and _are_answers_worse(first) and _are_answers_worse(second):
+        loss = Loss(ANSWERS, 0.0, first.completed_pairs, repeated=True, alarm=True)
+        facts["losses"] = (loss,)
+    return facts
 
 
-def _run_reports_version(run: Any, arm: str) -> bool:
-    return run.arm == arm and "version" in run.chosen
+def _reported_version(experiment: Experiment, arm: str) -> str:
+    """Return the engine's version in the first run of an arm that reports it; "" if none does."""
+    for run in experiment.runs:
+        if run.arm == arm and "version" in run.chosen:
+            return run.chosen["version"]
+    return ""
 
 
 def settings_chosen_differently(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
     """Return what the engine of the candidate uses otherwise than the pinned one, in every run, as
     (name, pinned, candidate)."""
-    runs = [run for pair in design.complete_pairs(experiment) for run in pair]
+    pairs = design.complete_pairs(experiment)
+    runs = list(chain.from_iterable(pairs))
     found = []
-    for name in dict.fromkeys(name for run in runs for name in run.chosen):
-        a, b = (
-            list(dict.fromkeys(run.chosen.get(name, "") for run in runs if run.arm == arm))
-            for arm in "AB"
-        )
-        if not set(a) & set(b):
+    for name in dict.fromkeys(chain.from_iterable(run.chosen for run in runs)):
+        a = [run.chosen.get(name, "") for run in runs if run.arm == "A"]
+        b = [run.chosen.get(name, "") for run in runs if run.arm == "B"]
+        if set(a).isdisjoint(b):
             found.append((name, a[0] or NA, b[0] or NA))
     return tuple(found)

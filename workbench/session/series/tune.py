@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from workbench.model.experiment import Arm, RunState
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
-from workbench.model.settings import label_of as label_of_setting
-from workbench.model.settings import setting_place
 from workbench.model.sweep import PointState, SweepPoint
 from workbench.model.tune import gpu_settings_in, plan_assignments_in
 from workbench.model.tune_standings import (
@@ -43,6 +42,7 @@ from workbench.model.tune_standings import (
 )
 from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
+from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.confirmation import check_ended, confirm_value
 from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, changes_answers
@@ -51,9 +51,9 @@ from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
-    from workbench.model.bench import BenchResult, MetricChange
+    from workbench.model.bench import BenchResult, BenchSummary, MetricChange
     from workbench.model.experiment import Experiment
-    from workbench.model.tune import Goal, TuneSpec
+    from workbench.model.tune import Goal, TuneLimits, TuneSpec
 
 _NOT_TRIED_TEXT = "not tried"
 _ANSWERS_KEEP_LIMIT_TEXT = "its answers keep the limit on KLD"
@@ -94,8 +94,8 @@ class Tune(FlagSweep):
     @property
     def _gpu_settings(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
-        each = (gpu_settings_in(one.sets) for one in self._spec.candidates)
-        return frozenset(key for settings in each for key in settings)
+        each = (gpu_settings_in(candidate.sets) for candidate in self._spec.candidates)
+        return frozenset(chain.from_iterable(each))
 
     async def _gpus(self) -> Sequence[int]:
         infos = (await self.parts.telemetry.reading()).infos
@@ -112,16 +112,16 @@ class Tune(FlagSweep):
         if self.progress.sweep.experiment_id is not None:
             return  # the race is over; the final reverts what it left on, and checks the others
         await self.parts.gpu.alterations.read()
-        gpus = await self._gpus()
+        gpus, changed = await self._gpus(), self._gpu_settings
         on = [
-            f"{setting_place(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
-            for one in self.parts.core.state.alterations
-            if one.setting in self._gpu_settings and one.gpu_index in gpus
+            alteration
+            for alteration in self.parts.core.state.alterations
+            if alteration.setting in changed and alteration.gpu_index in gpus
         ]
         if on:
             raise SettingsError(
-                f"GPU settings that Workbench altered are still on ({', '.join(on)}), and the tune "
-                "would change them",
+                f"GPU settings that Workbench altered are still on ({alterations_text(on)}), and "
+                "the tune would change them",
                 host=self.parts.core.host.name,
                 next_step="revert them first: r on the screen, or workbench gpu revert",
             )
@@ -134,22 +134,18 @@ class Tune(FlagSweep):
         await self.progress.save()
         for gpu in await self._gpus():
             report = await self.parts.gpu.apply(settings, gpu)
-            failed = next((one for one in report.outcomes if not one.ok), None)
+            failed = report.first_failure
             if failed is not None:
-                raise SettingsError(
-                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not set: "
-                    f"{failed.message}"
-                )
+                raise SettingsError(failure_text(failed, "set"))
 
     async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
         for gpu in await self._gpus():
             report = await self.parts.gpu.revert(gpu, settings=self._gpu_settings)
-            failed = next((one for one in report.outcomes if not one.ok), None)
+            failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
-                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: "
-                    f"{failed.message}",
+                    failure_text(failed, "reverted"),
                     host=self.parts.core.host.name,
                     next_step="run `workbench gpu revert`",
                 )
@@ -160,15 +156,15 @@ class Tune(FlagSweep):
     def next_run(self) -> int | None:
         while (run := self.progress.next_value) is not None:
             if self._is_out_of_time(run):
-                self._skip_for_time()
+                self._skip_planned_points()
                 break
             if (why := self._why_known_to_fail(run)) is None:
                 return run
             self.progress.change_point(run, state=PointState.FAILED, error=why)
-        if self._current_block_number == 1 and not self._is_time_up:
-            self._begin_second_block()
-            return self.progress.next_value
-        return None
+        if self._current_block_number > 1 or self._is_time_up:
+            return None
+        self._begin_second_block()
+        return self.progress.next_value
 
     def raise_if_stopped(self, run: int) -> None:
         self.progress.check_stop()
@@ -180,58 +176,68 @@ class Tune(FlagSweep):
         finally:
             if gpu_settings_in(self.combinations[run].sets):
                 await await_uninterrupted(self._revert_settings())
-        point = self.progress.sweep.points[run]
-        if point.state == PointState.DONE:
-            results = [await self.parts.results.get(result) for result in point.result_ids]
-            if (broken := self._broken_limit(results)) is not None:
-                self.progress.change_point(run, error=limit_error(broken))
-            if log_value(self.progress.sweep.points[run], self._tune_goal) is None:
-                why = self._why_unmeasured(self.progress.sweep.points[run], results)
-                self.progress.change_point(run, state=PointState.FAILED, error=why)
+        if self.progress.sweep.points[run].state == PointState.DONE:
+            await self._judge_point(run)
         self._took_s.append(time.monotonic() - began_s)
         await self._read_noise()
         await self.progress.save()
-        self._log_of_run(run)
+        self._note_excluded_point(run)
         await self.progress.save()
 
-    def _why_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
-        if getattr(point, self._tune_goal.field) == 0:
-            return f"{self._tune_goal.title} is 0: no request kept the limits"
-        name = self._tune_goal.metric.partition(".")[0]
-        reasons = (result.summary.absent.get(name) for result in results)
-        why = next(filter(None, reasons), "")
-        return f"{self._tune_goal.title} {UNMEASURED}{f' ({why})' if why else ''}"
+    async def _judge_point(self, run: int) -> None:
+        """Store in a measured point which limit it breaks, or why it has no value."""
+        results = await self.parts.results.get_all(self.progress.sweep.points[run].result_ids)
+        if (broken := self._broken_limit(results)) is not None:
+            self.progress.change_point(run, error=limit_error(broken))
+        point = self.progress.sweep.points[run]
+        if log_value(point, self._tune_goal) is None:
+            why = self._why_unmeasured(point, results)
+            self.progress.change_point(run, state=PointState.FAILED, error=why)
 
-    def _log_of_run(self, run: int) -> None:
+    def _why_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
+        goal = self._tune_goal
+        if getattr(point, goal.field) == 0:
+            return f"{goal.title} is 0: no request kept the limits"
+        name = goal.metric.partition(".")[0]
+        for result in results:
+            if why := result.summary.absent.get(name):
+                return f"{goal.title} {UNMEASURED} ({why})"
+        return f"{goal.title} {UNMEASURED}"
+
+    def _note_excluded_point(self, run: int) -> None:
         """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
         be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
-        block, entry = parse_point_label(point.label)
         if not point.error:
-            return None
-        if entry:
-            return self.progress.add_note(f"{block}: {changes_text(entry)}: out, {point.error}")
+            return
+        block, entry = parse_point_label(point.label)
         broken = broken_limit(point)
-        if block == 1 and not broken:
+        if entry:
+            note = f"{block}: {changes_text(entry)}: out, {point.error}"
+        elif broken:
+            note = (
+                f"{point.label}: the start preset itself breaks a limit ({broken}); the tune looks "
+                "for the best that keeps all"
+            )
+        elif block > 1:
+            note = f"{point.label}: the start preset could not be measured again"
+        else:
             self.progress.change_point(run, state=PointState.FAILED)
             raise BenchError(
                 f"the start preset could not be measured: {point.error}",
                 next_step="give longer runs (--requests, --seconds), or looser limits, whichever is the "
                 "reason",
             )
-        if not broken:
-            return self.progress.add_note(
-                f"{point.label}: the start preset could not be measured again"
-            )
-        return self.progress.add_note(
-            f"{point.label}: the start preset itself breaks a limit ({broken}); the tune looks for "
-            "the best that keeps all"
-        )
+        self.progress.add_note(note)
 
     def load_of(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
-        return {**self._load_of_tune, "seed": int(self.bench.get("seed") or 0) + block}
+        return {**self._load_of_tune, "seed": self._first_seed + block}
+
+    @property
+    def _first_seed(self) -> int:
+        return int(self.bench.get("seed") or 0)
 
     @property
     def _load_of_tune(self) -> Mapping[str, Any]:
@@ -300,27 +306,32 @@ class Tune(FlagSweep):
         _, entry = parse_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine
         for point in self.progress.sweep.points:
+            if point.state != PointState.FAILED or "not started" not in (point.error or ""):
+                continue
             failed = parse_point_label(point.label)[1]
-            real = point.state == PointState.FAILED and "not started" in (point.error or "")
-            if real and failed and needs_more(failed, entry, engine):
+            if failed and needs_more(failed, entry, engine):
                 return f"{_NOT_TRIED_TEXT}: {changes_text(failed)} did not start, and this needs more memory"
         return None
 
     def _begin_second_block(self) -> None:
-        found = gains_of_survivors(self.progress.sweep)
-        holds = not limit_broken_by_start(self.progress.sweep)
-        if not found:
+        gains = gains_of_survivors(self.progress.sweep)
+        if not gains:
             return
+        start_holds = not limit_broken_by_start(self.progress.sweep)
         chosen = tune_race.entries_of_second_block(
-            found, self._race_size.kept, self._may_join, self._race_noise, start_holds=holds
+            gains,
+            self._race_size.kept,
+            self._can_combine,
+            self._race_noise,
+            start_holds=start_holds,
         )
-        for place, entry in enumerate(sorted(found, key=lambda one: -found[one]), 1):
+        for rank, entry in enumerate(sorted(gains, key=gains.__getitem__, reverse=True), 1):
             self.progress.add_note(
-                f"1: {changes_text(entry)}: place {place} with {_percent_of_log_ratio(found[entry])} against the "
-                f"start preset in one start; {_advancement_text(entry, found, chosen, self._race_size.kept)}"
+                f"1: {changes_text(entry)}: place {rank} with {_percent_of_log_ratio(gains[entry])} against the "
+                f"start preset in one start; {_advancement_text(entry, gains, chosen, self._race_size.kept)}"
             )
         for entry in chosen:
-            if entry not in found:
+            if entry not in gains:
                 self.progress.add_note(
                     f"2: {changes_text(entry)}: joined, because each gained alone"
                 )
@@ -328,15 +339,14 @@ class Tune(FlagSweep):
             return
         entries = (START, *chosen)
         self.combinations = [*self.combinations, *map(self._combination, entries)]
-        points = tuple(SweepPoint(point_label(2, entry), None) for entry in entries)
-        self.progress.add_points(points)
+        self.progress.add_points([SweepPoint(point_label(2, entry), None) for entry in entries])
 
     @property
     def _race_noise(self) -> Noise:
         """The noise by which the race judges: the assumed one, or more if runs differ more here."""
-        assumed, measured = Noise(), self._run_noise_pct
-        more = max(1.0, measured / assumed.run_pct) if measured is not None else 1.0
-        return Noise(assumed.server_pct * more, assumed.run_pct * more)
+        assumed = Noise()
+        factor = max(1.0, (self._run_noise_pct or 0.0) / assumed.run_pct)
+        return Noise(assumed.server_pct * factor, assumed.run_pct * factor)
 
     def _combination(self, entry: Entry) -> FlagCombination:
         assert self.combine is not None
@@ -345,7 +355,7 @@ class Tune(FlagSweep):
             raise WorkbenchError(found)
         return found
 
-    def _may_join(self, entry: Entry) -> bool:
+    def _can_combine(self, entry: Entry) -> bool:
         """Return whether a server can have all of these changes: no flag twice, and no new error."""
         names = [word.partition("=")[0] for word in entry]
         if len(set(names)) < len(names):
@@ -358,27 +368,12 @@ class Tune(FlagSweep):
     def _broken_limit(self, results: Sequence[BenchResult]) -> str | None:
         """Return the first limit that one of the results does not keep; None if all do."""
         limits = self._spec.limits
+        has_latency_limits = limits.slo and self._spec.goal not in tune.OF_LATENCIES
         for result in results:
-            summary = result.summary
-            for each in (
-                summary.slo if limits.slo and self._spec.goal not in tune.OF_LATENCIES else ()
-            ):
-                if each.margin_pct is None:
-                    return f"{each.limit} {UNMEASURED}"
-                if each.margin_pct < 0:
-                    return f"{each.limit}: {each.kept_text} of the requests kept it"
-            hottest = summary.gpu.temperature_c if summary.gpu else None
-            of_gpus = (
-                ("power", "W", summary.power_w, limits.power_w),
-                ("temperature", "°C", hottest, limits.temperature_c),
-            )
-            for name, unit, value, most in of_gpus:
-                if most is None:
-                    continue
-                if value is None:
-                    return f"the {name} {UNMEASURED}"
-                if value > most:
-                    return f"{name} {value:.0f} {unit}, above {most:g} {unit}"
+            if has_latency_limits and (broken := _broken_latency_limit(result.summary)):
+                return broken
+            if broken := _broken_gpu_limit(result.summary, limits):
+                return broken
         return None
 
     @property
@@ -398,21 +393,20 @@ class Tune(FlagSweep):
         """Read how long the newest comparison of the answers of this model took, if the final may
         compare answers. It stays 0 before the first comparison."""
         engine, plan = self.combinations[0].editor.engine.name, self.combinations[0].editor.plan
-        changed = any(changes_answers(engine, one.sets) for one in self._spec.candidates)
-        if not self.quality or not changed:
+        self._answers_s = 0.0
+        if not self.quality:
             return
-        known = [
-            one.took_s
-            for one in await self.parts.results.list_quality_results()
-            if one.took_s is not None and one.conditions_a.get("model") == plan.model
-        ]
-        self._answers_s = known[0] if known else 0.0
+        if not any(changes_answers(engine, candidate.sets) for candidate in self._spec.candidates):
+            return
+        for result in await self.parts.results.list_quality_results():
+            if result.took_s is not None and result.conditions_a.get("model") == plan.model:
+                self._answers_s = result.took_s
+                return
 
     def _is_out_of_time(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
         The start preset and one candidate are always measured."""
-        in_first = parse_point_label(self.progress.sweep.points[run].label)[0] == 1
-        if in_first and run < 2:
+        if run < 2:
             return False
         return not self.progress.limit.leaves(self._start_duration_s + self._final_duration_s)
 
@@ -421,7 +415,7 @@ class Tune(FlagSweep):
         block = (1 + self._race_size.kept) * self._start_duration_s
         return not self.progress.limit.leaves(block + self._final_duration_s)
 
-    def _skip_for_time(self) -> None:
+    def _skip_planned_points(self) -> None:
         why = "the time that is left is needed for the final"
         skipped = []
         for index, point in enumerate(self.progress.sweep.points):
@@ -434,23 +428,19 @@ class Tune(FlagSweep):
 
     def experiment_options(self) -> dict[str, Any]:
         options = super().experiment_options()
-        seed = int(self.bench.get("seed") or 0) + _FIRST_SEED_OF_FINAL
         # the race has warmed the machine up, and compiled both servers
         return {
             **options,
             "bench": dict(self._load_of_tune),
             "metric": self._tune_goal.metric,
-            "seed": seed,
+            "seed": self._first_seed + _FIRST_SEED_OF_FINAL,
             "throw_away": False,
         }
 
     async def conclude(self) -> None:
-        best = await self._leader()
-        found, breaks = (
-            gains_of_survivors(self.progress.sweep),
-            limit_broken_by_start(self.progress.sweep),
-        )
-        if not found:
+        best = await self._find_leader()
+        gains = gains_of_survivors(self.progress.sweep)
+        if not gains:
             return self._record_no_improvement("no candidate could be measured within the limits")
         if best is None:
             return self._record_no_improvement(
@@ -458,30 +448,32 @@ class Tune(FlagSweep):
             )
         name = shlex.join(best)
         block = self._current_block_number  # 1 if the time was up before the second
-        for entry in found:
+        for entry in gains:
             if entry != best:
-                gain = _percent_of_log_ratio(found[entry])
+                gain = _percent_of_log_ratio(gains[entry])
                 self.progress.add_note(
                     f"{block}: {changes_text(entry)}: {gain} against the start preset in the race; "
                     f"out, {changes_text(best)} is ahead"
                 )
-        holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
+        reason = "leads the race"
+        if limit_broken_by_start(self.progress.sweep):
+            reason = "keeps the limits, which the start preset breaks"
         self.progress.add_note(
-            f"{changes_text(best)}: {holds}, with {_percent_of_log_ratio(found[best])}, "
+            f"{changes_text(best)}: {reason}, with {_percent_of_log_ratio(gains[best])}, "
             "and meets the start preset in the final"
         )
         await self.progress.save()
         self.progress.check_time(0.0)
         self.progress.check_stop()
         await confirm_value(
-            self.progress, name, "the start preset", self.run_experiment(_arm_name_of_entry(best))
+            self.progress, name, "the start preset", self.run_experiment(_arm_of_entry(best))
         )
         number = self.progress.sweep.experiment_id
         if number is None:
-            raise _unjudged_text(f"{name} could not be compared in pairs")
+            raise _unjudged_error(f"{name} could not be compared in pairs")
         return await self._judge_final(name, best, await self.parts.experiments.get(number))
 
-    async def _leader(self) -> Entry | None:
+    async def _find_leader(self) -> Entry | None:
         """Return what meets the start preset in the final. A leader whose answers break the limit on
         KLD is out, and the next one leads."""
         while True:
@@ -519,7 +511,7 @@ class Tune(FlagSweep):
         )
         self.progress.change_sweep(quality="")
         try:
-            experiment = await self.run_experiment(_arm_name_of_entry(entry), pairs=1)
+            experiment = await self.run_experiment(_arm_of_entry(entry), pairs=1)
         except (BenchCancelled, SeriesStopped):
             raise
         except WorkbenchError as error:
@@ -537,17 +529,13 @@ class Tune(FlagSweep):
         limit, comparison = self._spec.limits.kld, experiment.comparison
         if limit is None or comparison is None or not comparison.answer_changes:
             return None
-        known = await self.parts.results.list_quality_results()
-        measured = [
-            measure.value
-            for one in known
-            if one.id == comparison.quality_id
-            for measure in one.measures
-            if measure.name == KL
-        ]
+        measured = []
+        for result in await self.parts.results.list_quality_results():
+            if result.id == comparison.quality_id:
+                measured += [measure.value for measure in result.measures if measure.name == KL]
         if not measured:
             return f"the KLD {UNMEASURED}"
-        worst = max(measured, key=lambda one: math.inf if one.high is None else one.high)
+        worst = max(measured, key=lambda kld: math.inf if kld.high is None else kld.high)
         if worst.high is None:
             return f"KLD >= {worst.value:.2g}, of too few texts for an interval"
         if worst.high <= limit:
@@ -557,26 +545,28 @@ class Tune(FlagSweep):
     def _exclude_entry(self, entry: Entry, why: str) -> None:
         """Take an entry out of the race, and those that join it with others."""
         for index, point in enumerate(self.progress.sweep.points):
-            with_it = set(entry) <= set(parse_point_label(point.label)[1])
-            if point.state == PointState.DONE and with_it:
+            has_entry = set(entry) <= set(parse_point_label(point.label)[1])
+            if has_entry and point.state == PointState.DONE:
                 self.progress.change_point(index, error=why)
         self.progress.add_note(f"{changes_text(entry)}: out, {why}")
 
     @property
     def _starts_made(self) -> int:
         """The number of servers that were started so far, but for those of the final."""
-        raced = [p for p in self.progress.sweep.points if p.state != PointState.SKIPPED]
-        started = sum(not (p.error or "").startswith(_NOT_TRIED_TEXT) for p in raced)
-        return started + tune_race.ANSWER_CHECK_STARTS * self._checks
+        starts = tune_race.ANSWER_CHECK_STARTS * self._checks
+        for point in self.progress.sweep.points:
+            was_not_tried = (point.error or "").startswith(_NOT_TRIED_TEXT)
+            if point.state != PointState.SKIPPED and not was_not_tried:
+                starts += 1
+        return starts
 
     async def _judge_final(self, name: str, best: Entry, experiment: Experiment) -> None:
         comparison = experiment.comparison
-        change = comparison.metrics[0] if comparison is not None else None
-        if experiment.state != SeriesState.DONE or comparison is None or change is None:
-            raise _unjudged_text(f"the final of {name} failed: {experiment.error}")
-        broken = await self._limit_broken_in_final(experiment, "B") or await self._broken_kld_limit(
-            experiment
-        )
+        if experiment.state != SeriesState.DONE or comparison is None:
+            raise _unjudged_error(f"the final of {name} failed: {experiment.error}")
+        change = comparison.metrics[0]
+        broken = await self._limit_broken_in_final(experiment, "B")
+        broken = broken or await self._broken_kld_limit(experiment)
         if broken is not None:
             return self._record_no_improvement(f"in the final, {name} {limit_error(broken)}")
         breaks = await self._limit_broken_in_final(experiment, "A")
@@ -586,12 +576,9 @@ class Tune(FlagSweep):
                 f"{name} was not shown to be better in the final", change
             )
         if not is_better and breaks is None:
-            also = (
-                ", in which the start preset kept the limits"
-                if limit_broken_by_start(self.progress.sweep)
-                else ""
-            )
-            why = f"{name} was not shown to be better in the final{also}"
+            why = f"{name} was not shown to be better in the final"
+            if limit_broken_by_start(self.progress.sweep):
+                why += ", in which the start preset kept the limits"
             return self._record_no_improvement(why, change)
         text = self._gain_text(change, name) if is_better else self._feasible_text(change, name)
         if breaks is not None:
@@ -605,11 +592,7 @@ class Tune(FlagSweep):
 
     async def _limit_broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
         """Return the first limit that the runs of an arm do not keep; None if they keep all."""
-        results = [
-            await self.parts.results.get(run.result_id)
-            for run in experiment.runs
-            if run.arm == arm and run.state == RunState.DONE and run.result_id is not None
-        ]
+        results = await self.parts.results.get_all(experiment.finished_results(arm))
         return self._broken_limit(results)
 
     def _gain_text(self, change: MetricChange, name: str) -> str:
@@ -632,32 +615,39 @@ class Tune(FlagSweep):
     def _record_no_improvement(self, why: str, final: MetricChange | None = None) -> None:
         """Say that nothing better was found, and what would have been. `final` has the pairs of the
         final, which show how servers differ here."""
-        said = f"nothing better found: {why}"
+        text = f"nothing better found: {why}"
         size = self._measured_race_size()
+        if size is not None:
+            text += f"; {self._resolution_text(size, final)}"
+        self.progress.change_sweep(knee_text=text, confirmed=self.progress.sweep.confirmed)
+
+    def _resolution_text(self, size: RaceSize, final: MetricChange | None) -> str:
+        """Return which improvement the race would have found, and how much servers differ here."""
         pairs = final.pairs if final is not None else ()
         ratios = [math.log(b / a) for a, b in pairs if a and b]
         measured = tune_race.combine_noise(self._run_noise_pct, ratios)
-        noise = measured or self._was_partly_measured
-        if size is not None:
-            servers = _noise_text(noise.server_pct, measured is not None)
-            runs = f" and runs by {_noise_text(noise.run_pct, self._run_noise_pct is not None)}"
-            together = ", with the noise of their runs"
-            differ = f"servers differ by {servers}{runs if noise.run_pct else together}"
-            said += f"; {_findable_text(tune_race.findable_gain_pct(size, noise))}: {differ}"
-        self.progress.change_sweep(knee_text=said, confirmed=self.progress.sweep.confirmed)
+        noise = measured or self._noise_of_runs
+        differ = f"servers differ by {_noise_text(noise.server_pct, measured is not None)}"
+        if noise.run_pct:
+            runs = _noise_text(noise.run_pct, self._run_noise_pct is not None)
+            differ += f" and runs by {runs}"
+        else:
+            differ += ", with the noise of their runs"
+        return f"{_findable_text(tune_race.findable_gain_pct(size, noise))}: {differ}"
 
     @property
-    def _was_partly_measured(self) -> Noise:
-        return Noise(
-            run_pct=Noise().run_pct if self._run_noise_pct is None else self._run_noise_pct
-        )
+    def _noise_of_runs(self) -> Noise:
+        """The measured noise of runs, with the assumed one of servers."""
+        if self._run_noise_pct is None:
+            return Noise()
+        return Noise(run_pct=self._run_noise_pct)
 
     async def _read_noise(self) -> None:
         """Read how the runs of one server differed, from the results of the race."""
         servers = []
         for point in self.progress.sweep.points:
-            of_one = [await self.parts.results.get(number) for number in point.result_ids]
-            servers.append(self._log_values_of_runs(of_one))
+            results = await self.parts.results.get_all(point.result_ids)
+            servers.append(self._log_values_of_runs(results))
         self._run_noise_pct = tune_race.run_noise_pct(servers)
 
     def _log_values_of_runs(self, results: Sequence[BenchResult]) -> list[float]:
@@ -665,18 +655,17 @@ class Tune(FlagSweep):
         name, _, part = self._tune_goal.metric.partition(".")
         values = [getattr(result.summary, name) for result in results]
         if part:
-            values = [getattr(value, part) if value is not None else None for value in values]
+            values = [getattr(value, part, None) for value in values]
         return [math.log(value) for value in values if value]
 
     def _measured_race_size(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the
         limits count. None if there was no race, or if the start preset does not keep the limits."""
-        first = [p for p in self.progress.sweep.points if parse_point_label(p.label)[0] == 1]
-        kept = [
-            parse_point_label(p.label)[1]
-            for p in first
-            if p.state == PointState.DONE and not p.error
-        ]
+        kept = set()
+        for point in self.progress.sweep.points:
+            block, entry = parse_point_label(point.label)
+            if block == 1 and point.state == PointState.DONE and not point.error:
+                kept.add(entry)
         count = len(kept) - 1
         if START not in kept or count < 1:
             return None
@@ -688,44 +677,72 @@ class Tune(FlagSweep):
 
     def _tune_cost(self, experiment: Experiment) -> str:
         done = sum(run.state == RunState.DONE for run in experiment.runs)
-        said = count_of(self._starts_made + done, "start")
+        text = count_of(self._starts_made + done, "start")
         if again := len(experiment.runs) - done:
-            said += f" ({count_of(again, 'more start')} in pairs that were made again)"
+            text += f" ({count_of(again, 'more start')} in pairs that were made again)"
         if not self.began_anew:
-            return said
-        minutes = self.progress.elapsed_s / 60
-        return f"{said}, {minutes:.0f} min" if minutes >= 2 else f"{said}, {60 * minutes:.0f} s"
+            return text
+        elapsed_s = self.progress.elapsed_s
+        return (
+            f"{text}, {elapsed_s / 60:.0f} min"
+            if elapsed_s >= 120
+            else f"{text}, {elapsed_s:.0f} s"
+        )
 
     async def _write_preset(self, best: Entry, text: str, experiment: Experiment) -> None:
-        ids = [
-            run.result_id
-            for run in experiment.runs
-            if run.state == RunState.DONE and run.result_id is not None
-        ]
+        listed = experiment.finished_results()[:_MAX_LISTED_RESULTS]
         simulated = "SIMULATED: " if self.progress.sweep.simulated else ""
         number = self.progress.sweep.id
         evidence = (
             f"{simulated}Tune {number} on {self.progress.sweep.host}: {text}.",
             f"Evidence: experiment {experiment.id}, results "
-            f"{', '.join(f'#{each}' for each in ids[:_MAX_LISTED_RESULTS])}; `workbench tune show {number}`.",
+            f"{', '.join(f'#{result}' for result in listed)}; `workbench tune show {number}`.",
         )
         assert self.save_preset is not None
         try:
             name, path = await self.save_preset(self._combination(best), str(number), evidence)
         except (PresetError, OSError) as error:
-            said = error.message if isinstance(error, WorkbenchError) else str(error)
-            self.progress.add_note(f"the preset could not be written: {said}")
+            problem = error.message if isinstance(error, PresetError) else str(error)
+            self.progress.add_note(f"the preset could not be written: {problem}")
             return
         self.progress.add_note(
             f"wrote the preset {name} ({path}): `workbench presets apply {name}`"
         )
 
 
-def _arm_name_of_entry(entry: Entry) -> Arm:
+def _arm_of_entry(entry: Entry) -> Arm:
     return Arm(sets=plan_assignments_in(entry), gpu=gpu_settings_in(entry))
 
 
-def _unjudged_text(why: str) -> BenchError:
+def _broken_latency_limit(summary: BenchSummary) -> str:
+    """Return the first limit on latencies that a result does not keep; "" if it keeps all."""
+    for limit in summary.slo:
+        if limit.margin_pct is None:
+            return f"{limit.limit} {UNMEASURED}"
+        if limit.margin_pct < 0:
+            return f"{limit.limit}: {limit.kept_text} of the requests kept it"
+    return ""
+
+
+def _broken_gpu_limit(summary: BenchSummary, limits: TuneLimits) -> str:
+    """Return the first limit on power or temperature that a result does not keep; "" if it keeps
+    both."""
+    hottest_c = summary.gpu.temperature_c if summary.gpu else None
+    limits_of_gpus = (
+        ("power", "W", summary.power_w, limits.power_w),
+        ("temperature", "°C", hottest_c, limits.temperature_c),
+    )
+    for name, unit, value, highest in limits_of_gpus:
+        if highest is None:
+            continue
+        if value is None:
+            return f"the {name} {UNMEASURED}"
+        if value > highest:
+            return f"{name} {value:.0f} {unit}, above {highest:g} {unit}"
+    return ""
+
+
+def _unjudged_error(why: str) -> BenchError:
     """Return the error of a tune whose final came to no verdict. Such a tune can be resumed."""
     return BenchError(why, next_step="`workbench tune resume` carries the final out again")
 
@@ -736,15 +753,13 @@ def _percent_of_log_ratio(log_ratio: float) -> str:
 
 def _findable_text(findable_pct: float | None) -> str:
     share_pct = 100 * tune_race.FOUND_TUNES_SHARE
+    result = f"would have been found in {share_pct:.0f} % of such tunes"
     if findable_pct is None:
-        return (
-            f"an improvement of {tune_race.MAX_GAIN_PCT:g} % of one candidate would not have been found "
-            f"in {share_pct:.0f} % of such tunes"
-        )
-    return (
-        f"an improvement of {findable_pct:g} % or more of one candidate would have been found in "
-        f"{share_pct:.0f} % of such tunes"
-    )
+        gain = f"{tune_race.MAX_GAIN_PCT:g} %"
+        result = f"would not have been found in {share_pct:.0f} % of such tunes"
+    else:
+        gain = f"{findable_pct:g} % or more"
+    return f"an improvement of {gain} of one candidate {result}"
 
 
 def _noise_text(percent: float, measured: bool) -> str:
@@ -752,16 +767,16 @@ def _noise_text(percent: float, measured: bool) -> str:
 
 
 def _advancement_text(
-    entry: Entry, found: Mapping[Entry, float], chosen: Sequence[Entry], kept: int
+    entry: Entry, gains: Mapping[Entry, float], chosen: Sequence[Entry], kept: int
 ) -> str:
     """Return in words whether an entry of the first block reaches the second, and why not."""
-    if entry in chosen and found[entry] > 0:
-        return "goes on"
     if entry in chosen:
+        if gains[entry] > 0:
+            return "goes on"
         return "behind, but by no more than chance explains: it is started once more"
     if len(chosen) < kept:
         return "out, too far behind for chance"
-    alone = sum(one in found for one in chosen)
+    alone = len(gains.keys() & chosen)
     return "out, only the best one goes on" if alone == 1 else f"out, not among the best {alone}"
 
 

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from workbench.advisor.candidates import Work, gpu_choices, list_candidates
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 _EXCLUDING_LEVELS = (Level.ERROR, Level.WARN)  # findings that exclude a candidate
 _ALLOWED_WARNINGS = ("flag.word",)  # but for this warning: the start itself shows it
+_CODE_AND_FLAG = attrgetter("code", "flag")  # of a finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ class TunePlanner(FlagSweepPlanner):
         carried out."""
         check_minutes(max_minutes)
         chosen, kept = tune.find_goal(goal), tune.parse_limits(limits)
-        shape = {**bench, **({"slo": kept.slo} if kept.slo else {})}
+        shape = dict(bench)
+        if kept.slo:
+            shape["slo"] = kept.slo
         await self._look_for_engine()
         editor = self.parts.plans.editor
         plan = editor.effective_plan
@@ -91,26 +96,21 @@ class TunePlanner(FlagSweepPlanner):
             )
         _check_goal_and_limits(goal, kept, load)
         if goal == tune.USERS:
-            shape = {**shape, "concurrency": load.concurrency}
+            shape["concurrency"] = load.concurrency
         candidates, left_out = check_candidates(editor, load, goal, kept)
         if not candidates:
-            why = "; ".join(f"{one.words}: {one.reason}" for one in left_out[:3])
+            why = "; ".join(f"{excluded.words}: {excluded.reason}" for excluded in left_out[:3])
             raise InputError(
                 f"there is no candidate for this plan ({why})",
                 next_step="`workbench sweep` tries values of a flag that you choose",
             )
-        if kept.kld is not None and (not quality or load.endpoint == "embeddings"):
-            raise InputError(
-                "a limit on KLD needs the comparison of answers",
-                next_step="leave out --no-quality"
-                if not quality
-                else "leave the limit out: embeddings are no answers",
-            )
-        sets = [one.sets for one in candidates]
-        size = tune_race.race_size(len(candidates), starts, _check_starts(plan.engine, sets, kept))
-        rest = candidates[size.candidates :]
+        if kept.kld is not None:
+            _check_answers_are_compared(load, quality)
+        check_starts = _count_check_starts(plan.engine, candidates, kept)
+        size = tune_race.race_size(len(candidates), starts, check_starts)
+        racing, rest = candidates[: size.candidates], candidates[size.candidates :]
         no_room = f"no room in {starts} starts; --starts allows more"
-        left_out += [LeftOut(shlex.join(one.sets), no_room) for one in rest]
+        left_out += [LeftOut(shlex.join(candidate.sets), no_room) for candidate in rest]
         spec = SweepSpec(
             values=(),
             bench=stored_shape(shape),
@@ -126,13 +126,13 @@ class TunePlanner(FlagSweepPlanner):
             tune=TuneSpec(
                 goal=goal,
                 starts=starts,
-                candidates=tuple(candidates[: size.candidates]),
+                candidates=tuple(racing),
                 left_out=tuple(left_out),
                 limits=kept,
             ),
         )
-        first = (tune_race.START, *(one.sets for one in candidates[: size.candidates]))
-        labels = tuple(point_label(1, entry) for entry in first)
+        labels = [point_label(1, tune_race.START)]
+        labels += [point_label(1, candidate.sets) for candidate in racing]
         return self._planned_tune(spec, labels, self._restartable_runs(), anew=True)
 
     async def plan_resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
@@ -146,14 +146,12 @@ class TunePlanner(FlagSweepPlanner):
         now = await conditions_of_plan(self.parts, editor, spec.bench)
         check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
-        labels = tuple(point.label for point in sweep.points)
+        labels = [point.label for point in sweep.points]
         return self._planned_tune(spec, labels, self._restartable_runs(sweep.before), anew=False)
 
     async def _look_for_engine(self) -> None:
         plans = self.parts.plans
-        around = plans.editor.around
-        if around.installed is None and around.installed_problem is None:
-            await plans.look_for_engine()
+        await plans.look_for_unknown_engine(plans.editor)
         self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
 
     def _planned_tune(
@@ -161,7 +159,7 @@ class TunePlanner(FlagSweepPlanner):
     ) -> PlannedSweep:
         assert spec.tune is not None
         base = self.parts.plans.editor
-        combine = partial(combination_of, base)
+        combine = partial(combine_with_plan, base)
         combinations = []
         for label in labels:
             found = combine(parse_point_label(label)[1])
@@ -198,9 +196,10 @@ class TunePlanner(FlagSweepPlanner):
         infos = (await self.parts.telemetry.reading()).infos
         gpus = gpus_of_plan(from_json(LaunchPlan, spec.plan), infos)
         found: list[SettingOutcome] = []
-        for one in spec.tune.candidates:
-            if settings := gpu_settings_in(one.sets):
-                by_gpu = {str(gpu): settings for gpu in gpus}
+        for candidate in spec.tune.candidates:
+            settings = gpu_settings_in(candidate.sets)
+            if settings:
+                by_gpu = dict.fromkeys(map(str, gpus), settings)
                 found += (await self.parts.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
 
@@ -208,43 +207,54 @@ class TunePlanner(FlagSweepPlanner):
         """Return what a planned tune takes."""
         spec = planned.spec
         assert spec.tune is not None
-        count = len(spec.tune.candidates)
-        sets = [one.sets for one in spec.tune.candidates]
+        candidates = spec.tune.candidates
+        count = len(candidates)
         engine = self.parts.plans.editor.plan.engine
-        checks = _check_starts(engine, sets, spec.tune.limits)
+        checks = _count_check_starts(engine, candidates, spec.tune.limits)
         starts = RaceSize(count, tune_race.count_kept_candidates(count), spec.pairs).starts + checks
-        changed = Arm(sets=plan_assignments_in(spec.tune.candidates[0].sets))
-        two_pairs_s = self.parts.experiments.estimate_duration_s(
-            Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
-        )
-        searches = spec.tune.goal == tune.USERS  # whose number of runs is not known before
-        took_s = None if two_pairs_s is None or searches else starts * two_pairs_s / 4
+        took_s = self._estimate_duration_s(spec, starts)
         load = self.parts.load.spec_of(spec.preset_id, dict(spec.bench))
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=_search_text(load) if searches else load_text(load),
+            load=_search_text(load) if spec.tune.goal == tune.USERS else load_text(load),
             took_s=took_s,
-            energy_kwh=None if took_s is None else self._energy_kwh(took_s),
+            energy_kwh=self._energy_kwh(took_s),
             checks=checks,
-            compares_answers=spec.quality and any(changes_answers(engine, one) for one in sets),
+            compares_answers=spec.quality and _may_change_answers(engine, candidates),
         )
 
-    def _energy_kwh(self, took_s: float) -> float | None:
+    def _estimate_duration_s(self, spec: SweepSpec, starts: int) -> float | None:
+        """Return how long this number of starts takes; None if nothing is known about it."""
+        assert spec.tune is not None
+        if spec.tune.goal == tune.USERS:  # the number of runs is not known before
+            return None
+        changed = Arm(sets=plan_assignments_in(spec.tune.candidates[0].sets))
+        two_pairs_s = self.parts.experiments.estimate_duration_s(
+            Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
+        )
+        return None if two_pairs_s is None else starts * two_pairs_s / 4
+
+    def _energy_kwh(self, took_s: float | None) -> float | None:
         telemetry = self.parts.core.state.telemetry
-        if telemetry is None:
+        if telemetry is None or took_s is None:
             return None
         used = gpus_of_plan(self.parts.plans.editor.plan, telemetry.infos)
-        limits = [sample.limit_w for sample in telemetry.gpus if sample.index in used]
-        known = [limit for limit in limits if limit is not None]
-        return sum(known) * took_s / 3.6e6 if known and len(known) == len(limits) else None
+        limits_w = []
+        for sample in telemetry.gpus:
+            if sample.index in used:
+                if sample.limit_w is None:
+                    return None
+                limits_w.append(sample.limit_w)
+        return sum(limits_w) * took_s / 3.6e6 if limits_w else None
 
     async def _save_preset(
         self, found: FlagCombination, number: str, evidence: Sequence[str]
     ) -> tuple[str, str]:
         plan = found.editor.plan
-        name = f"{(plan.preset_id or plan.engine)[:40]}-tune-{number}"
-        title = f"{plan.preset_id or plan.engine}, tune {number}"
+        base_name = plan.preset_id or plan.engine
+        name = f"{base_name[:40]}-tune-{number}"
+        title = f"{base_name}, tune {number}"
         settings = gpu_settings_in(found.sets)
         return name, await self.parts.plans.save_tuned(
             found.editor, name, title, evidence, settings
@@ -264,40 +274,45 @@ def check_candidates(
         visible_gpus(plan, around.gpus),
         around.installed_version,
         editor.allotment,
-        cores=_cores_of(editor),
+        cores=_usable_cores(editor),
     )
-    work = _work_of(load, goal)
+    work = _work_of_load(load, goal)
     candidates: dict[tuple[str, ...], TuneCandidate] = {}
     left_out: list[LeftOut] = []
-    of_gpus = gpu_choices(here.gpus, goal, limits)
-    of_plan = list_candidates(here, editor.findings(), work)
-    # the largest gains first: power decides about the tokens of a joule
-    each = (*of_gpus, *of_plan) if goal == "tok_j" else (*of_plan, *of_gpus)
-    for one in each:
-        if isinstance(one, LeftOut):
-            left_out.append(one)
+    proposals = [
+        list_candidates(here, editor.findings(), work),
+        gpu_choices(here.gpus, goal, limits),
+    ]
+    if goal == "tok_j":  # the largest gains first: power decides about the tokens of a joule
+        proposals.reverse()
+    for proposal in chain(*proposals):
+        if isinstance(proposal, LeftOut):
+            left_out.append(proposal)
             continue
-        found = combination_of(editor, one.sets)
+        found = combine_with_plan(editor, proposal.sets)
         if isinstance(found, str):
-            left_out.append(LeftOut(shlex.join(one.sets), found))
-        elif gpu_settings_in(one.sets) or plan_differences(plan, found.editor.effective_plan):
-            candidates.setdefault(one.sets, one)
+            left_out.append(LeftOut(shlex.join(proposal.sets), found))
+        elif gpu_settings_in(proposal.sets) or plan_differences(plan, found.editor.effective_plan):
+            candidates.setdefault(proposal.sets, proposal)
     return list(candidates.values()), left_out
 
 
-def _cores_of(editor: PlanEditor) -> HostCores | None:
+def _usable_cores(editor: PlanEditor) -> HostCores | None:
     """Return the cores of the host, if the plan's server runs there with all of them: a scheduler or
     an image may give it fewer."""
     found = editor.around.found
-    return found.cores if found is not None and uses_host_files(editor.plan.run_as) else None
+    if found is None or not uses_host_files(editor.plan.run_as):
+        return None
+    return found.cores
 
 
-def _work_of(load: BenchSpec, goal: str) -> Work:
+def _work_of_load(load: BenchSpec, goal: str) -> Work:
     """Return what the load asks of the server. A search for users goes on above the load's number of
     requests at a time."""
     streams = None if goal == tune.USERS else load.concurrency
-    own = load.prompts or load.trace or load.command
-    prompt_tokens = None if own else load.concurrency * load.input_tokens
+    prompt_tokens: int | None = load.concurrency * load.input_tokens
+    if load.prompts or load.trace or load.command:
+        prompt_tokens = None
     return Work(streams, prompt_tokens, tune.find_goal(goal).less_is_better)
 
 
@@ -310,18 +325,36 @@ def _check_goal_and_limits(goal: str, limits: TuneLimits, load: BenchSpec) -> No
             f"{goal} counts what keeps limits on latencies, and --subject-to has none",
             next_step="give them, for example --subject-to 'ttft<=500@p95, tpot<=40@p95'",
         )
-    if goal == tune.USERS and (load.command or load.trace or load.rate):
+    if goal != tune.USERS:
+        return
+    if load.command or load.trace or load.rate:
         raise InputError(
             "users send synthetic prompts or those of a file, each when the one before has ended",
             next_step="leave out the trace, the rate or the command, or use --goal goodput",
         )
-    if goal == tune.USERS:
-        check_limits(limits.slo, "the goal users", MAX_LIMIT_PERCENT)
+    check_limits(limits.slo, "the goal users", MAX_LIMIT_PERCENT)
 
 
-def _check_starts(engine: str, entries: Sequence[Sequence[str]], limits: TuneLimits) -> int:
+def _check_answers_are_compared(load: BenchSpec, quality: bool) -> None:
+    """Raise InputError if the answers are not compared, which a limit on KLD needs."""
+    if not quality:
+        next_step = "leave out --no-quality"
+    elif load.endpoint == "embeddings":
+        next_step = "leave the limit out: embeddings are no answers"
+    else:
+        return
+    raise InputError("a limit on KLD needs the comparison of answers", next_step=next_step)
+
+
+def _may_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
+    return any(changes_answers(engine, candidate.sets) for candidate in candidates)
+
+
+def _count_check_starts(
+    engine: str, candidates: Sequence[TuneCandidate], limits: TuneLimits
+) -> int:
     """Return how many starts are kept to compare the answers of a leader before the final."""
-    if limits.kld is None or not any(changes_answers(engine, entry) for entry in entries):
+    if limits.kld is None or not _may_change_answers(engine, candidates):
         return 0
     return tune_race.ANSWER_CHECK_STARTS
 
@@ -337,13 +370,15 @@ def load_text(load: BenchSpec) -> str:
     if load.command:
         return "your own command"
     streams = count_of(load.concurrency, "request") + " at a time"
-    much = f"{load.seconds:g} s" if load.seconds else count_of(load.requests, "request")
+    size = count_of(load.requests, "request")
+    if load.seconds:
+        size = f"{load.seconds:g} s"
     if load.prompts or load.trace:
-        return f"{much}, {streams}, of your own prompts"
-    return f"{much}, {streams}, of {load.input_tokens} prompt and {load.max_tokens} output tokens"
+        return f"{size}, {streams}, of your own prompts"
+    return f"{size}, {streams}, of {load.input_tokens} prompt and {load.max_tokens} output tokens"
 
 
-def combination_of(base: PlanEditor, sets: Sequence[str]) -> FlagCombination | str:
+def combine_with_plan(base: PlanEditor, sets: Sequence[str]) -> FlagCombination | str:
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
@@ -351,34 +386,33 @@ def combination_of(base: PlanEditor, sets: Sequence[str]) -> FlagCombination | s
     except WorkbenchError as error:
         return error.message
     if sets:
-        known = {_flag_of_finding(finding) for finding in base.findings()}
-        new = [
-            f
-            for f in changed.findings()
-            if f.level in _EXCLUDING_LEVELS and _flag_of_finding(f) not in known
-        ]
-        new = [finding for finding in new if not _is_proposal(finding, sets)]
-        problem = next((f for f in new if f.code not in _ALLOWED_WARNINGS), None)
+        problem = _new_problem(base, changed, sets) or _why_it_does_not_fit(base, changed)
         if problem is not None:
-            return problem.text
-        if (memory := _why_it_does_not_fit(base, changed)) is not None:
-            return memory
+            return problem
     return FlagCombination(shlex.join(sets) or tune.START, None, tuple(sets), changed)
+
+
+def _new_problem(base: PlanEditor, changed: PlanEditor, sets: Sequence[str]) -> str | None:
+    """Return the first problem of the changed plan that the plan before has not."""
+    known = set(map(_CODE_AND_FLAG, base.findings()))
+    for finding in changed.findings():
+        if finding.level not in _EXCLUDING_LEVELS or finding.code in _ALLOWED_WARNINGS:
+            continue
+        if _CODE_AND_FLAG(finding) not in known and not _is_proposal(finding, sets):
+            return finding.text
+    return None
 
 
 def _is_proposal(finding: Finding, sets: Sequence[str]) -> bool:
     """Return whether a finding does not speak against these assignments, but proposes another change
     that would gain more with them."""
-    names = {word.partition("=")[0] for word in sets}
-    return finding.expected_gain is not None and finding.flag not in (None, *names)
+    if finding.expected_gain is None or finding.flag is None:
+        return False
+    return finding.flag not in [assignment.partition("=")[0] for assignment in sets]
 
 
 def _why_it_does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:
-    before, after = base.estimate(), changed.estimate()
-    if not isinstance(before, MemoryFit) or not isinstance(after, MemoryFit):
-        return None
-    return f"it does not fit: {after.text}" if before.fits and not after.fits else None
-
-
-def _flag_of_finding(finding: Finding) -> tuple[str, str | None]:
-    return finding.code, finding.flag
+    match base.estimate(), changed.estimate():
+        case MemoryFit(fits=True), MemoryFit(fits=False) as after:
+            return f"it does not fit: {after.text}"
+    return None

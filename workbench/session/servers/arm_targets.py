@@ -5,8 +5,8 @@ different hosts."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
+    from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import SettingOutcome
     from workbench.session.bench.benchmark_load import BenchmarkLoad
     from workbench.session.hosts.other_hosts import OtherHosts
@@ -64,7 +65,9 @@ class ComparedSide:
     def plan(self) -> LaunchPlan | None:
         if self.editor is not None:
             return self.editor.plan
-        return self.session.servers.supervisor.record(self.run_id).plan if self.run_id else None
+        if not self.run_id:
+            return None
+        return self.session.servers.supervisor.record(self.run_id).plan
 
     @property
     def plan_started_with(self) -> LaunchPlan | None:
@@ -72,24 +75,24 @@ class ComparedSide:
         version. None for a server at a URL."""
         return self.editor.effective_plan if self.editor is not None else self.plan
 
-    @asynccontextmanager
-    async def load(self, run_id: str) -> AsyncIterator[BenchmarkLoad]:
+    def load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
         """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
         of a server that the experiment started."""
-        loads = self.session.load
-        opened = (
-            loads.load_at_url(self.url, {})
-            if self.url is not None
-            else loads.load_at_run(run_id, {})
-        )
-        async with opened as load:
-            yield load
+        if self.url is not None:
+            return self.session.load.load_at_url(self.url, {})
+        return self.session.load.load_at_run(run_id, {})
 
     async def gpus(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
         infos = (await self.session.telemetry.reading()).infos
         gpus = gpus_of_plan(self.plan, infos)
         return gpus, len(gpus) == len(infos)
+
+    async def gpu_selectors(self) -> Sequence[int | None]:
+        """Return for which GPUs a setting is applied: (None,), which stands for all GPUs of the
+        host, if the server uses all of them."""
+        gpus, uses_all = await self.gpus()
+        return (None,) if uses_all else gpus
 
 
 class ArmTargets:
@@ -138,25 +141,11 @@ class ArmTargets:
                     next_step="give a preset or a run that Workbench started",
                 )
             return replace(target, url=server_address.parse_server_url(name).base), None
-        statuses = await session.servers.supervisor.runs()
-        exact = [s for s in statuses if s.run_id == name]
-        near = [
-            s
-            for s in statuses
-            if len(name) >= _MIN_RUN_ID_CHARACTERS
-            and (s.run_id.startswith(name) or s.run_id.endswith(name))
-        ]
-        hits = exact or near
-        if not hits:
+        run = _find_named_run(await session.servers.supervisor.runs(), name)
+        if run is None:
             return target, _plan_with_program(
                 session.presets.plan_of(name, variables), target.executable
             )
-        if len(hits) > 1:
-            raise InputError(
-                f"{len(hits)} runs match {name!r}",
-                next_step="give the whole run id; `workbench servers` lists the runs",
-            )
-        run = hits[0]
         if arm.changes_launch or target.executable:
             plan = session.servers.supervisor.record(run.run_id).plan
             if plan is None or MASK in repr(plan):
@@ -164,9 +153,8 @@ class ArmTargets:
                     f"run {run.run_id} was started with a secret, which Workbench does not store",
                     next_step="give the preset from which the run was started",
                 )
-            if (
-                run.state.is_alive
-            ):  # the experiment stops it, like the selected run of a common base
+            # the experiment stops it, like the selected run of a common base
+            if run.state.is_alive:
                 await session.servers.select(run.run_id)
             return replace(target, name=run.run_id), _plan_with_program(plan, target.executable)
         if run.state is not ServerState.READY:
@@ -193,13 +181,12 @@ class ArmTargets:
         for name, arm in arms.items():
             if not arm.gpu:
                 continue
-            base, target = bases.get(name), arm.target
+            base, target = bases.get(name), arm.target or ArmTarget("")
             editor = PlanEditor(base) if base is not None else None
-            for host in twins or (target.host if target is not None else None,):
+            for host in twins or (target.host,):
                 session = await self._hosts.session_of(host)
-                run_id = target.run_id if target is not None else None
-                gpus, _ = await ComparedSide(session, editor, run_id=run_id).gpus()
-                by_gpu = {str(gpu): arm.gpu for gpu in gpus}
+                gpus, _ = await ComparedSide(session, editor, run_id=target.run_id).gpus()
+                by_gpu = dict.fromkeys(map(str, gpus), arm.gpu)
                 found += (await session.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
 
@@ -211,40 +198,45 @@ class ArmTargets:
         an engine would reject, and SettingsError for GPU settings that cannot be applied. Raises
         InputError if the two hosts differ in GPUs, driver or engine."""
         sides = {}
-        for name, (arm_name, host) in design.arms_of_sides(spec).items():
-            arm = arms[arm_name]
-            target = arm.target
-            session = await self._hosts.session_of(host or (target.host if target else None))
+        for name, (arm_name, twin) in design.arms_of_sides(spec).items():
+            arm, target = arms[arm_name], arms[arm_name].target
             if target is not None and target.plan is None:
-                if host is not None:
+                if twin is not None:
                     raise InputError(
                         f"arm {arm_name} is a server that runs already, but on twins each run "
                         "starts its own server",
                         next_step="give a preset, or a run together with a changed flag",
                     )
-                side = ComparedSide(session, run_id=target.run_id, url=target.url)
-                if target.url is not None:
-                    await _check_url(name, session, target.url)
+                side = await self._side_of_standing_server(name, target)
             else:
-                side = ComparedSide(
-                    session,
-                    await self._editor(
-                        name, arm, bases[arm_name], session, on_twin=host is not None
-                    ),
-                )
+                side = await self._side_to_start(name, arm, bases[arm_name], twin)
             await _check_settings(name, arm, side)
             sides[name] = side
         if spec.twins:
             await check_twins(spec.twins, sides)
         return sides
 
-    async def _editor(
-        self, name: str, arm: Arm, base: LaunchPlan, session: Session, *, on_twin: bool = False
+    async def _side_of_standing_server(self, name: str, target: ArmTarget) -> ComparedSide:
+        session = await self._hosts.session_of(target.host)
+        if target.url is not None:
+            await _check_url(name, session, target.url)
+        return ComparedSide(session, run_id=target.run_id, url=target.url)
+
+    async def _side_to_start(
+        self, name: str, arm: Arm, base: LaunchPlan, twin: str | None
+    ) -> ComparedSide:
+        """Return a side whose server the experiment starts, on the host `twin` if there is one."""
+        target = arm.target or ArmTarget(self._plans.editor.title)
+        session = await self._hosts.session_of(twin or target.host)
+        editor = PlanEditor(base, f"{target.name}, {name}")
+        return ComparedSide(session, await self._prepare_editor(name, arm, editor, session, twin))
+
+    async def _prepare_editor(
+        self, name: str, arm: Arm, editor: PlanEditor, session: Session, twin: str | None
     ) -> PlanEditor:
-        current, target = self._plans.current, arm.target
-        title = target.name if target else self._plans.editor.title
-        editor = PlanEditor(base, f"{title}, {name}")
-        if target is None and current is not None and not on_twin:
+        """Apply the changes of an arm to its plan, and check that the plan can be started."""
+        current = self._plans.current
+        if current is not None and arm.target is None and twin is None:
             editor.around = current.around
         else:
             infos = (await session.telemetry.reading()).infos
@@ -270,9 +262,9 @@ def spec_with_secrets(
         preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
         if preset_id is not None and MASK in repr(spec):
             plan = presets.plan_of(preset_id)
-            known.update(
-                {s.name: str(s.value) for s in (*plan.env, *plan.flags) if s.value != MASK}
-            )
+            for setting in (*plan.env, *plan.flags):
+                if setting.value != MASK:
+                    known[setting.name] = str(setting.value)
 
     def secret(name: str) -> str:
         if name not in known:
@@ -282,9 +274,9 @@ def spec_with_secrets(
             )
         return known[name]
 
-    def unmasked(word: str) -> str:
-        name, _, value = word.partition("=")
-        return f"{name}={secret(name)}" if value == MASK else word
+    def unmask(assignment: str) -> str:
+        name, _, value = assignment.partition("=")
+        return f"{name}={secret(name)}" if value == MASK else assignment
 
     bases = {}
     for name in ("A", "B"):
@@ -297,11 +289,11 @@ def spec_with_secrets(
                 with_value = plan.with_env if setting in plan.env else plan.with_flag
                 plan = with_value(setting.name, secret(setting.name))
         bases[name] = plan
-    a, b = (
-        replace(arm, sets=tuple(map(unmasked, arm.sets)), envs=tuple(map(unmasked, arm.envs)))
-        for arm in (spec.a, spec.b)
-    )
-    return a, b, bases
+
+    def unmask_arm(arm: Arm) -> Arm:
+        return replace(arm, sets=tuple(map(unmask, arm.sets)), envs=tuple(map(unmask, arm.envs)))
+
+    return unmask_arm(spec.a), unmask_arm(spec.b), bases
 
 
 def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
@@ -317,22 +309,16 @@ async def check_twins(hosts: Sequence[str], sides: Mapping[str, ComparedSide]) -
     the differences. `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
     facts: list[dict[str, str]] = []
     for host in hosts:
-        own = {name: side for name, side in sides.items() if name.endswith(f" on {host}")}
         found: dict[str, str] = {}
-        for name, side in own.items():
-            telemetry = await side.session.telemetry.reading()
-            gpus, _ = await side.gpus()
-            infos = [info for info in telemetry.infos if info.index in gpus]
-            arm = name[:1]
-            found[f"GPUs of {arm}"] = ", ".join(_gpu_model_text(info) for info in infos) or "none"
-            found["driver"] = telemetry.driver.driver_version or "unknown"
-            around = side.editor.around if side.editor is not None else None
-            found[f"engine of {arm}"] = (around and around.installed) or "not found"
+        for name, side in sides.items():
+            if name.endswith(f" on {host}"):
+                found |= await _twin_facts(name[:1], side)
         facts.append(found)
     first, second = facts
-    differing = [
-        f"{what}: {first[what]} and {second[what]}" for what in first if first[what] != second[what]
-    ]
+    differing = []
+    for what in first:
+        if first[what] != second[what]:
+            differing.append(f"{what}: {first[what]} and {second[what]}")
     if differing:
         raise InputError(
             f"{hosts[0]} and {hosts[1]} are not twins, so what the machine does cannot be told "
@@ -340,6 +326,35 @@ async def check_twins(hosts: Sequence[str], sides: Mapping[str, ComparedSide]) -
             next_step="use hosts with the same GPUs, driver and engine, or compare both on one "
             "host",
         )
+
+
+def _find_named_run(statuses: Sequence[ServerStatus], name: str) -> ServerStatus | None:
+    """Return the run that an id, or the begin or the end of an id, names. Raises InputError if
+    several do."""
+    hits = [status for status in statuses if status.run_id == name]
+    if not hits and len(name) >= _MIN_RUN_ID_CHARACTERS:
+        for status in statuses:
+            if status.run_id.startswith(name) or status.run_id.endswith(name):
+                hits.append(status)
+    if len(hits) > 1:
+        raise InputError(
+            f"{len(hits)} runs match {name!r}",
+            next_step="give the whole run id; `workbench servers` lists the runs",
+        )
+    return hits[0] if hits else None
+
+
+async def _twin_facts(arm: str, side: ComparedSide) -> Mapping[str, str]:
+    """Return what must be equal on twins: GPUs, driver and engine."""
+    telemetry = await side.session.telemetry.reading()
+    gpus, _ = await side.gpus()
+    models = [_gpu_model_text(info) for info in telemetry.infos if info.index in gpus]
+    installed = side.editor.around.installed if side.editor is not None else None
+    return {
+        f"GPUs of {arm}": ", ".join(models) or "none",
+        "driver": telemetry.driver.driver_version or "unknown",
+        f"engine of {arm}": installed or "not found",
+    }
 
 
 def _gpu_model_text(info: GpuInfo) -> str:
@@ -364,15 +379,14 @@ async def _check_url(name: str, session: Session, url: str) -> None:
 async def _check_settings(name: str, arm: Arm, side: ComparedSide) -> None:
     if not arm.gpu:
         return
-    gpus, every = await side.gpus()
-    for gpu in [None] if every else gpus:
+    for gpu in await side.gpu_selectors():
         try:
             commands = await side.session.gpu.plan(arm.gpu, gpu)
         except (InputError, SettingsError) as error:
             error.message = f"{name}: {error.message}"
             raise
-        forbidden = next((c for c in commands if c.right), None)
-        if forbidden is not None:
-            raise SettingsError(
-                f"{name}: {forbidden.where}: {forbidden.right}", host=side.session.host.name
-            )
+        for command in commands:
+            if command.right:
+                raise SettingsError(
+                    f"{name}: {command.where}: {command.right}", host=side.session.host.name
+                )

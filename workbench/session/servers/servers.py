@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
     from workbench.model.in_force import InForceReport
-    from workbench.model.plan import LaunchPlan, PlanDifference
+    from workbench.model.plan import Command, LaunchPlan, PlanDifference
     from workbench.model.server_run import ServedText
     from workbench.server.cluster_supervisor import ClusterSupervisor
     from workbench.server.external_servers import ExternalServers, FoundServer
@@ -42,6 +42,7 @@ NoteRunId = Callable[[str], Awaitable[None]]  # is called with the id of a run
 MAX_SHOWN_RUNS = 50  # newest runs in the state
 POWER_OVER_HOST_TEXT = "the server would have power over its host"
 _STARTING_TEXT = "starting"
+_SHOW_ERROR_STEP = "press e in the Log pane to see the first error"
 
 
 class Servers:
@@ -70,16 +71,18 @@ class Servers:
     def supervisor(self) -> Supervisor:
         """The supervisor of the servers on the session's host or cluster, made at the first use."""
         if self._supervisor is None:
-            host = self._core.host
-            if is_cluster(host):
-                from workbench.server.cluster_supervisor import ClusterSupervisor
-
-                self._supervisor = ClusterSupervisor(host, self._on_event)
-            else:
-                from workbench.server.supervisor import Supervisor
-
-                self._supervisor = Supervisor(host, self._on_event, self._core.beat)
+            self._supervisor = self._make_supervisor()
         return self._supervisor
+
+    def _make_supervisor(self) -> Supervisor:
+        host = self._core.host
+        if is_cluster(host):
+            from workbench.server.cluster_supervisor import ClusterSupervisor
+
+            return ClusterSupervisor(host, self._on_event)
+        from workbench.server.supervisor import Supervisor
+
+        return Supervisor(host, self._on_event, self._core.beat)
 
     def _cluster_supervisor(self) -> ClusterSupervisor | None:
         """Return the supervisor if the session's host is a cluster, otherwise None. Other hosts do
@@ -88,8 +91,8 @@ class Servers:
             return None
         from workbench.server.cluster_supervisor import ClusterSupervisor
 
-        found = self.supervisor
-        return found if isinstance(found, ClusterSupervisor) else None
+        assert isinstance(self.supervisor, ClusterSupervisor)
+        return self.supervisor
 
     @property
     def _on_cluster(self) -> bool:
@@ -110,20 +113,22 @@ class Servers:
             if event.run_id == self._core.state.run_id:
                 self._core.update(log_revision=self._core.state.log_revision + 1)
             return
-        before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
+        before = {status.run_id: status for status in self._core.state.servers}.get(event.run_id)
         self._show_servers()
+        self._schedule_walltime_warnings(event)
+        plan = self.supervisor.record(event.run_id).plan
+        state_before = None
         if before is None:
-            self._presets.note_file_of(self.supervisor.record(event.run_id).plan)
-        if event.ends_unix_s is not None or self._walltime is not None:
-            self._warn_before_walltime_end(event)
-        if event.state is ServerState.READY and (
-            before is None or before.state is not ServerState.READY
-        ):
-            plan = self.supervisor.record(event.run_id).plan
+            self._presets.note_file_of(plan)
+        else:
+            state_before = before.state
+        if event.state is ServerState.READY is not state_before:
             self._presets.remember_variables(event.run_id, plan)
-        if before is not None and before.state != event.state:
+        if before is None:
+            return
+        if before.state != event.state:
             self._on_status_change(before, event)
-        elif before is not None and event.state.is_alive:
+        elif event.state.is_alive:
             self._report_new_findings(before, event)
 
     def take_gpu_reading(self, telemetry: Telemetry) -> None:
@@ -131,68 +136,69 @@ class Servers:
         if self._supervisor is not None and not is_cluster(self._core.host):
             self._supervisor.note_gpu_samples(telemetry.gpus)
 
-    def _warn_before_walltime_end(self, status: ServerStatus) -> None:
+    def _schedule_walltime_warnings(self, status: ServerStatus) -> None:
+        """Schedule the warnings before a launcher ends this server, if it will."""
         if self._walltime is None:
+            if status.ends_unix_s is None:
+                return
             from workbench.session.servers.walltime import WalltimeWarnings
 
             self._walltime = WalltimeWarnings(self._core, self.supervisor.host_time)
         self._walltime.schedule_warnings(status)
 
     def _on_status_change(self, before: ServerStatus, now: ServerStatus) -> None:
-        if now.state is ServerState.READY and before.state in (
-            ServerState.STARTING,
-            ServerState.UNKNOWN,
-        ):
+        was_not_ready = before.state in (ServerState.STARTING, ServerState.UNKNOWN)
+        if now.state is ServerState.READY and was_not_ready:
             if before.ready_unix_s is None:
-                from workbench.server.start_times import format_start_duration
-
-                after = format_start_duration(now, self.supervisor.statuses())
-                self._core.record_command(f"# {now.run_id} is {now.state_word.upper()}{after}")
-                self._report_doubted_text(now)
+                self._report_ready(now)
             self._core.spawn(self._compare_with_preset(now))
             for hear in self.on_ready:
                 hear(now)
-        elif now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED):
+        elif now.state.has_ended:
             if now.state is not ServerState.STOPPED:
-                cause = now.findings[0] if now.findings else None
-                next_step = (
-                    cause.fix
-                    if cause and cause.fix
-                    else ("press e in the Log pane to see the first error")
-                )
-                if now.run_id == self._core.state.run_id and (
-                    back := self._core.state.goes_back_to
-                ):
-                    next_step = _add_restart_step(next_step, back)
-                text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
-                self._core.notify(Level.ERROR, text, next_step)
-                if now.run_id == self._core.state.run_id:  # its log is on the screen
-                    self._core.spawn(self.supervisor.mark_read(now.run_id))
+                self._report_failure(now)
             self._plans.show_missing_parts(None, ())
             for hear in self.on_ended:
                 hear(now)
 
-    def _report_doubted_text(self, now: ServerStatus) -> None:
-        """Tell the user why the text of a server that has just become READY is no answer."""
-        if now.text is not None and now.text_problem:
-            self._core.record_command(f"# {now.run_id}: {now.text.summary}")
-            self._core.notify(
-                Level.ERROR,
-                f"{now.title} is READY?: {now.text.summary}",
-                "i in the Log pane says what to check; a asks the server again",
-            )
+    def _report_ready(self, now: ServerStatus) -> None:
+        """Report that a server has become READY, and why its text is no answer."""
+        from workbench.server.start_times import format_start_duration
+
+        after = format_start_duration(now, self.supervisor.statuses())
+        self._core.record_command(f"# {now.run_id} is {now.state_word.upper()}{after}")
+        if now.text is None or not now.text_problem:
+            return
+        self._core.record_command(f"# {now.run_id}: {now.text.summary}")
+        self._core.notify(
+            Level.ERROR,
+            f"{now.title} is READY?: {now.text.summary}",
+            "i in the Log pane says what to check; a asks the server again",
+        )
+
+    def _report_failure(self, now: ServerStatus) -> None:
+        """Report that a server has ended by itself, with the next step."""
+        fixes = [finding.fix for finding in now.findings[:1]]
+        next_step = next(filter(None, fixes), _SHOW_ERROR_STEP)
+        state = self._core.state
+        is_selected = now.run_id == state.run_id
+        if is_selected and state.goes_back_to:
+            next_step = _add_restart_step(next_step, state.goes_back_to)
+        text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
+        self._core.notify(Level.ERROR, text, next_step)
+        if is_selected:  # its log is on the screen
+            self._core.spawn(self.supervisor.mark_read(now.run_id))
 
     def _report_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
         """Notify the user of the first new error or warning that the log of a live server shows.
         `before` and `now` are two successive statuses of the server."""
         known = {finding.code for finding in before.findings}
-        of_log = (f for f in now.findings if not f.code.startswith("text."))
-        serious = (
-            f for f in of_log if f.level in (Level.ERROR, Level.WARN) and f.code not in known
-        )
-        if new := next(serious, None):
-            of = "start" if new.code == "start.spinning" else "log"
-            self._core.notify(Level.WARN, f"{of} of {now.title}: {new.text}", new.fix)
+        for new in now.findings:
+            is_serious = new.level in (Level.ERROR, Level.WARN)
+            if is_serious and new.code not in known and not new.code.startswith("text."):
+                source = "start" if new.code == "start.spinning" else "log"
+                self._core.notify(Level.WARN, f"{source} of {now.title}: {new.text}", new.fix)
+                return
 
     def _show_servers(self) -> None:
         self._show_run(self._core.state.run_id)
@@ -203,25 +209,23 @@ class Servers:
         self._core.update(
             run_id=run_id,
             servers=statuses[:MAX_SHOWN_RUNS],
-            goes_back_to=self._earlier_status_of(run_id, statuses),
+            goes_back_to=self._find_earlier_run(run_id, statuses),
             **changes,
         )
 
-    def _earlier_status_of(
-        self, run_id: str | None, statuses: Sequence[ServerStatus]
-    ) -> str | None:
+    def _find_earlier_run(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
         """Return the run that was stopped for the run `run_id`, if that one failed before it was
         READY. None if it did not fail, or if the earlier run is not known any more."""
         known = {status.run_id: status for status in statuses}
-        selected = known.get(run_id or "")
-        if selected is None:
+        if run_id not in known:
             return None
-        if selected.run_id == self._not_replaced and not selected.may_live:
-            return selected.run_id
+        selected = known[run_id]
+        if run_id == self._not_replaced and not selected.may_live:
+            return run_id
         failed = selected.state in (ServerState.FAILED, ServerState.CRASHED)
         if not failed or selected.ready_unix_s is not None:
             return None
-        earlier = self.supervisor.record(selected.run_id).replaces
+        earlier = self.supervisor.record(run_id).replaces
         return earlier if earlier in known else None
 
     def _follow_run(self, run_id: str) -> None:
@@ -237,21 +241,24 @@ class Servers:
             return
         statuses = await self.supervisor.runs()
         self._show_servers()
-        chosen = None
-        if self._core.state.run_id is None:
-            chosen = next((s for s in statuses if s.state.is_alive), None)
-            if (
-                chosen is None
-                and statuses
-                and self._earlier_status_of(statuses[0].run_id, statuses)
-            ):
-                chosen = statuses[0]
         try:
-            if chosen is not None:
-                await self.select(chosen.run_id)
+            if self._core.state.run_id is None:
+                await self._select_run_to_follow(statuses)
         finally:
             # only now: a screen that has read the servers and shows none says "no server"
             self._core.update(servers_read=True)
+
+    async def _select_run_to_follow(self, statuses: Sequence[ServerStatus]) -> None:
+        """Select the newest live run, or else the newest run if it is a restart that failed."""
+        for status in statuses:
+            if status.state.is_alive:
+                await self.select(status.run_id)
+                return
+        if not statuses:
+            return
+        newest = statuses[0].run_id
+        if self._find_earlier_run(newest, statuses):
+            await self.select(newest)
 
     async def _has_no_runs(self) -> bool:
         """Return whether this machine has no directory of a run. The supervisor need not be loaded
@@ -270,14 +277,15 @@ class Servers:
     async def look_elsewhere(self) -> None:
         """List the servers that another Workbench or a command has started since the last call, and
         notify the user."""
-        if not self._core.host.connected or await self._has_no_runs():
+        if not self._core.host.connected:
             return
-        if not await self.supervisor.has_unknown_runs():
+        if await self._has_no_runs() or not await self.supervisor.has_unknown_runs():
             return
         known = {status.run_id for status in self._core.state.servers}
         await self.adopt()
+        known.add(self._core.state.run_id or "")
         for status in self._core.state.servers:
-            if status.run_id not in known | {self._core.state.run_id} and status.state.is_alive:
+            if status.state.is_alive and status.run_id not in known:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
                 self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
 
@@ -285,10 +293,11 @@ class Servers:
         """Return the servers of the host that no Workbench started. () on a simulated host."""
         if self._core.state.host.simulated is not None:
             return ()
-        known = self._supervisor.statuses() if self._supervisor is not None else ()
-        own = [status.port for status in known if status.alive and status.port is not None]
-        from workbench.server.external_servers import ExternalServers
+        from workbench.server.external_servers import ExternalServers, ports_of_live_servers
 
+        own: Sequence[int] = ()
+        if self._supervisor is not None:
+            own = ports_of_live_servers(self._supervisor.statuses())
         if self._external is None:
             self._external = ExternalServers(self._core.host)
         return await self._external.find(own)
@@ -306,9 +315,11 @@ class Servers:
         self._follow_run(run_id)
         if not self.supervisor.status(run_id).state.is_alive:
             await self.supervisor.mark_read(run_id)
+        if self._plans.current is not None:
+            return
         plan = self.supervisor.record(run_id).plan
         # A plan with a masked secret cannot be started again.
-        if self._plans.current is None and plan is not None and MASK not in repr(plan):
+        if plan is not None and MASK not in repr(plan):
             self._plans.edit_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
             self._core.spawn(self._plans.look_for_engine())
 
@@ -375,9 +386,9 @@ class Servers:
         if running is None:
             return ()
         catalog = engines.get_engine(running.engine).catalog(running.engine_version)
-        base = editor.base if editor is not None else None
-        if base is not None and base.preset_id != running.preset_id:
-            base = None
+        base = None
+        if editor is not None and editor.base.preset_id == running.preset_id:
+            base = editor.base
         return engines.flags_unlike_default(running, catalog, base)
 
     async def selected_or_ready_run(self) -> str:
@@ -385,14 +396,14 @@ class Servers:
         there is neither."""
         if self._core.state.run_id is not None:
             return self._core.state.run_id
-        ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
-        if not ready:
-            raise ServerError(
-                "no server is READY on this host, and this command needs one to put under load",
-                host=self._core.host.name,
-                next_step="start a server with `workbench start PRESET --wait`, or give --url URL",
-            )
-        return ready[0].run_id
+        for status in await self.supervisor.runs():
+            if status.state is ServerState.READY:
+                return status.run_id
+        raise ServerError(
+            "no server is READY on this host, and this command needs one to put under load",
+            host=self._core.host.name,
+            next_step="start a server with `workbench start PRESET --wait`, or give --url URL",
+        )
 
     async def ready_run(self, run_id: str | None) -> str:
         """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises
@@ -453,9 +464,11 @@ class Servers:
         NotTrusted if the plan's preset runs programs that the user has not agreed to."""
         foreign = editor.untrusted_parts()
         if foreign:
-            about = "the preset is not from Workbench and runs more than its engine"
+            reason = POWER_OVER_HOST_TEXT
+            if plan.stranger:
+                reason = "the preset is not from Workbench and runs more than its engine"
             raise NotTrusted(
-                f"{about if plan.stranger else POWER_OVER_HOST_TEXT}: {'; '.join(p.text for p in foreign)}",
+                f"{reason}: {'; '.join(part.text for part in foreign)}",
                 next_step="look at the plan with `workbench plan`, then start it with --trust",
                 findings=[part.finding_with_fix() for part in foreign],
             )
@@ -466,7 +479,8 @@ class Servers:
                 next_step=errors[0].fix or "correct the flag, then start again",
                 findings=errors,
             )
-        if len(plan.nodes) > 1 and self._core.state.host.simulated is None and not self._on_cluster:
+        has_all_nodes = self._on_cluster or self._core.state.host.simulated is not None
+        if len(plan.nodes) > 1 and not has_all_nodes:
             names = ", ".join(node.name for node in plan.nodes)
             raise PlanError(
                 f"this plan runs on {len(plan.nodes)} nodes ({names}), but Workbench starts "
@@ -486,9 +500,8 @@ class Servers:
     def _check_may_start(self) -> None:
         """Raise ServerError if another start is under way, or an experiment has reserved the
         servers."""
-        if (
-            _STARTING_TEXT in self._core.state.busy
-        ):  # two starts at once would both find the port free
+        # two starts at once would both find the port free
+        if _STARTING_TEXT in self._core.state.busy:
             raise ServerError(
                 "another server is being started",
                 host=self._core.host.name,
@@ -512,12 +525,11 @@ class Servers:
         Raises PlanError or ServerError if the plan cannot be started."""
         self._check_may_start()
         editor = self.editor_of(run_id)
-        if editor.around.installed is None and editor.around.installed_problem is None:
-            await self._plans.look_for_engine(editor)
+        await self._plans.look_for_unknown_engine(editor)
         self.check_startable(editor.effective_plan, editor)
         status = self.supervisor.status(run_id)
-        in_the_way = status if _must_stop_before_start(status) else self._core.state.server
-        return await self._start_editor(editor, in_the_way)
+        to_replace = status if _must_stop_before_start(status) else self._core.state.server
+        return await self._start_editor(editor, to_replace)
 
     async def go_back(self) -> str:
         """Start again what ran before a restart failed. Return the id of the new run. Raises
@@ -532,10 +544,9 @@ class Servers:
         return await self.start_again(before)
 
     async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
-        replaced = selected if selected is not None and _must_stop_before_start(selected) else None
         async with self._start:
             with self._core.show_busy(_STARTING_TEXT):
-                return (await self.launch(editor, replaced)).run_id
+                return (await self.launch(editor, _server_to_stop(selected))).run_id
 
     def editor_of(self, run_id: str) -> PlanEditor:
         """Return an editor with the plan with which a run was started. A secret, which is not
@@ -546,9 +557,12 @@ class Servers:
         plan = self._started_plans.get(run_id)
         if plan is None:
             record = self.supervisor.record(run_id)
-            if record.problem is not None or record.adopts is not None:
+            problem = record.problem
+            if problem is None and record.adopts is not None:
+                problem = f"Workbench did not start the server of run {run_id}"
+            if problem is not None:
                 raise PlanError(
-                    record.problem or f"Workbench did not start the server of run {run_id}",
+                    problem,
                     host=self._core.host.name,
                     next_step="press p to load a preset; on the command line use `workbench start "
                     "PRESET`",
@@ -571,8 +585,7 @@ class Servers:
     @property
     def _server_to_replace(self) -> ServerStatus | None:
         """The selected server, if a start would stop it."""
-        selected = self._core.state.server
-        return selected if selected is not None and _must_stop_before_start(selected) else None
+        return _server_to_stop(self._core.state.server)
 
     async def start_warnings(self) -> tuple[Finding, ...]:
         """Return the warnings about a start of the plan under edit that does not have to be refused
@@ -587,18 +600,24 @@ class Servers:
         from workbench.server import preflight
 
         editor, host = self._plans.editor, self._core.host
-        if self._on_cluster or editor.node_commands():
-            return ()  # the check of a cluster has findings about each node
-        try:
-            command = editor.launch_command()
-        except WorkbenchError:  # the plan says so itself
+        command = self._command_to_check(editor)
+        if command is None:
             return ()
         port = None
         with suppress(WorkbenchError):  # without a state directory, which is one of the findings
             runs = await self.supervisor.runs()  # first: the finding about memory names them
             port = await preflight.find_port_problem(host, editor.plan, command, runs)
-        found = await self._warnings_about_host(None)
-        return found if port is None else (port, *found)
+        return tuple(filter(None, (port, *await self._warnings_about_host(None))))
+
+    def _command_to_check(self, editor: PlanEditor) -> Command | None:
+        """Return the command that would run on this host. None if there is no such command: the
+        check of a cluster has findings about each node, and a wrong plan says so itself."""
+        if self._on_cluster or editor.node_commands():
+            return None
+        try:
+            return editor.launch_command()
+        except WorkbenchError:
+            return None
 
     async def _warnings_about_host(self, replaced: ServerStatus | None) -> tuple[Finding, ...]:
         """Return the warnings of `host_findings` except that about the port. `replaced`, a server
@@ -608,23 +627,19 @@ class Servers:
         from workbench.server.state_disk import check_state_directory
 
         editor, host = self._plans.editor, self._core.host
-        if self._on_cluster or editor.node_commands():
+        command = self._command_to_check(editor)
+        if command is None:
             return ()
-        try:
-            command = editor.launch_command()
-        except WorkbenchError:
-            return ()
-        found = await check_state_directory(host)
-        memory = await self._findings_of_too_little_memory(editor, replaced)
+        found: list[Finding | None] = [*await check_state_directory(host)]
+        memory = await self._find_too_little_memory(editor, replaced)
         if memory is not None:
             found.append(memory.finding)
-        simulated = self._core.state.host.simulated
-        if preflight.uses_host_files(editor.plan.run_as) and not simulated:
-            disk = await find_disk_problem(host, editor.effective_plan, command)
-            found += [disk] if disk is not None else []
-        return (*found, *await self._unsupported_gpus(editor))
+        if preflight.uses_host_files(editor.plan.run_as) and not self._core.state.host.simulated:
+            found.append(await find_disk_problem(host, editor.effective_plan, command))
+        found += await self._unsupported_gpu_findings(editor)
+        return tuple(filter(None, found))
 
-    async def _unsupported_gpus(self, editor: PlanEditor) -> Sequence[Finding]:
+    async def _unsupported_gpu_findings(self, editor: PlanEditor) -> Sequence[Finding]:
         """Return what the doctor would find about the driver and the packages of the plan's engine,
         and what is known about the paths between the GPUs. A container brings its own packages."""
         telemetry = self._core.state.telemetry
@@ -666,7 +681,7 @@ class Servers:
         simulated = self._core.state.host.simulated is not None
         on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
         if on_cluster is not None and nodes:
-            replaces = replaced.run_id if replaced is not None else None
+            replaces = None if replaced is None else replaced.run_id
             await on_cluster.check_ranks(
                 editor.effective_plan, nodes, simulated=simulated, replaces=replaces
             )
@@ -698,7 +713,7 @@ class Servers:
         GPU memory after the end of that server."""
         if replaced is None:
             return
-        found = await self._findings_of_too_little_memory(editor, replaced)
+        found = await self._find_too_little_memory(editor, replaced)
         if found is not None and found.certain:
             raise ServerError(
                 f"{found.finding.text}; {replaced.engine} run {replaced.run_id} was not stopped",
@@ -706,30 +721,33 @@ class Servers:
                 next_step=found.finding.fix,
             )
 
-    async def _findings_of_too_little_memory(
+    async def _find_too_little_memory(
         self, editor: PlanEditor, replaced: ServerStatus | None
     ) -> TooLittleMemory | None:
-        from workbench.hosts import detached_process
         from workbench.session.plans.free_memory import find_too_little_memory
 
         if self._on_cluster:
             return None
-        living = [
-            status
-            for status in self.supervisor.statuses()
-            if status.may_live and (replaced is None or status.run_id != replaced.run_id)
-        ]
-        telemetry, staying = self._core.state.telemetry, None
-        if replaced is not None:
-            if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
-                return None  # the processes of a unit, container or job are not those of the run
-            seen = await detached_process.read_status(self._core.host, replaced.run_dir)
-            listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
-            # The list may be some seconds old: a process that has ended since holds nothing.
-            staying = await detached_process.find_existing_pids(
-                self._core.host, listed - set(seen.members)
-            )
+        living = [status for status in self.supervisor.statuses() if status.may_live]
+        telemetry = self._core.state.telemetry
+        if replaced is None:
+            return find_too_little_memory(editor, telemetry, living, None)
+        if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
+            return None  # the processes of a unit, container or job are not those of the run
+        living = [status for status in living if status.run_id != replaced.run_id]
+        staying = await self._pids_after_end(telemetry, replaced.run_dir)
         return find_too_little_memory(editor, telemetry, living, staying)
+
+    async def _pids_after_end(self, telemetry: Telemetry, run_dir: str) -> Collection[int]:
+        """Return the processes on the GPUs that do not belong to the run in `run_dir`."""
+        from workbench.hosts import detached_process
+
+        seen = await detached_process.read_status(self._core.host, run_dir)
+        listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
+        # The list may be some seconds old: a process that has ended since holds nothing.
+        return await detached_process.find_existing_pids(
+            self._core.host, listed - set(seen.members)
+        )
 
     @property
     def is_starting(self) -> bool:
@@ -746,16 +764,16 @@ class Servers:
         self,
         editor: PlanEditor,
         replaced: ServerStatus | None = None,
-        named: NoteRunId | None = None,
+        note_run_id: NoteRunId | None = None,
     ) -> ServerStatus:
         """Start the plan of `editor` without checking its flags, and select the new run. `replaced`
         is stopped before: only when everything that can be checked and written beforehand has
-        succeeded. `named` is called with the id of the new run before its process starts. Return the
-        status of the new run."""
+        succeeded. `note_run_id` is called with the id of the new run before its process starts.
+        Return the status of the new run."""
         prepared = await self._prepare_start(editor, replaced)
         try:
-            if named is not None:
-                await named(prepared.run_id)
+            if note_run_id is not None:
+                await note_run_id(prepared.run_id)
             if replaced is not None:
                 await self.end(replaced.run_id)
         except BaseException:
@@ -770,22 +788,26 @@ class Servers:
                 self._show_servers()
             raise
         self._started_plans[status.run_id] = editor.plan
-        command = editor.launch_command()
-        nodes = editor.node_commands() if self._on_cluster else ()
-        for node, its in nodes or ((None, command),):
-            where = f"{node.node_title} on {node.name}, " if node else ""
-            shown = mask_command(its) if node else editor.run_command() or mask_command(its)
-            self._core.record_command(shown.shell(), f"{where}run {status.run_id}")
+        self._record_start_commands(editor, f"run {status.run_id}")
         self._follow_run(status.run_id)
         return status
+
+    def _record_start_commands(self, editor: PlanEditor, run_text: str) -> None:
+        """Record the command of a start, or those of its nodes, without secrets."""
+        nodes = editor.node_commands() if self._on_cluster else ()
+        for node, command in nodes:
+            outcome = f"{node.node_title} on {node.name}, {run_text}"
+            self._core.record_command(mask_command(command).shell(), outcome)
+        if not nodes:
+            shown = editor.run_command() or mask_command(editor.launch_command())
+            self._core.record_command(shown.shell(), run_text)
 
     async def _prepare_start(
         self, editor: PlanEditor, replaced: ServerStatus | None
     ) -> PreparedServer:
         """Check the start of a plan on the host, and write the files of the new run. `replaced` is
         the server that is stopped before the launch."""
-        if editor.around.installed is None and editor.around.installed_problem is None:
-            await self._plans.look_for_engine(editor)
+        await self._plans.look_for_unknown_engine(editor)
         await self._plans.look_for_model(editor)
         await self._check_memory_after_replacement(editor, replaced)
         await self._check_cluster(editor, replaced)
@@ -795,8 +817,7 @@ class Servers:
             "simulated": self._core.state.host.simulated is not None,
             "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
         }
-        on_cluster = self._cluster_supervisor()
-        nodes = editor.node_commands() if on_cluster is not None else ()
+        on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
         if on_cluster is not None and nodes:
             return await on_cluster.prepare_ranks(plan, nodes, editor.engine, **options)
         return await supervisor.prepare(plan, editor.launch_command(), editor.engine, **options)
@@ -858,6 +879,13 @@ def _must_stop_before_start(status: ServerStatus) -> bool:
     """Return whether a start must stop this server before its own: it is live, or processes of it
     are."""
     return status.state.is_alive or bool(status.outlived)
+
+
+def _server_to_stop(selected: ServerStatus | None) -> ServerStatus | None:
+    """Return the selected server, if a start must stop it."""
+    if selected is None or not _must_stop_before_start(selected):
+        return None
+    return selected
 
 
 def _add_restart_step(next_step: str | None, run_id: str) -> str:

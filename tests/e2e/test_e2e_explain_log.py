@@ -43,6 +43,21 @@ def test_json_has_findings_with_line_and_count(
     assert first["line"] and first["fix"] and "failed to open GGUF file" in document["first_error"]
 
 
+def test_an_error_before_the_first_known_one_is_not_denied(
+    clean_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first error with a known cause was called the first error, above an earlier one."""
+    known = "ERROR 11-29 10:00:07 [core.py:1] torch.OutOfMemoryError: CUDA out of memory."
+    unknown = "ERROR 11-29 10:00:05 [x.py:1] the plugin foo could not be registered"
+    log = tmp_path / "log"
+    log.write_text(f"INFO vLLM API server version 0.32.0\n{unknown}\n{known}\n")
+    _, out, _ = run(capsys, str(log))
+    assert "first error with a known cause: torch.OutOfMemoryError" in out
+    assert "no explanation for line 2" in out
+    log.write_text(f"INFO vLLM API server version 0.32.0\n{known}\n{unknown}\n")
+    assert "first error: torch.OutOfMemoryError" in run(capsys, str(log))[1]
+
+
 def test_hostile_files(
     clean_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

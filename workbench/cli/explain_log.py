@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,7 +16,7 @@ from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 
 if TYPE_CHECKING:
     from workbench.server.explained_log import ExplainedLog
@@ -99,13 +99,23 @@ def _read_file_part(file: BinaryIO, size: int) -> Iterator[bytes]:
         yield data
 
 
+def _error_label(findings: Sequence[Finding], document: dict[str, Any]) -> str:
+    """Return what the error is called that the output names first. It is the first one with a known
+    cause, and lines without one may stand before it."""
+    lines = [finding.line for finding in findings if finding.is_error and finding.line]
+    unknown = [one["line"] for one in document["unknown"] if one["line"]]
+    if lines and unknown and min(unknown) < min(lines):
+        return "first error with a known cause"
+    return "first error"
+
+
 def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int:
     if document["unread"]:
         say(f"{document['unread']}: lines after the part that was not read have no number")
     if document["phase"]:
         say(f"last phase of the start: {document['phase']}")
     if document["first_error"]:
-        say(f"first error: {document['first_error']}")
+        say(f"{_error_label(explained.findings, document)}: {document['first_error']}")
     findings = explained.findings
     for finding in findings:
         times = explained.count(finding)

@@ -450,6 +450,22 @@ def test_users_are_a_goal_and_each_search_begins_where_the_start_preset_ended(
     assert begins[0] is None and set(begins[2:]) == {20}
 
 
+def test_no_search_is_repeated_before_it_is_known_how_much_searches_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def search(bench: Any, results: Any, shape: Mapping[str, Any]) -> int:
+        return int(await bench(**shape))
+
+    monkeypatch.setattr("workbench.session.series.tune.find_users", search)
+    slow = {"ttft_ms": 90.0, "noise_pct": 10.0}
+    found = Raced(
+        {(): Server(users=20.0, **slow), (EIGHT,): Server(users=26.0, **slow)},
+        goal="users",
+        limits="ttft@p95<=60",
+    ).ended()
+    assert not any("one more decides" in note for note in found.notes if note.startswith("1: "))
+
+
 def test_a_limit_that_all_break_finds_nothing_and_names_no_gain() -> None:
     slow = {(): Server(100, ttft_ms=90), (EIGHT,): Server(150, ttft_ms=90)}
     found = Raced(slow, limits="ttft@p95<=60").ended()

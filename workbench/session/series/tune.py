@@ -255,6 +255,8 @@ class Tune(FlagSweep):
         found = await super().measure_server(run_id, run)
         runs = self._log_values_of_runs(found)
         point = self.progress.sweep.points[run]
+        if self._spec.goal == tune.USERS and self._run_noise_pct is None:
+            return found  # a search takes long, and how much two of them differ is not known yet
         if point.state != PointState.DONE or not tune_race.runs_disagree(runs, self._run_noise_pct):
             return found
         block, entry = parse_point_label(point.label)

@@ -45,29 +45,29 @@ REST_NS = 2_500_000
 
 
 def keep_no_text() -> None:
-    def is_one(self: Any, data: bytes) -> bool:
+    def is_text_chunk(self: Any, data: bytes) -> bool:
         head, trail = self._heads.get(len(data)), self._trail
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]
             return bool(text) and not text.translate(None, text_chunk.PLAIN_TEXT_BYTES)
         return False
 
-    text_chunk.TextChunk.is_one = is_one
+    text_chunk.TextChunk.is_text_chunk = is_text_chunk
 
 
 def check_no_text() -> None:
-    def is_one(self: Any, data: bytes) -> bool:
+    def is_text_chunk(self: Any, data: bytes) -> bool:
         head, trail = self._heads.get(len(data)), self._trail
         return head is not None and data.startswith(head) and data.endswith(trail)
 
-    text_chunk.TextChunk.is_one = is_one
+    text_chunk.TextChunk.is_text_chunk = is_text_chunk
 
 
 def compare_no_bytes() -> None:
-    def is_one(self: Any, data: bytes) -> bool:
+    def is_text_chunk(self: Any, data: bytes) -> bool:
         return len(data) < 400 and data.endswith(self._trail)
 
-    text_chunk.TextChunk.is_one = is_one
+    text_chunk.TextChunk.is_text_chunk = is_text_chunk
     WholeAnswers.find = lambda self, data: self._by_length.get(len(data))
 
 

@@ -40,8 +40,8 @@ SPREAD_S, REST_MS = 1.3, 2.5  # an answer takes 1.3 s; the client rests 2.5 ms a
 WHOLE, LEFT = "the load client", "reads of one piece of text each"
 PARTS = {
     "_wait": "rests and epoll",
-    "_on_data": "first and last reads of an answer, which are parsed",
-    "_do_deferred_work": "records and bodies of requests",
+    "_process_received_data": "first and last reads of an answer, which are parsed",
+    "_process_deferred_request": "records and bodies of requests",
     "_start_due_requests": "requests sent",
     "_check_time_limits": "limits, rests and progress, ten times a second",
 }

@@ -51,7 +51,7 @@ class NoText(KeptText):
 class NoTextChunk(text_chunk.TextChunk):
     """Recognizes the same chunks, and keeps no text."""
 
-    def is_one(self, data: bytes) -> bool:
+    def is_text_chunk(self, data: bytes) -> bool:
         head, trail = self._heads.get(len(data)), self._trail
         if head is not None and data.startswith(head) and data.endswith(trail):
             text = data[len(head) : len(data) - len(trail)]

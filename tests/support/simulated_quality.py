@@ -26,7 +26,13 @@ from workbench.model.quality import (
     SAME_TOP,
     Interval,
 )
-from workbench.quality.verdict import Compared, Margins, compare_with_floor, measures_of, verdict_of
+from workbench.quality.verdict import (
+    Compared,
+    Margins,
+    combine_verdicts,
+    compare_with_floor,
+    compute_measures,
+)
 
 MEASURES = (KL, LN_PPL, SAME_TOP, FORKS, ANSWER_SCORE)
 
@@ -81,8 +87,8 @@ def shares(
             drawn_forks(random, rate) for rate in (truth.forks, truth.floor_forks)
         )
         answers = drawn_scores(of_answers, texts, truth.floor_forks, truth.forks, truth.answer_drop)
-        measures, _ = measures_of([part], forks, forks_floor, Margins(), answers)
-        verdicts[verdict_of(measures)] += 1
+        measures, _ = compute_measures([part], forks, forks_floor, Margins(), answers)
+        verdicts[combine_verdicts(measures)] += 1
         for one in measures:
             covered[one.name] += _holds(one.excess or one.value, true[one.name])
     scale = 100 / comparisons

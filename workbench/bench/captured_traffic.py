@@ -93,7 +93,7 @@ class CapturedTraffic:
         self._turns = _ConversationTurns(key)
         self._characters = self._tokens = 0  # of the prompts whose tokens were reported
 
-    def row_of_exchange(
+    def capture_exchange(
         self,
         path: str,
         request: bytes,
@@ -106,7 +106,7 @@ class CapturedTraffic:
         """Return the row of a request, and what its answer reports. Raises LeftOutError if it has none."""
         asked = _read_prompt_of_request(path, request)
         answered = _decode_body(answer, encoding)
-        usage, characters = _usage_and_text_of(answered)
+        usage, characters = _parse_usage_and_text(answered)
         text = "".join(asked.texts)
         prompt_tokens = usage.prompt or self._estimate_tokens(text)
         answer_tokens = usage.answer
@@ -120,8 +120,8 @@ class CapturedTraffic:
         if usage.prompt:
             self._characters += len(text)
             self._tokens += usage.prompt
-        conversation, delay_ms = self._turns.note_turn(asked.said, at_ms, end_ms)
-        blocks, reused = self._blocks.block_numbers_of(text, prompt_tokens)
+        conversation, delay_ms = self._turns.record_turn(asked.said, at_ms, end_ms)
+        blocks, reused = self._blocks.number_blocks(text, prompt_tokens)
         row = CapturedRow(
             at_ms=round(at_ms),
             prompt_tokens=prompt_tokens,
@@ -159,7 +159,7 @@ class _PromptBlocks:
         self._known: dict[int, int] = {}
         self._next = 0
 
-    def block_numbers_of(self, text: str, tokens: int) -> tuple[list[int], int]:
+    def number_blocks(self, text: str, tokens: int) -> tuple[list[int], int]:
         """Return the numbers of the blocks of a prompt, and how many of them are known."""
         blocks: list[int] = []
         known: tuple[int, int] | None = None  # where the known beginning ends: characters, tokens
@@ -224,7 +224,7 @@ class _ConversationTurns:
         self._ended: dict[bytes, list[tuple[int, float]]] = {}
         self._next = 0
 
-    def note_turn(
+    def record_turn(
         self, said: Sequence[str], at_ms: float, end_ms: float
     ) -> tuple[int | None, int | None]:
         """Return the conversation of a request, None for a prompt that is none, and how long after
@@ -236,7 +236,7 @@ class _ConversationTurns:
         for one in said:
             running.update(f"{len(one)}:".encode() + one.encode("utf-8", "surrogatepass"))
             upto.append(running.copy().digest())
-        number, delay = self._find_turn_before(upto[:-1], at_ms)
+        number, delay = self._find_previous_turn(upto[:-1], at_ms)
         if number is None:
             number = self._next
             self._next += 1
@@ -245,7 +245,7 @@ class _ConversationTurns:
             del self._ended[next(iter(self._ended))]
         return number, delay
 
-    def _find_turn_before(
+    def _find_previous_turn(
         self, upto: Sequence[bytes], at_ms: float
     ) -> tuple[int | None, int | None]:
         for name in reversed(upto):
@@ -270,20 +270,20 @@ def _read_prompt_of_request(path: str, request: bytes) -> CapturedPrompt:
         raise LeftOutError("whose body is not JSON") from None
     if not isinstance(fields, dict):
         raise LeftOutError("whose body is not JSON")
-    return PROMPT_READERS_BY_PATH[path](fields)._replace(most_tokens=_most_answer_tokens(fields))
+    return PROMPT_READERS_BY_PATH[path](fields)._replace(most_tokens=_read_answer_limit(fields))
 
 
-def _object_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
+def _read_object(fields: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the JSON object of a field; an empty one if the field has none."""
     value = fields.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def _most_answer_tokens(fields: dict[str, Any]) -> int | None:
+def _read_answer_limit(fields: dict[str, Any]) -> int | None:
     """Return how many tokens the answer to a request may have; None if the request does not say."""
     counts = []
-    for place in (fields, _object_in(fields, "sampling_params")):
-        counts += [_count_of_field(place, name) for name in _ANSWER_LENGTH_FIELDS]
+    for place in (fields, _read_object(fields, "sampling_params")):
+        counts += [_read_token_count(place, name) for name in _ANSWER_LENGTH_FIELDS]
     return min(filter(None, counts), default=None)
 
 
@@ -309,13 +309,13 @@ def _join_conversation_prompt(
     fields: dict[str, Any], before: Sequence[str], messages: list[Any]
 ) -> CapturedPrompt:
     """Return the prompt of messages, and of the fields `before` that engines put before them."""
-    said = [_text_of_content(fields[name]) for name in before if fields.get(name)]
+    said = [_extract_text(fields[name]) for name in before if fields.get(name)]
     for message in messages:
-        said.append(f"{_role_of(message)}\n{_text_of_content(message)}\n")
+        said.append(f"{_read_role(message)}\n{_extract_text(message)}\n")
     return CapturedPrompt(said, said)
 
 
-def _role_of(message: Any) -> str:
+def _read_role(message: Any) -> str:
     if not isinstance(message, dict):
         return ""
     return str(message.get("role", ""))
@@ -337,7 +337,7 @@ def _read_completion_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     return CapturedPrompt(["".join(map("{:04x}".format, prompt))], [])
 
 
-def _text_of_content(value: Any) -> str:
+def _extract_text(value: Any) -> str:
     """Return the text in a message. Pictures and other data stand for themselves by a hash, because
     their characters are no tokens."""
     if isinstance(value, str):
@@ -348,10 +348,10 @@ def _text_of_content(value: Any) -> str:
         return value
     if isinstance(value, dict):
         return "".join(
-            _text_of_content(part) for name, part in value.items() if name not in ("role", "type")
+            _extract_text(part) for name, part in value.items() if name not in ("role", "type")
         )
     if isinstance(value, list):
-        return "".join(map(_text_of_content, value))
+        return "".join(map(_extract_text, value))
     return "" if value is None else str(value)
 
 
@@ -378,23 +378,25 @@ def _decode_body(answer: bytes, encoding: str) -> bytes:
         return b""
 
 
-def _usage_and_text_of(answer: bytes) -> tuple[Usage, str]:
+def _parse_usage_and_text(answer: bytes) -> tuple[Usage, str]:
     """Return what an answer reports, and its text if it does not report its tokens."""
     usage = Usage()
-    for document in _json_objects_in(answer, needed=(b'"usage"', *_TOKEN_COUNT_KEYS)):
-        usage = _usage_with_higher_counts(usage, _usage_of(document))
+    for document in _parse_json_objects(answer, needed=(b'"usage"', *_TOKEN_COUNT_KEYS)):
+        usage = _merge_usages(usage, _parse_usage(document))
     if usage.answer is not None:
         return usage, ""
-    return usage, "".join(map(_answer_text_in, _json_objects_in(answer)))
+    return usage, "".join(map(_parse_answer_text, _parse_json_objects(answer)))
 
 
 # counts of tokens outside of a usage: of SGLang's /generate, and of llama-server's /completion
 _TOKEN_COUNT_KEYS = (b'"completion_tokens"', b'"tokens_predicted"')
 
 
-def _json_objects_in(answer: bytes, needed: Sequence[bytes] = (b"",)) -> Iterator[dict[str, Any]]:
+def _parse_json_objects(
+    answer: bytes, needed: Sequence[bytes] = (b"",)
+) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of an answer that contain one of the `needed` texts."""
-    for data in _json_texts_in(answer):
+    for data in _split_json_texts(answer):
         if not any(name in data for name in needed):
             continue
         try:
@@ -405,7 +407,7 @@ def _json_objects_in(answer: bytes, needed: Sequence[bytes] = (b"",)) -> Iterato
             yield document
 
 
-def _json_texts_in(answer: bytes) -> Sequence[bytes]:
+def _split_json_texts(answer: bytes) -> Sequence[bytes]:
     """Return the data of the events of a stream; an answer that is none whole."""
     if not answer.lstrip().startswith((b"data:", b"event:", b":")):
         return [answer]
@@ -413,60 +415,61 @@ def _json_texts_in(answer: bytes) -> Sequence[bytes]:
     return [line.removeprefix(b"data:") for line in lines if line.startswith(b"data:")]
 
 
-def _usage_of(document: dict[str, Any]) -> Usage:
-    for place in (document, _object_in(document, "message"), _object_in(document, "response")):
+def _parse_usage(document: dict[str, Any]) -> Usage:
+    for place in (document, _read_object(document, "message"), _read_object(document, "response")):
         usage = place.get("usage")
         if isinstance(usage, dict):
-            return _counts_of_usage(usage)
+            return _parse_token_counts(usage)
     counts = document.get("meta_info")
     if isinstance(counts, dict):
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        return Usage(*(_count_of_field(counts, name) for name in names))
+        return Usage(*(_read_token_count(counts, name) for name in names))
     return Usage(
-        _count_of_field(document, "tokens_evaluated"), _count_of_field(document, "tokens_predicted")
+        _read_token_count(document, "tokens_evaluated"),
+        _read_token_count(document, "tokens_predicted"),
     )
 
 
-def _counts_of_usage(usage: dict[str, Any]) -> Usage:
+def _parse_token_counts(usage: dict[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     cached = None
     if isinstance(details, dict):
-        cached = _count_of_field(details, "cached_tokens")
-    read = _count_of_field(usage, "cache_read_input_tokens")
-    created = _count_of_field(usage, "cache_creation_input_tokens")
-    prompt = _first_count(usage, "prompt_tokens", "input_tokens")
+        cached = _read_token_count(details, "cached_tokens")
+    read = _read_token_count(usage, "cache_read_input_tokens")
+    created = _read_token_count(usage, "cache_creation_input_tokens")
+    prompt = _first_known_count(usage, "prompt_tokens", "input_tokens")
     if prompt is not None:
         prompt += sum(known_values((read, created)))
-    answer = _first_count(usage, "completion_tokens", "output_tokens")
+    answer = _first_known_count(usage, "completion_tokens", "output_tokens")
     return Usage(prompt, answer, read if cached is None else cached)
 
 
-def _first_count(fields: dict[str, Any], *names: str) -> int | None:
-    counts = known_values(_count_of_field(fields, name) for name in names)
+def _first_known_count(fields: dict[str, Any], *names: str) -> int | None:
+    counts = known_values(_read_token_count(fields, name) for name in names)
     return next(iter(counts), None)
 
 
-def _count_of_field(fields: dict[str, Any], name: str) -> int | None:
+def _read_token_count(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if type(value) is not int or value < 0:  # a bool is an int, but no count
         return None
     return value
 
 
-def _usage_with_higher_counts(one: Usage, other: Usage) -> Usage:
+def _merge_usages(one: Usage, other: Usage) -> Usage:
     """Return the higher of each count: a stream counts up, and may report one of them early."""
     pairs = zip(one, other, strict=True)
     return Usage(*(max(known_values(pair), default=None) for pair in pairs))
 
 
-def _answer_text_in(document: dict[str, Any]) -> str:
+def _parse_answer_text(document: dict[str, Any]) -> str:
     """Return the text of the answer in one of its JSON objects."""
     choices = document.get("choices")
     if isinstance(choices, list):
         answers = [one for one in choices if isinstance(one, dict)]
         parts = [one.get("delta") or one.get("message") or one.get("text") for one in answers]
-        return "".join(map(_text_of_content, parts))
+        return "".join(map(_extract_text, parts))
     for name in ("content", "delta", "text"):
         if document.get(name):
-            return _text_of_content(document[name])
+            return _extract_text(document[name])
     return ""

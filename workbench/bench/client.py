@@ -24,7 +24,7 @@ from workbench.bench.connection import (
     Connection,
     Endpoint,
     ReceiveClock,
-    failure_kind_and_detail,
+    describe_connection_failure,
 )
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
@@ -85,7 +85,7 @@ class StreamSlot:
         self.turn: int | None = None
 
 
-def _slot_ready_ns(slot: StreamSlot) -> int:
+def _ready_time_ns(slot: StreamSlot) -> int:
     return slot.ready_ns
 
 
@@ -143,7 +143,7 @@ class Client:
         self._thought_about = 0  # the turns of all slots
         self._think = parse_think_time(spec.think_time) if spec.think_time else None
         self._warmup = Warmup(self.spec)
-        self._phase = self._new_phase(self._warmup.limit, 0, warmup=True)
+        self._phase = self._create_phase(self._warmup.limit, 0, warmup=True)
         self._start_until_ns = NEVER_NS
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
@@ -205,17 +205,17 @@ class Client:
             self._stagger_stream_starts(stagger_duration_s(self._whole, None), self._began_ns)
             if self._warmup.limit_ns:
                 self._start_until_ns = self._began_ns + self._warmup.limit_ns
-            self._turn_until_done()
+            self._run_event_loop()
         if not self.stopped:
             self._begin_measuring()
-            self._turn_until_done()
+            self._run_event_loop()
             while self._ended:  # stopped: requests that ended before still count
-                self._do_deferred_work()
+                self._process_deferred_request()
             self._end_measuring()
         for slot in self._slots:
             self._drop_connection(slot)
 
-    def _turn_until_done(self) -> None:
+    def _run_event_loop(self) -> None:
         swept = read = began = 0
         ready: list[tuple[int, int]] = []
         while not self.stopped:
@@ -223,7 +223,7 @@ class Client:
             wake = self._start_due_requests(now)
             if wake is None and not self._count_requests_in_flight():
                 while self._ended:
-                    self._do_deferred_work()
+                    self._process_deferred_request()
                 return
             if now - swept >= _TIME_LIMIT_CHECK_NS:
                 swept = now
@@ -251,15 +251,15 @@ class Client:
             for fd, events in ready:
                 slot = self._by_fd.get(fd)
                 if slot is not None:
-                    self._on_event(slot, events)
+                    self._handle_socket_event(slot, events)
                 elif fd in self._watched:
                     self._watched[fd](events)
             if chores and (not ready or len(self._ended) > self._ahead):
-                self._do_deferred_work()
+                self._process_deferred_request()
             # Sockets that are always ready end many short answers in a turn. They do not wait for
             # the end of the run: a million would fill the memory.
             while len(self._ended) > self._ahead and self._ended[0][0].is_short:
-                self._do_deferred_work()
+                self._process_deferred_request()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int, int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
@@ -295,7 +295,7 @@ class Client:
         self._whole_answers.refresh()
         self.tick(now)
 
-    def _do_deferred_work(self) -> None:
+    def _process_deferred_request(self) -> None:
         """Do one piece of work that can wait until no socket is readable: make the record of a
         request that has ended, or the body of a request that has not started.
 
@@ -310,7 +310,7 @@ class Client:
                 self._phase_ok += 1
                 self._phase_tokens += record.output_tokens or 0
                 if record.output_tokens is None and self.workload.ask_for_usage():
-                    self._remake_bodies()
+                    self._rebuild_request_bodies()
             if record.ok and not record.warmup:
                 if self.answers.keeps_next_answer:
                     prompt = self.workload.prompt_identity(record.index)
@@ -319,26 +319,26 @@ class Client:
                     self.answers.skip_answer()
             self._on_record(record)
             if record.warmup:
-                self._note_warmup(record)
+                self._record_warmup_request(record)
         elif self._phase.left:
             self._prepare_exchange()
 
     def _prepare_exchange(self) -> Exchange:
         warmup = self._phase.warmup
-        index, due_ns = self._phase.take_request()
+        index, due_ns = self._phase.start_next_request()
         body = self.workload.request_body(index, warmup=warmup)
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
-    def _prepare_turn(self, index: int, due_ns: int) -> None:
+    def _prepare_later_turn(self, index: int, due_ns: int) -> None:
         """Prepare request `index`, whose request before has ended. It comes first. `due_ns` is 0 if it
         has no pause."""
         body = self.workload.request_body(index, warmup=False)
         turn = Exchange(index, False, body, due_ns=due_ns, stream=self.spec.stream)
         self._ready.appendleft(turn)
 
-    def _note_warmup(self, record: RequestRecord) -> None:
-        if self._warmup.add_and_check_end(record):
+    def _record_warmup_request(self, record: RequestRecord) -> None:
+        if self._warmup.record_warmup_request(record):
             self.on_steady()
         elif (
             self._warmup.until_steady
@@ -350,8 +350,8 @@ class Client:
             words = self.workload.words
             self.workload.calibrate_words([(record.index, record.prompt_tokens)])
             if self.workload.words != words:
-                self._remake_bodies()
-                self._warmup.note_resized_prompts(
+                self._rebuild_request_bodies()
+                self._warmup.ignore_requests_before(
                     self._ready[0].index if self._ready else self._phase.next
                 )
 
@@ -366,9 +366,9 @@ class Client:
         (monotonic nanoseconds) to the counter `unsent`."""
         self.unsent += sum(
             0 < one.due_ns <= due_by_ns for one in self._ready
-        ) + self._phase.give_up_unstarted(due_by_ns)
+        ) + self._phase.drop_unstarted_requests(due_by_ns)
         self._ready.clear()
-        self.unsent += self._turns.drop_due_turns(due_by_ns)
+        self.unsent += self._turns.drop_queued_turns(due_by_ns)
         for slot in self._slots:
             slot.turn = None
         self._thought_about = 0
@@ -415,7 +415,7 @@ class Client:
             slot.ready_ns = begin_ns + int(step_ns * (self.share.first + i * self.share.of))
         self.ramp_end_s = (self._slots[-1].ready_ns - self._began_ns) / 1e9
 
-    def _new_phase(self, requests: int, begin_ns: int, *, warmup: bool) -> RequestPhase:
+    def _create_phase(self, requests: int, begin_ns: int, *, warmup: bool) -> RequestPhase:
         times = self.share.due_times_of_share(arrival_times(self._whole, warmup=warmup))
         phase = RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
         if self._whole.trace and not warmup and (load := trace_load(self._whole.trace)).has_turns:
@@ -441,13 +441,13 @@ class Client:
         self._start_until_ns = (
             NEVER_NS if seconds is None else begin + int(seconds * _NS_PER_SECOND)
         )
-        self._phase = self._new_phase(self.spec.requests, begin, warmup=False)
+        self._phase = self._create_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
         self.clock.reset()
         self._joined = self._phase_ok = self._phase_tokens = 0
         self.capped = self.unsent = 0  # forget those of the warm-up
-        if self._is_hopeless(time.monotonic_ns()):
-            self._give_up_run(_NO_SUCCESS_REASON)
+        if self._has_only_failed(time.monotonic_ns()):
+            self._abort_run(_NO_SUCCESS_REASON)
         self._measured_ns = time.monotonic_ns()
         self.cpu.note_reading(self._measured_ns)
 
@@ -487,11 +487,11 @@ class Client:
 
     def _start_request(self, slot: StreamSlot) -> None:
         if slot.turn is not None:
-            self._prepare_turn(slot.turn, 0)
+            self._prepare_later_turn(slot.turn, 0)
             slot.turn = None
             self._thought_about -= 1
         elif self._turns and self._turns.due_ns <= time.monotonic_ns():
-            self._prepare_turn(*self._turns.take_turn())
+            self._prepare_later_turn(*self._turns.pop_turn())
         elif not self._ready:
             self._prepare_exchange()
         slot.exchange = self._ready.popleft()
@@ -506,7 +506,7 @@ class Client:
             try:
                 slot.connection = Connection(self.endpoint, self.clock)
             except OSError as error:
-                self._finish_exchange(slot, *failure_kind_and_detail(error, connecting=True))
+                self._finish_exchange(slot, *describe_connection_failure(error, connecting=True))
                 return
             slot.open = False
             self._by_fd[slot.connection.fd] = slot
@@ -538,7 +538,7 @@ class Client:
             slot.events = events
             self.poller.modify(connection.fd, events)
 
-    def _on_event(self, slot: StreamSlot, events: int) -> None:
+    def _handle_socket_event(self, slot: StreamSlot, events: int) -> None:
         connection = slot.connection
         assert connection is not None
         try:
@@ -564,11 +564,11 @@ class Client:
                 or self.clock.unstamped_read
                 or not exchange.receive_text(data, stamp)
             ):
-                self._on_data(slot, data, stamp)
+                self._process_received_data(slot, data, stamp)
         except OSError as error:
             self._handle_lost_connection(slot, error)
 
-    def _on_data(self, slot: StreamSlot, data: bytes, stamp: int) -> None:
+    def _process_received_data(self, slot: StreamSlot, data: bytes, stamp: int) -> None:
         exchange = slot.exchange
         if exchange is None:  # the peer closed the connection, or sent bytes, between two requests
             self._drop_connection(slot)
@@ -579,7 +579,7 @@ class Client:
         self._unheard = 0
         first = not exchange.parsing
         if first and (whole := self._find_known_answer(exchange, data)) is not None:
-            exchange.take_whole_answer(whole, data, stamp)
+            exchange.accept_whole_answer(whole, data, stamp)
             self._finish_exchange(slot, None, None)
             return
         stamps = exchange.reply.stamps_ns
@@ -587,7 +587,7 @@ class Client:
         try:
             complete = exchange.receive(data, stamp)
         except HttpError as error:
-            self._finish_exchange(slot, *exchange.failure_of_broken_connection(error))
+            self._finish_exchange(slot, *exchange.describe_broken_answer(error))
             return
         except SseError as error:
             self._finish_exchange(slot, records.MALFORMED, str(error))
@@ -595,9 +595,9 @@ class Client:
         clock, fresh = self.clock, len(stamps) - had
         own_time = fresh == 1 and exchange.ends_with_content and not clock.unstamped_read
         if clock.cut_read or exchange.held_ns or (fresh and not own_time):
-            self._note_uncertain_read_time(exchange, had, stamp)
+            self._record_uncertain_read_time(exchange, had, stamp)
         elif complete and stamps and not fresh:
-            self._note_end_after(stamp - stamps[-1])
+            self._record_end_delay(stamp - stamps[-1])
         clock.unstamped_read = clock.cut_read = False
         if not complete:
             return
@@ -605,9 +605,9 @@ class Client:
         if refused is not None and self.workload.drop_rejected_fields(
             exchange.status, refused[1], json.loads(exchange.body)
         ):
-            self._remake_bodies()
+            self._rebuild_request_bodies()
             self._release_slot(slot)
-            self._resend(slot)
+            self._resend_request(slot)
         elif refused is not None:
             self._finish_exchange(slot, *refused)
         else:
@@ -632,7 +632,7 @@ class Client:
         asked = self.workload.asked_tokens(exchange.index, warmup=exchange.warmup)
         return whole if asked is None or whole.output_tokens in (None, asked) else None
 
-    def _note_uncertain_read_time(self, exchange: Exchange, had: int, stamp: int) -> None:
+    def _record_uncertain_read_time(self, exchange: Exchange, had: int, stamp: int) -> None:
         """Note how much earlier the chunks of one read may have come than `stamp`, the time of the
         read's last byte. `had` is the number of chunks before the read.
 
@@ -648,7 +648,7 @@ class Client:
         stamps, clock = exchange.reply.stamps_ns, self.clock
         since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
         if clock.cut_read and not exchange.response.complete:
-            exchange.note_held_read(since, time.monotonic_ns())
+            exchange.record_held_read(since, time.monotonic_ns())
         fresh = len(stamps) - had
         if exchange.held_ns:
             held_ns = min(exchange.held_ns, stamp - exchange.held_since_ns)
@@ -680,16 +680,16 @@ class Client:
         exchange.unsure += noted
         self._merged += bool(noted)
 
-    def _note_end_after(self, after_ns: int) -> None:
+    def _record_end_delay(self, after_ns: int) -> None:
         """Note how long after its last content the end of an answer came, if that came alone."""
         self._ends_after_ns.append(after_ns)
         self._end_after_ns = sorted(self._ends_after_ns)[len(self._ends_after_ns) // 2]
 
-    def _remake_bodies(self) -> None:
+    def _rebuild_request_bodies(self) -> None:
         for waiting in self._ready:
             waiting.body = self.workload.request_body(waiting.index, warmup=waiting.warmup)
 
-    def _resend(self, slot: StreamSlot) -> None:
+    def _resend_request(self, slot: StreamSlot) -> None:
         old = slot.exchange
         assert old is not None
         body = self.workload.request_body(old.index, warmup=old.warmup)
@@ -722,7 +722,9 @@ class Client:
         elif self._may_reconnect(slot):
             self._reconnect(slot)
         else:
-            self._finish_exchange(slot, *failure_kind_and_detail(error, connecting=not slot.open))
+            self._finish_exchange(
+                slot, *describe_connection_failure(error, connecting=not slot.open)
+            )
 
     def _finish_exchange(self, slot: StreamSlot, error: str | None, detail: str | None) -> None:
         exchange, slot.exchange = slot.exchange, None
@@ -737,12 +739,12 @@ class Client:
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
-        turn = None if exchange.warmup else self._turns.turn_after(exchange.index)
+        turn = None if exchange.warmup else self._turns.find_later_turn(exchange.index)
         if self._think is not None and not exchange.warmup:
             self._pause_stream(slot, self._think.pause_s(self.spec.seed, exchange.index), turn)
             return
         if turn is not None:
-            self._turns.put_turn(turn, time.monotonic_ns())
+            self._turns.queue_turn(turn, time.monotonic_ns())
         self._start_next_request(slot)
 
     def _pause_stream(self, slot: StreamSlot, pause_s: float, turn: int | None) -> None:
@@ -751,7 +753,7 @@ class Client:
         slot.turn = turn
         self._thought_about += turn is not None
         slot.ready_ns = time.monotonic_ns() + int(pause_s * _NS_PER_SECOND)
-        insort(self._idle, slot, key=_slot_ready_ns)
+        insort(self._idle, slot, key=_ready_time_ns)
 
     def _requeue_idle_streams(self) -> None:
         """Let the streams that have nothing to send stand after those that have a conversation to go
@@ -808,20 +810,20 @@ class Client:
     def _enforce_limits(self, now: int) -> None:
         if not self._unheard:
             self._heard_ns = now
-        if self._is_hopeless(now):
-            self._give_up_run(_NO_SUCCESS_REASON)
+        if self._has_only_failed(now):
+            self._abort_run(_NO_SUCCESS_REASON)
         elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _GIVE_UP_AFTER_NS:
             # the host may be unreachable; each attempt could take seconds
-            self._give_up_run(_SILENT_SERVER_REASON)
+            self._abort_run(_SILENT_SERVER_REASON)
         limits = self._limits
         busy = [(slot, slot.exchange) for slot in self._slots if slot.exchange is not None]
         running = [exchange for _, exchange in busy]
         limits.note_content(running)
         over = limits.is_run_over(
-            (now - self._began_ns) / _NS_PER_SECOND, lambda: self._share_of_load_done(running)
+            (now - self._began_ns) / _NS_PER_SECOND, lambda: self._fraction_of_load_done(running)
         )
         if over:
-            self._give_up_run(f"stopped at the run's deadline of {limits.deadline_s:g} s")
+            self._abort_run(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
             limit = limits.exceeded_limit(exchange, now)
             if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_REPLY_CHUNKS:
@@ -833,7 +835,7 @@ class Client:
                 exchange.end_by_time_limit(now)
                 self._finish_exchange(slot, *limit)
 
-    def _share_of_load_done(self, running: list[Exchange]) -> float:
+    def _fraction_of_load_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
         requests in flight (`running`) count in proportion to their received tokens."""
         parts = (
@@ -843,14 +845,14 @@ class Client:
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
 
-    def _is_hopeless(self, now: int) -> bool:
+    def _has_only_failed(self, now: int) -> bool:
         return (
             not self._ok
             and self._failed >= 2 * len(self._slots)
             and now - self._began_ns > _GIVE_UP_AFTER_NS
         )
 
-    def _give_up_run(self, why: str) -> None:
+    def _abort_run(self, why: str) -> None:
         left = (
             self._count_unstarted_requests()
             if self._turns.has_turns

@@ -80,7 +80,7 @@ def summary_message(
     `counted` and `warmups` are the measured requests and the warm-up requests of all processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
-    facts = _client_facts(spec, reports, counted, warmups, window)
+    facts = _collect_client_facts(spec, reports, counted, warmups, window)
     began = reports[0].began_unix
     return {
         "type": "summary",
@@ -93,7 +93,7 @@ def summary_message(
     }
 
 
-def _client_facts(
+def _collect_client_facts(
     spec: BenchSpec,
     reports: Sequence[ClientReport],
     counted: Sequence[RequestRecord],
@@ -110,11 +110,11 @@ def _client_facts(
     if stopped:
         partial = _ORPHANED_CLIENT_NOTES.get(stopped, "stopped by the user")
     return ClientFacts(
-        notes=run_notes(spec, reports),
+        notes=client_notes(spec, reports),
         dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),
         client_cpu_pct=max(used_pct, default=None),  # the busiest process limits the load
         calibrated=any(r.calibrated for r in reports),
-        prompt_words=_words_per_prompt(spec, reports),
+        prompt_words=_count_words_per_prompt(spec, reports),
         capped=total("capped"),
         unsent=total("unsent"),
         window=window,
@@ -124,11 +124,11 @@ def _client_facts(
         unstamped_reads=total("unstamped_reads"),
         late_reads=total("late_reads"),
         latest_read_ms=max(r.latest_read_ns for r in reports) / 1e6,
-        text=_text_report(spec, reports, counted),
+        text=_analyze_answer_texts(spec, reports, counted),
     )
 
 
-def _text_report(
+def _analyze_answer_texts(
     spec: BenchSpec, reports: Sequence[ClientReport], counted: Sequence[RequestRecord]
 ) -> TextReport | None:
     """Return the features of the answers' text; None for embeddings, which have no text."""
@@ -138,14 +138,14 @@ def _text_report(
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = set_features(answers, dict(reasons.most_common()), seen)
-    words = _words_per_prompt(spec, reports)
+    words = _count_words_per_prompt(spec, reports)
     if words is not None:
         # a word is at least one token, which a piece of real text need not be
         load = replace(load, prompt_words=spec.least_text_tokens(words))
     return TextReport(load)
 
 
-def _words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
+def _count_words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
     """Return the words of a synthetic prompt; for a trace, those of a prompt of the mean length. None
     if the prompts have a text of their own."""
     if spec.prompts or spec.has_conversations:
@@ -156,14 +156,14 @@ def _words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int |
     return words
 
 
-def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:
+def client_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:
     """Return the notes on a run that only the load client can make: its processes, its warm-up, and
     requests that were not sent."""
     notes = []
     if len(reports) > 1:
         notes.append(f"{len(reports)} processes of the load client sent the requests")
     if warm := list(filter(None, (report.warmup for report in reports))):
-        notes.append(WarmupOutcome.of_all(warm).note_text())
+        notes.append(WarmupOutcome.combine_outcomes(warm).note_text())
     not_sent: Counter[str] = Counter()
     for report in reports:
         if report.gave_up:

@@ -72,7 +72,7 @@ def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
     """Return the text of one side of a comparison: that of its first run with a problem, otherwise
     that of its first run. None if no text of any run was examined, and no server's text is in
     doubt."""
-    loads = _texts_of_loads(runs)
+    loads = _load_text_features(runs)
     doubted = next(filter(None, (run.conditions.server_text for run in runs)), "")
     if not loads:
         return ArmText("", doubted) if doubted else None
@@ -104,7 +104,7 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
         )
 
 
-def _texts_of_loads(runs: Sequence[BenchResult]) -> list[SetFeatures]:
+def _load_text_features(runs: Sequence[BenchResult]) -> list[SetFeatures]:
     """Return the features of the answers of each run whose text was examined."""
     return [text.load for text in known_values(run.summary.text for run in runs)]
 
@@ -115,7 +115,7 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
     """
     if a[0].conditions.model != b[0].conditions.model:
         return
-    yield from _warn_of_other_usage(a, b)
+    yield from _warn_of_different_usage(a, b)
     x, y = _sum_of_features(a), _sum_of_features(b)
     for kind, one, other in count_differences(x, y):
         yield (
@@ -140,12 +140,12 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
         )
 
 
-def _warn_of_other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+def _warn_of_different_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
     """Yield a sentence if each run of one side has fewer characters per token than each run of the
     other, by a factor that one model with one tokenizer does not have."""
     if a[0].conditions.engine != b[0].conditions.engine:
         return
-    x, y = _chars_per_token(a), _chars_per_token(b)
+    x, y = _characters_per_token(a), _characters_per_token(b)
     if min(len(x), len(y)) < _MIN_RUNS_FOR_SLIGHT_USAGE:
         return
     for side, few, many in (("A", x, y), ("B", y, x)):
@@ -158,10 +158,10 @@ def _warn_of_other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> 
             )
 
 
-def _chars_per_token(runs: Sequence[BenchResult]) -> list[float]:
+def _characters_per_token(runs: Sequence[BenchResult]) -> list[float]:
     """Return the characters per token of the runs whose answers do not repeat themselves."""
     found = []
-    for load in _texts_of_loads(runs):
+    for load in _load_text_features(runs):
         repeating = load.fraction_of_answers(load.looping + load.collapsed)
         if load.characters_per_token and repeating < _LOOPING_SHARE:
             found.append(load.characters_per_token)
@@ -170,7 +170,7 @@ def _chars_per_token(runs: Sequence[BenchResult]) -> list[float]:
 
 def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
     """Return the sum of the features of several loads that `count_differences` compares."""
-    loads = _texts_of_loads(runs)
+    loads = _load_text_features(runs)
     sums: dict[str, Any] = {name: sum(map(attrgetter(name), loads)) for name in _COUNTED_FEATURES}
     compressed = sorted(filter(None, (load.compressed for load in loads)))
     if not compressed:

@@ -362,7 +362,7 @@ class _Tls:
         return b"".join(pieces) or None
 
 
-def failure_kind_and_detail(error: OSError, *, connecting: bool) -> tuple[str, str]:
+def describe_connection_failure(error: OSError, *, connecting: bool) -> tuple[str, str]:
     """Return (kind of failure, message) for an error of a connection. `connecting` says whether the
     client was still opening the connection."""
     detail = error.strerror or str(error)

@@ -71,7 +71,7 @@ class Exchange:
     _plain: bytearray | None = None  # body of an answer that is not an event stream
     # for a body that is compressed although that was not requested
     _decode: DecodeBody | None = None
-    between_events = True  # the bytes so far end with an event
+    is_between_events = True  # the bytes so far end with an event
     # in the chunks that `_text_chunk` matches
     _around_text: tuple[bytes, bytes, bytearray] | None = None
     _text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
@@ -90,7 +90,7 @@ class Exchange:
     def status(self) -> int:
         return self.response.status
 
-    def take_whole_answer(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
+    def accept_whole_answer(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
         """Take the complete answer `data`, which differs from `whole` only in its id and its text."""
         self.whole, self._unparsed = whole, data
         self.last_byte_ns = max(stamp_ns, self.last_byte_ns)
@@ -132,13 +132,13 @@ class Exchange:
         """Do what `receive` does if `data` is one chunk with nothing but one more piece of text, as
         most reads are. Return False, without any effect, if it may be anything else."""
         text_chunk = self._text_chunk
-        if text_chunk is None or stamp_ns < self.last_byte_ns or not text_chunk.is_one(data):
+        if text_chunk is None or stamp_ns < self.last_byte_ns or not text_chunk.is_text_chunk(data):
             return False
         self.last_byte_ns = stamp_ns
         self._stamp_text(stamp_ns)
         return True
 
-    def note_held_read(self, since_ns: int, read_ns: int) -> None:
+    def record_held_read(self, since_ns: int, read_ns: int) -> None:
         """Note that a read at `read_ns` left bytes in the socket, of which the first may have come
         at `since_ns`. The server may have more that did not fit into the socket. So all later bytes
         of this answer may have come earlier than their times by as long as the socket was full."""
@@ -167,20 +167,22 @@ class Exchange:
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
         if response.complete and self._plain is None:
-            if not self._sse.between_events:
+            if not self._sse.is_between_events:
                 self.reply.feed(self._sse.close(), stamp_ns)
         elif response.complete and self._is_answer():
             self.reply.read_whole_body(bytes(self._plain or b""))
         if not response.complete:
-            self._expect_text()
+            self._prepare_text_matching()
         return response.complete
 
-    def _expect_text(self) -> None:
+    def _prepare_text_matching(self) -> None:
         """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes
         a chunk with nothing but one more piece of text. Set it to None if the next chunk may
         contain anything else."""
-        self.between_events = self._sse.between_events
-        aligned = self.response.is_between_chunks and self.between_events and self._decode is None
+        self.is_between_events = self._sse.is_between_events
+        aligned = (
+            self.response.is_between_chunks and self.is_between_events and self._decode is None
+        )
         aligned = aligned and not self.held_ns
         around = self.reply.bytes_around_text if aligned else None
         if around is None:
@@ -232,7 +234,7 @@ class Exchange:
         )
         return f"http {self.status}", said or "the answer contains no message"
 
-    def failure_of_broken_connection(self, error: HttpError) -> tuple[str, str]:
+    def describe_broken_answer(self, error: HttpError) -> tuple[str, str]:
         """Return (kind of failure, message) for an answer that was cut off or became invalid with
         `error`."""
         if self.reply.error is not None:
@@ -248,7 +250,7 @@ class Exchange:
     @property
     def ends_with_content(self) -> bool:
         """Whether the newest byte is the last one of a chunk with content."""
-        return self.between_events and self.reply.after_content
+        return self.is_between_events and self.reply.after_content
 
     @property
     def is_short(self) -> bool:

@@ -42,7 +42,7 @@ from workbench.bench.metric_changes import (
     WORSE,
     average,
     difference_of_means,
-    metric_with_name,
+    find_metric,
     variance,
     withhold_verdicts,
 )
@@ -157,7 +157,7 @@ def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
     """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an
     unknown metric, or an invalid number of pairs, interval width, longest duration or start
     temperature."""
-    metric_with_name(spec.metric)
+    find_metric(spec.metric)
     if not 1 <= spec.pairs <= MAX_PAIRS:
         raise InputError(
             f"invalid number of pairs of an experiment: {spec.pairs}",
@@ -208,7 +208,7 @@ def _why_not_measurable(metric: str, shape: BenchSpec) -> str:
             f"workload has {shape.requests:,}"
         )
     is_short = 0 < (shape.seconds or 0) < _MIN_POWER_RUN_S
-    if is_short and metric_with_name(metric).unit in ("W", "J", "tok/J"):
+    if is_short and find_metric(metric).unit in ("W", "J", "tok/J"):
         return f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
     return ""
 
@@ -277,7 +277,7 @@ def _done_runs(experiment: Experiment) -> dict[tuple[int, str], ExperimentRun]:
     return {(run.pair, run.arm): run for run in experiment.runs if run.state == RunState.DONE}
 
 
-def new_warm_up_run(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
+def create_warm_up_run(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
     """Return a new run of A or B (`arm`) whose result will be discarded, because the machine is
     still cold. `host` is the host of the run in an experiment on two hosts, otherwise None."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
@@ -291,7 +291,7 @@ def arms_of_sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
     return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
 
-def put_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
+def add_or_replace_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
     """Return the experiment with `run` added, or updated if it is already in the list. If the run
     failed, the other run of its pair is dropped too, because the whole pair is made again."""
     runs = [*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :]]
@@ -324,7 +324,7 @@ def resume_experiment(experiment: Experiment) -> Experiment:
     pair = experiment.completed_pairs
 
     def now(run: ExperimentRun) -> ExperimentRun:
-        run = mark_run_cut_off(run, INTERRUPTED)
+        run = fail_unfinished_run(run, INTERRUPTED)
         if run.pair == pair and run.state == RunState.DONE:
             return _drop_run(run, "the experiment was interrupted before the other run of its pair")
         return run
@@ -334,7 +334,7 @@ def resume_experiment(experiment: Experiment) -> Experiment:
     )
 
 
-def mark_run_cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
+def fail_unfinished_run(run: ExperimentRun, why: str) -> ExperimentRun:
     """Return `run` as a failed run, with `why` as its error, if it is planned or in progress.
     Return any other run unchanged."""
     if run.state not in _UNFINISHED_STATES:
@@ -344,7 +344,7 @@ def mark_run_cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
 
 def why_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     """Return why a run has no value of `metric`, or None if it has one."""
-    value = metric_with_name(metric).value_in(summary)
+    value = find_metric(metric).value_in(summary)
     if value:
         return None
     if value == 0:
@@ -590,7 +590,7 @@ def _smallest_detectable_pct(
         return None
     known = [v for pair in change.pairs for v in pair if v]
     logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
-    resolution = metric_with_name(change.metric).smallest_relative_difference(min(known))
+    resolution = find_metric(change.metric).smallest_relative_difference(min(known))
     _, error = difference_of_means(logs[0], logs[1], True, resolution, kinds)
     if error is None:
         return None

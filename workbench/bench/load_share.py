@@ -47,10 +47,10 @@ class Share:
             self.count_in_share, (spec.concurrency, spec.requests, spec.warmup)
         )
         if self.of > 1 and spec.trace and trace_load(spec.trace).has_turns:
-            requests = self._requests_of_conversations(spec)
+            requests = self._count_conversation_requests(spec)
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 
-    def _requests_of_conversations(self, spec: BenchSpec) -> int:
+    def _count_conversation_requests(self, spec: BenchSpec) -> int:
         """Return the number of requests of the conversations or sessions of this share."""
         talks = trace_load(spec.trace)
         mine = {*talks.first_turns[self.first :: self.of]}

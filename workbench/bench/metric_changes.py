@@ -94,7 +94,7 @@ def withheld_reason(metric: str, runs: Iterable[BenchResult]) -> str:
     return ""
 
 
-def metric_with_name(name: str) -> ResultMetric:
+def find_metric(name: str) -> ResultMetric:
     """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError,
     which lists the valid names."""
     base, _, part = name.partition(".")
@@ -130,7 +130,7 @@ def shown_metrics(
     names += ["per_stream_tok_s", "request_s", "power_w"]
     if chosen:
         names.insert(0, chosen)
-    return tuple(map(metric_with_name, dict.fromkeys(names)))
+    return tuple(map(find_metric, dict.fromkeys(names)))
 
 
 def metric_changes(

@@ -162,7 +162,7 @@ async def _start_watcher(
             env={**os.environ, **env},
         )
         try:
-            started = await _tie_message(tie)
+            started = await _read_watcher_message(tie)
         except BaseException:
             await asyncio.shield(_end_command(tie))
             raise
@@ -186,7 +186,7 @@ async def _start_watcher(
     )
 
 
-async def _tie_message(tie: LocalProcess) -> dict[str, Any]:
+async def _read_watcher_message(tie: LocalProcess) -> dict[str, Any]:
     assert tie.stdout is not None
     line = await tie.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
@@ -205,7 +205,7 @@ async def _wait_for_end(
     )
     reading = asyncio.ensure_future(_read_lines(reader, hear))
     try:
-        ended = await _tie_message(tie)
+        ended = await _read_watcher_message(tie)
         if "exit" not in ended:
             raise BenchError(
                 f"the process that watches the {what} was killed, so the command was ended too",

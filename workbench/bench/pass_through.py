@@ -133,7 +133,7 @@ class PassThrough:
         self._number += 1
         joined = _JoinedConnections(self._number, self._places)
         self._joined[joined.number] = joined
-        self._take_socket(joined.client, client)
+        self._attach_socket(joined.client, client)
         self._connect(joined)
 
     def _accept_again(self) -> None:
@@ -145,7 +145,7 @@ class PassThrough:
         """Join a client with the first address of the server that accepts. On loopback the kernel
         connects at once, so the request is passed on without another turn of the loop."""
         while joined.places:
-            code = self._try_place(joined.server, *joined.places[0])
+            code = self._try_address(joined.server, *joined.places[0])
             if code in _OPENING:
                 self._watch(joined.server, _OUT)
                 return
@@ -158,7 +158,7 @@ class PassThrough:
         self._tell(joined, REFUSED)
         self._reset(joined)
 
-    def _try_place(self, server: _ConnectionEnd, family: int, place: Address) -> int:
+    def _try_address(self, server: _ConnectionEnd, family: int, place: Address) -> int:
         """Begin to connect the end of the server, or look how far that is. Return the error number."""
         opening = server.socket
         if opening is None:
@@ -168,7 +168,7 @@ class PassThrough:
                 return error.errno or errno.EMFILE
             # the kernel gives up by itself: this loop needs no clock
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _CONNECT_MS)
-            self._take_socket(server, opening)
+            self._attach_socket(server, opening)
         code = opening.connect_ex(place)
         if code in _OPENING:  # it may be done meanwhile
             code = opening.connect_ex(place)
@@ -176,7 +176,7 @@ class PassThrough:
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         return code
 
-    def _take_socket(self, end: _ConnectionEnd, sock: socket.socket) -> None:
+    def _attach_socket(self, end: _ConnectionEnd, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.socket = sock
@@ -223,7 +223,7 @@ class PassThrough:
             return
         if not size:
             near.read_all = True
-            self._settle(near.joined)
+            self._close_finished_connections(near.joined)
             return
         data = self._room[:size]
         sent = self._send(near.far, data)
@@ -254,11 +254,11 @@ class PassThrough:
             return
         end.waiting = end.waiting[sent:]
         if not end.waiting:
-            self._settle(end.joined)
+            self._close_finished_connections(end.joined)
 
     # ---- the end of a connection
 
-    def _settle(self, joined: _JoinedConnections) -> None:
+    def _close_finished_connections(self, joined: _JoinedConnections) -> None:
         """Pass on the ends of what was sent, after the bytes before them."""
         ends = joined.client, joined.server
         for end in ends:
@@ -318,7 +318,7 @@ class PassThrough:
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError:
-                self._stop_telling()
+                self._stop_sending_frames()
                 return
             if sent == len(head) + len(data):
                 return
@@ -333,12 +333,12 @@ class PassThrough:
             return
         except OSError:
             self._ready.unregister(self._frames)
-            self._stop_telling()
+            self._stop_sending_frames()
             return
         if not self._unsent:
             self._ready.unregister(self._frames)
 
-    def _stop_telling(self) -> None:
+    def _stop_sending_frames(self) -> None:
         """Only pass on from now on: the reader of the frames has ended."""
         self._frames = -1
         self._unsent.clear()
@@ -378,7 +378,7 @@ class PassThrough:
         if joined is None or told not in (joined.told, ANY_NUMBER):
             return
         joined.closes = True
-        self._settle(joined)
+        self._close_finished_connections(joined)
 
     def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None

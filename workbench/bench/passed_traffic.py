@@ -88,16 +88,16 @@ class PassedTraffic:
             connection = self._connections[number] = _Connection(self)
         connection.told += 1
         if kind == CLIENT_SENT:
-            connection.take_from_client(data, at_s)
+            connection.process_client_bytes(data, at_s)
         elif kind == SERVER_SENT:
-            connection.take_from_server(data, at_s)
+            connection.process_server_bytes(data, at_s)
         elif kind == UNTOLD:
             connection.stop_reading()
         elif kind == ENDED:
             connection.end(at_s)
             del self._connections[number]
 
-    def idle_since(self, number: int) -> int | None:
+    def find_idle_frame_count(self, number: int) -> int | None:
         """Return after how many frames a connection carries no request, ANY_NUMBER if nobody knows
         what it carries. None if a request is in flight on it."""
         connection = self._connections.get(number)
@@ -141,16 +141,16 @@ class _Connection:
         self._answered: list[bytes] = []
         self._answered_bytes = 0
 
-    def take_from_client(self, data: bytes, at_s: float) -> None:
+    def process_client_bytes(self, data: bytes, at_s: float) -> None:
         if not self.reads:
             return
         try:
             while data:
-                data = self._take_request_bytes(data, at_s)
+                data = self._parse_request_bytes(data, at_s)
         except HttpError:
             self.stop_reading()
 
-    def _take_request_bytes(self, data: bytes, at_s: float) -> bytes:
+    def _parse_request_bytes(self, data: bytes, at_s: float) -> bytes:
         """Take the next bytes of the client. Return those that belong to a later request."""
         if self._body is None:
             if not self._head:
@@ -194,16 +194,16 @@ class _Connection:
         self._traffic.requests += 1
         self._traffic.in_flight += 1
 
-    def take_from_server(self, data: bytes, at_s: float) -> None:
+    def process_server_bytes(self, data: bytes, at_s: float) -> None:
         if not self.reads:
             return
         try:
             while data:
-                data = self._take_answer_bytes(data, at_s)
+                data = self._parse_answer_bytes(data, at_s)
         except HttpError:
             self.stop_reading()
 
-    def _take_answer_bytes(self, data: bytes, at_s: float) -> bytes:
+    def _parse_answer_bytes(self, data: bytes, at_s: float) -> bytes:
         """Take the next bytes of the server. Return those that belong to a later answer."""
         if not self.asked:
             raise HttpError("an answer without a request")

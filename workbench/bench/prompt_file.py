@@ -102,7 +102,9 @@ def _numbered_json_values(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
         except (ValueError, RecursionError):
             array = None  # lines that are arrays: reported line by line
         if isinstance(array, list):
-            usable = ((i, one) for i, one in enumerate(array, start=1) if not _is_answer_alone(one))
+            usable = (
+                (i, one) for i, one in enumerate(array, start=1) if not _has_no_user_message(one)
+            )
             yield from ((f"{path}: entry {i}", one) for i, one in usable)
             return
     # not splitlines: a JSON text may contain U+2028
@@ -119,7 +121,7 @@ def _numbered_json_values(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
                 ) from None
 
 
-def _is_answer_alone(one: Any) -> bool:
+def _has_no_user_message(one: Any) -> bool:
     turns = one.get("conversations") if isinstance(one, dict) else None
     if not isinstance(turns, list):
         return False
@@ -140,30 +142,30 @@ def _json_error_text(error: Exception) -> str:
 
 def _parse_prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(line, str):
-        return _require_text(line)
+        return _check_not_blank(line)
     if not isinstance(line, dict):
         raise ValueError("the prompt is neither a JSON object nor a string")
     for name in ("prompt", "text"):
         if isinstance(line.get(name), str):
-            return _require_text(line[name])
+            return _check_not_blank(line[name])
     if isinstance(line.get("messages"), list):
         return _messages_to_last_question(line["messages"])
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
-        return _messages_to_last_question([chat_message_of_turn(turn) for turn in turns])
+        return _messages_to_last_question([parse_sharegpt_turn(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
     raise ValueError(
         f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}"
     )
 
 
-def _require_text(text: str) -> str:
+def _check_not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("the prompt is empty")
     return text
 
 
-def chat_message_of_turn(turn: Any) -> dict[str, Any]:
+def parse_sharegpt_turn(turn: Any) -> dict[str, Any]:
     """Return the message of an entry of a ShareGPT conversation. Raises ValueError for an invalid
     one."""
     match turn:

@@ -103,7 +103,7 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
             )
             for place, block in enumerate(blocks)
         ]
-        return workload.request_fields_of(PASSAGE_SEPARATOR.join(texts))
+        return workload.prompt_as_fields(PASSAGE_SEPARATOR.join(texts))
 
     step = text.passages // _FEWER_PASSAGES
     few = [step * number for number in range(_FEWER_PASSAGES)]

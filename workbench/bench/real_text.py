@@ -54,7 +54,7 @@ class RealText:
     def characters_per_piece(self) -> float:
         return len(self._whole) / len(self._ends)
 
-    def first_piece_of(self, offset: float, index: int) -> int:
+    def find_first_piece(self, offset: float, index: int) -> int:
         """Return the number of the first piece of excerpt `index`. The excerpts of any successive
         indices are spread evenly over all texts. `offset`, from 0 to 1, shifts all of them."""
         share = (offset + _GOLDEN_RATIO * index) % 1.0

@@ -174,11 +174,11 @@ class Reply:
             self.done = self.done or stripped == b"[DONE]"
             if stripped in (b"[DONE]", b""):
                 return
-        key = b"" if name else self._without_id(data)
+        key = b"" if name else self._remove_event_id(data)
         if key in _KNOWN_EVENTS:
-            self._note_usage(*_KNOWN_EVENTS[key])
+            self._update_usage(*_KNOWN_EVENTS[key])
             return
-        chunk = _json_of(data)
+        chunk = _parse_json(data)
         if name == b"error" or (
             isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
         ):
@@ -199,7 +199,7 @@ class Reply:
                     f"{data[:80].decode('utf-8', 'replace')}",
                 )
 
-    def _without_id(self, data: bytes) -> bytes:
+    def _remove_event_id(self, data: bytes) -> bytes:
         """Return an event without the id of this reply, which all its events have; b"" if it is too
         large to be kept."""
         if len(data) > _MAX_KNOWN_EVENT_BYTES:
@@ -208,7 +208,7 @@ class Reply:
             self._id = event_id(data)
         return data.replace(self._id, ID_FIELD, 1) if self._id else data
 
-    def _note_usage(
+    def _update_usage(
         self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
     ) -> None:
         """Note what an event says beside its text."""
@@ -223,12 +223,12 @@ class Reply:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
             content = content or _has_content(delta) or bool(choice.get("text"))
-            self._keep_text(delta, choice)
+            self._store_text(delta, choice)
             finish_reason = choice.get("finish_reason") or finish_reason
         if any(entry.get("embedding") for entry in chunk.get("data") or ()):
             finish_reason = _EMBEDDING_FINISH_REASON
         said = None if usage is None else dict(usage.items()), finish_reason, chunk.get("model")
-        self._note_usage(*said)
+        self._update_usage(*said)
         if not content:
             _remember_event(key, said)
             return
@@ -247,7 +247,7 @@ class Reply:
             of_reasoning = fields[0][0].startswith(b'"reasoning')
             self._kept = (self.reasoning if of_reasoning else self.text).raw
 
-    def _keep_text(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
+    def _store_text(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
         """Keep the text of an event that was parsed as JSON."""
         text = delta.get("content") or delta.get("text") or delta.get("refusal")
         text = text or choice.get("text")
@@ -276,7 +276,7 @@ def _remember_event(key: bytes, said: tuple[dict[str, Any] | None, str | None, s
         _KNOWN_EVENTS[key] = said
 
 
-def _json_of(data: bytes) -> Any:
+def _parse_json(data: bytes) -> Any:
     """Return the value of a JSON text, or None if it is not valid."""
     try:
         text = data.decode()

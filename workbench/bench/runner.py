@@ -34,9 +34,7 @@ class BenchCancelled(BenchError):
 
 
 @asynccontextmanager
-async def started_worker(
-    host: Host | None = None, keep: Path | None = None
-) -> AsyncIterator[Worker]:
+async def open_worker(host: Host | None = None, keep: Path | None = None) -> AsyncIterator[Worker]:
     """Start a worker before its run, to save time, and yield it for the argument `worker` of `run_load`.
     The worker is a process on `host`, or on this machine if `host` is None. The worker is ended
     when the context manager ends. Raises NoClientThere if `host` cannot run the load client."""
@@ -61,7 +59,7 @@ async def run_load(
 
     If `cancel` is set, the outcome covers the part that was measured; if nothing was measured,
     BenchCancelled is raised. `env` must contain the API key under the name `spec.api_key_env` if
-    this process's environment lacks the key. `worker` comes from `started_worker`. `processes` is
+    this process's environment lacks the key. `worker` comes from `open_worker`. `processes` is
     the number of processes that send the load; None chooses it from the load.
 
     The worker and everything that it started are ended on `cancel`, when this task is cancelled,

@@ -84,7 +84,7 @@ class RequestPhase:
     step: int = 1
     order: Sequence[int] | None = None
 
-    def take_request(self) -> tuple[int, int]:
+    def start_next_request(self) -> tuple[int, int]:
         """Return (index, due time) of the next request, and count it as started. The due time is in
         monotonic nanoseconds; 0 means at once."""
         index = self.next if self.order is None else self.order[self.next]
@@ -93,11 +93,11 @@ class RequestPhase:
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
-    def give_up_unstarted(self, now_ns: int) -> int:
+    def drop_unstarted_requests(self, now_ns: int) -> int:
         """End this phase of the run (warm-up or measured part) now. Return how many of its
         remaining requests were due by `now_ns`, or 0 if requests have no due times."""
         overdue = 0
-        while self.times is not None and self.left and self.take_request()[1] <= now_ns:
+        while self.times is not None and self.left and self.start_next_request()[1] <= now_ns:
             overdue += 1
         self.left = 0
         return overdue
@@ -127,11 +127,11 @@ class LaterTurns:
         """Whether some requests of the trace begin after another one."""
         return bool(self._next)
 
-    def turn_after(self, index: int) -> int | None:
+    def find_later_turn(self, index: int) -> int | None:
         """Return the request that begins after request `index`, None if there is none."""
         return self._next.get(index)
 
-    def put_turn(self, index: int, now_ns: int) -> None:
+    def queue_turn(self, index: int, now_ns: int) -> None:
         """Queue request `index`, whose predecessor ended at `now_ns` (monotonic nanoseconds)."""
         pause_s = self._pauses_s.get(index)
         due_ns = 0 if pause_s is None else now_ns + int(pause_s / self._speed * 1e9)
@@ -139,13 +139,13 @@ class LaterTurns:
         heappush(self._waiting, (due_ns, self._put, index))
         self.due_ns = self._waiting[0][0]
 
-    def take_turn(self) -> tuple[int, int]:
+    def pop_turn(self) -> tuple[int, int]:
         """Return (index, due time) of the next request, which no longer waits."""
         due_ns, _, index = heappop(self._waiting)
         self.due_ns = self._waiting[0][0] if self._waiting else NEVER_NS
         return index, due_ns
 
-    def drop_due_turns(self, due_by_ns: int) -> int:
+    def drop_queued_turns(self, due_by_ns: int) -> int:
         """Forget all requests. Return how many were due by `due_by_ns`."""
         overdue = sum(0 < due_ns <= due_by_ns for due_ns, _, _ in self._waiting)
         self._waiting.clear()
@@ -188,7 +188,7 @@ class WarmupOutcome:
     apart: float | None
 
     @classmethod
-    def of_all(cls, outcomes: Sequence[WarmupOutcome]) -> WarmupOutcome:
+    def combine_outcomes(cls, outcomes: Sequence[WarmupOutcome]) -> WarmupOutcome:
         """Return one outcome for a warm-up that several processes shared, from the outcome of each
         process."""
         return cls(
@@ -240,12 +240,12 @@ class Warmup:
         self._per_token: list[tuple[int, int]] = []
         self._apart: float | None = None
 
-    def note_resized_prompts(self, next_index: int) -> None:
+    def ignore_requests_before(self, next_index: int) -> None:
         """Note that prompts have the requested length from request `next_index` on. The test for a
         steady server ignores earlier requests."""
         self.first = next_index
 
-    def add_and_check_end(self, record: RequestRecord) -> bool:
+    def record_warmup_request(self, record: RequestRecord) -> bool:
         """Add the record of a warm-up request that has ended. Return whether the warm-up may end."""
         self._seen += 1
         if not self.until_steady:

@@ -117,7 +117,7 @@ class SharedRun:
     def run(self) -> dict[str, Any]:
         self._output.attach_to_loop(self)
         for number, process in enumerate(self._processes, start=1):
-            self.watch(process.output, READABLE, self._reader_of(process, number))
+            self.watch(process.output, READABLE, self._create_line_reader(process, number))
         failure: str | None = None
         living = dict.fromkeys(process.output for process in self._processes)
         try:
@@ -127,7 +127,7 @@ class SharedRun:
                         self._watched[fd](events)
                     if fd in living and fd not in self._watched:
                         del living[fd]
-                        failure = failure or self._failure_of_process(fd)
+                        failure = failure or self._describe_process_failure(fd)
         finally:
             for process in self._processes:
                 process.send_signal(signal.SIGKILL)
@@ -135,10 +135,10 @@ class SharedRun:
         return (
             {"type": "error", "error": failure, "next_step": "run the benchmark again"}
             if failure
-            else self._combined_result()
+            else self._combine_results()
         )
 
-    def _failure_of_process(self, fd: int) -> str | None:
+    def _describe_process_failure(self, fd: int) -> str | None:
         """Return a sentence on how the process that has closed its output `fd` failed. None if it
         had sent its report."""
         number, process = next(
@@ -153,7 +153,7 @@ class SharedRun:
             "before it had a result"
         )
 
-    def _combined_result(self) -> dict[str, Any]:
+    def _combine_results(self) -> dict[str, Any]:
         reports = [process.report for process in self._processes if process.report is not None]
         stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
         lines = (json.loads(line)["records"] for line in self._records)
@@ -167,7 +167,7 @@ class SharedRun:
 
     # -- what the processes write
 
-    def _reader_of(self, process: _ClientProcess, number: int) -> Callable[[int], None]:
+    def _create_line_reader(self, process: _ClientProcess, number: int) -> Callable[[int], None]:
         def read(events: int) -> None:
             data = os.read(process.output, 1 << 20) if events & (READABLE | HUNG_UP) else b""
             if not data:
@@ -175,11 +175,11 @@ class SharedRun:
                 return
             *lines, process.rest = (process.rest + data).split(b"\n")
             for line in lines:
-                self._take_line(process, line)
+                self._process_line(process, line)
 
         return read
 
-    def _take_line(self, process: _ClientProcess, line: bytes) -> None:
+    def _process_line(self, process: _ClientProcess, line: bytes) -> None:
         if line.startswith(b'{"type":"requests"'):  # most bytes; parsed when the run is over
             self._records.append(line)
             self._output.write_raw_line(line)
@@ -188,7 +188,7 @@ class SharedRun:
         kind = message.pop("type")
         if kind == "progress":
             process.progress = message
-            self._show_progress()
+            self._write_merged_progress()
         elif kind == "steady":
             process.steady = True
             if all(one.steady for one in self._processes):
@@ -221,7 +221,7 @@ class SharedRun:
         for process in self._processes:
             process.send_message({"type": "begin", **asdict(agreed)})
 
-    def _show_progress(self) -> None:
+    def _write_merged_progress(self) -> None:
         each = [process.progress for process in self._processes]
         if not all(each) or time.monotonic() - self._shown_s < _PROGRESS_INTERVAL_S:
             return
@@ -269,7 +269,7 @@ def _fork_client(
         os.dup2(output_write, 1)
         for fd in (*close, output_read, output_write, control_read, control_write):
             os.close(fd)
-        _send_share(spec, endpoint, key, share, began_ns)
+        _run_client_process(spec, endpoint, key, share, began_ns)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -278,15 +278,15 @@ def _fork_client(
         os._exit(status)
 
 
-def _send_share(
+def _run_client_process(
     spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int
 ) -> None:
     wake = wake_on_signals()
     output = WorkerOutput(1)
     client = Client(spec, endpoint, key, output.write_record, share=share, began_ns=began_ns)
     control = _Control(client, output, wake)
-    client.agree, client.on_steady = control.agree_on_warmup, control.report_steady
-    client.watch(0, READABLE, lambda _: control.read_agreement())
+    client.agree, client.on_steady = control.agree_on_warmup, control.report_steady_server
+    client.watch(0, READABLE, lambda _: control.read_control_messages())
     run_client(client, output, wake)
     output.write_line({"type": "report", **asdict(client.report())})
     output.finish(wait_s=60.0)
@@ -302,7 +302,7 @@ class _Control:
         self._agreed: WarmedUp | None = None
         self._rest = b""
 
-    def report_steady(self) -> None:
+    def report_steady_server(self) -> None:
         if not self._said_steady:
             self._said_steady = True
             self._output.write_line({"type": "steady"})
@@ -317,10 +317,10 @@ class _Control:
             if self._wake in ready:
                 self._client.stop(ENDED_BY_SIGNAL)
             elif ready:
-                self.read_agreement()
+                self.read_control_messages()
         return self._agreed or warmed
 
-    def read_agreement(self) -> None:
+    def read_control_messages(self) -> None:
         data = os.read(0, 1 << 20)
         if not data:
             self._client.stop("the worker process has ended")

@@ -45,7 +45,7 @@ def slo_metric_values(
     )
     if unknown or not counted:
         return {"slo": attained}
-    good = _requests_keeping(counted, limits, first_tokens)
+    good = _select_requests_within_limits(counted, limits, first_tokens)
     tokens = count_tokens_in(window, good)
     rates: dict[str, object] = {"slo_pct": _percent_of_counted(good, counted)}
     if window.seconds > 0:
@@ -94,7 +94,7 @@ def attainment_range(
     for record in counted:
         if not record.ok:
             continue
-        ranges = [(_range_ms(record, x.latency, first_tokens), x.most_ms) for x in limits]
+        ranges = [(_latency_range_ms(record, x.latency, first_tokens), x.most_ms) for x in limits]
         sure += all(longest <= most_ms for (_, longest), most_ms in ranges)
         may += all(shortest <= most_ms for (shortest, _), most_ms in ranges)
     many = max(1, len(counted))
@@ -120,7 +120,7 @@ def _why_absent(metrics: Mapping[str, object]) -> str:
 def _attainment_of_limit(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> LimitAttained:
-    keeping = _requests_keeping(counted, [limit], first_tokens)
+    keeping = _select_requests_within_limits(counted, [limit], first_tokens)
     return LimitAttained(
         str(limit),
         limit.percent,
@@ -168,21 +168,21 @@ def _percent_of_counted(
     return round(100 * len(keeping) / len(counted), 4)
 
 
-def _requests_keeping(
+def _select_requests_within_limits(
     counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
 ) -> list[RequestRecord]:
     """Return the requests that kept all of `limits`. A request that failed keeps none."""
     keeping = list(counted)
     for limit in limits:
-        keeping = [one for one in keeping if _keeps_limit(one, limit, first_tokens)]
+        keeping = [one for one in keeping if _is_within_limit(one, limit, first_tokens)]
     return keeping
 
 
-def _keeps_limit(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
+def _is_within_limit(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
     return _latency_ms(record, limit.latency, first_tokens) <= limit.most_ms
 
 
-def _range_ms(
+def _latency_range_ms(
     record: RequestRecord, latency: str, first_tokens: float | None
 ) -> tuple[float, float]:
     """Return the shortest and the longest latency that a successful request may have had."""

@@ -31,7 +31,7 @@ class SseDecoder:
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         if self._after_cr or b"\r" in data:
-            data = self._with_lf(data)
+            data = self._normalize_line_ends(data)
         if self._tail:
             data = self._tail + data
         if not self._started:
@@ -62,7 +62,7 @@ class SseDecoder:
         return events
 
     @property
-    def between_events(self) -> bool:
+    def is_between_events(self) -> bool:
         """Whether the next byte begins an event."""
         return self._started and not self._tail and not self._after_cr
 
@@ -72,7 +72,7 @@ class SseDecoder:
         tail, self._tail = self._tail, b""
         return _parse_event(tail)
 
-    def _with_lf(self, data: bytes) -> bytes:
+    def _normalize_line_ends(self, data: bytes) -> bytes:
         """Return `data` with each CR LF and CR replaced by LF. If a CR ends `data` and the next
         piece begins with LF, that LF is dropped."""
         after_cr, self._after_cr = self._after_cr, data.endswith(b"\r") if data else self._after_cr

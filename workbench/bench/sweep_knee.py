@@ -64,28 +64,30 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     best = _fastest(known)
     if any(p.tok_per_joule is None for _, p in known):
         return Knee(None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known))
-    first, last = min(known, key=_x_of), max(known, key=_x_of)
+    first, last = min(known, key=_setting_value), max(known, key=_setting_value)
     efficient = _most_efficient_text(known, best)
-    if len(_fast_points(known, FLAT_CURVE_SHARE)) == len(known):
+    if len(_points_within_loss(known, FLAT_CURVE_SHARE)) == len(known):
         text = (
             f"no knee: tok/s is flat within {_percent_text(FLAT_CURVE_SHARE)} from {first[1].label} to "
             f"{last[1].label}"
         )
         return Knee(None, f"{text}, so a knee can only be below them; {efficient}")
-    fast = _fast_points(known, MAX_SETTING_LOSS_SHARE)
+    fast = _points_within_loss(known, MAX_SETTING_LOSS_SHARE)
     if fast == [last]:
         text = (
             f"tok/s still rises up to {last[1].label}, the highest value measured: the knee "
             "may lie beyond it"
         )
         return Knee(None, f"{text}; {efficient}")
-    placed = max(fast, key=lambda p: (_tok_per_joule(p[1]), _speed_of(p[1]), -_x_of(p)))
+    placed = max(
+        fast, key=lambda p: (_tok_per_joule(p[1]), _tokens_per_second(p[1]), -_setting_value(p))
+    )
     index, knee = placed
     text = (
         f"{knee.label}: the most tok/J ({_tok_per_joule(knee):.3g}) of the values that lose at most "
         f"{_percent_text(MAX_SETTING_LOSS_SHARE)} of"
-        f" the best tok/s ({four_digits(_speed_of(best[1]))} at {best[1].label}; here "
-        f"{four_digits(_speed_of(knee))},"
+        f" the best tok/s ({four_digits(_tokens_per_second(best[1]))} at {best[1].label}; here "
+        f"{four_digits(_tokens_per_second(knee))},"
         f" {_change_text(knee, best[1])})"
     )
     if placed == first:
@@ -103,23 +105,24 @@ def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
     best = _fastest(known)[1]
-    kept = _fast_points(known, MAX_CONCURRENCY_LOSS_SHARE)
-    before, last = sorted(known, key=_x_of)[-2:]
+    kept = _points_within_loss(known, MAX_CONCURRENCY_LOSS_SHARE)
+    before, last = sorted(known, key=_setting_value)[-2:]
     if kept == [last]:
-        gain = 100 * (_speed_of(last[1]) / _speed_of(before[1]) - 1)
+        gain = 100 * (_tokens_per_second(last[1]) / _tokens_per_second(before[1]) - 1)
         text = (
             f"throughput still rises by {gain:.0f} % from {before[1].label} to "
             f"{last[1].label}, the highest level"
         )
         return Knee(None, f"{text} measured: the knee is above it")
-    index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), _x_of(p)))
-    share = _speed_of(knee) / _speed_of(best)
+    index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), _setting_value(p)))
+    share = _tokens_per_second(knee) / _tokens_per_second(best)
+    best_text = four_digits(_tokens_per_second(best))
     text = (
         f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of "
         "the levels that keep "
-        f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({four_digits(_speed_of(best))} "
+        f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
         f"tok/s at {best.label};"
-        f" here {four_digits(_speed_of(knee))}, {_percent_text(share)})"
+        f" here {four_digits(_tokens_per_second(knee))}, {_percent_text(share)})"
     )
     return Knee(index, text)
 
@@ -128,25 +131,25 @@ PlacedPoint = tuple[int, SweepPoint]
 
 
 def _measured_points(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
-    return [(i, p) for i, p in enumerate(points) if p.state == "done" and _speed_of(p) > 0]
+    return [(i, p) for i, p in enumerate(points) if p.state == "done" and _tokens_per_second(p) > 0]
 
 
 def _fastest(known: Sequence[PlacedPoint]) -> PlacedPoint:
-    return max(known, key=lambda p: _speed_of(p[1]))
+    return max(known, key=lambda p: _tokens_per_second(p[1]))
 
 
-def _fast_points(known: Sequence[PlacedPoint], most_loss_share: float) -> list[PlacedPoint]:
+def _points_within_loss(known: Sequence[PlacedPoint], most_loss_share: float) -> list[PlacedPoint]:
     """Return the points that lose at most this share of the best tok/s."""
-    least = (1 - most_loss_share) * _speed_of(_fastest(known)[1])
-    return [p for p in known if _speed_of(p[1]) >= least]
+    least = (1 - most_loss_share) * _tokens_per_second(_fastest(known)[1])
+    return [p for p in known if _tokens_per_second(p[1]) >= least]
 
 
-def _x_of(placed: PlacedPoint) -> float:
+def _setting_value(placed: PlacedPoint) -> float:
     """Return the value of the setting, or the concurrency, of a point."""
     return placed[1].x or 0.0
 
 
-def _speed_of(point: SweepPoint) -> float:
+def _tokens_per_second(point: SweepPoint) -> float:
     return point.tok_s or 0.0
 
 
@@ -155,7 +158,7 @@ def _tok_per_joule(point: SweepPoint) -> float:
 
 
 def _latency_ms(point: SweepPoint) -> float:
-    return 1000 * (point.x or 0.0) / _speed_of(point)
+    return 1000 * (point.x or 0.0) / _tokens_per_second(point)
 
 
 def _percent_text(share: float) -> str:
@@ -170,9 +173,9 @@ def _too_few_points_text(known: Sequence[PlacedPoint]) -> str:
 
 
 def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
-    lowest = min(_fast_points(known, FLAT_CURVE_SHARE), key=_x_of)
+    lowest = min(_points_within_loss(known, FLAT_CURVE_SHARE), key=_setting_value)
     label, power_w = lowest[1].label, lowest[1].power_w
-    if _x_of(lowest) == max(map(_x_of, known)):
+    if _setting_value(lowest) == max(map(_setting_value, known)):
         return f"tok/s over watts does not flatten up to {label}"
     watts = f" ({power_w:.0f} W drawn)" if power_w is not None else ""
     return (
@@ -195,4 +198,4 @@ def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str
 def _change_text(point: SweepPoint, best: SweepPoint) -> str:
     if point == best:
         return "the best"
-    return f"{100 * (_speed_of(point) / _speed_of(best) - 1):+.1f} %"
+    return f"{100 * (_tokens_per_second(point) / _tokens_per_second(best) - 1):+.1f} %"

@@ -24,7 +24,7 @@ class TextChunk:
         self._heads: dict[int, bytes] = {}
         self._kept = kept
 
-    def is_one(self, data: bytes) -> bool:
+    def is_text_chunk(self, data: bytes) -> bool:
         """Return whether `data` is one chunk of a length that was seen before, with nothing but one
         more piece of plain text, and keep this piece. Nearly all reads of a paced stream are."""
         head, trail = self._heads.get(len(data)), self._trail
@@ -40,7 +40,7 @@ class TextChunk:
     def count_text_chunks(self, data: bytes) -> int:
         """Return the number of chunks in `data` if each contains nothing but one more piece of
         text, and keep these pieces. Return 0 if `data` contains anything else."""
-        if self.is_one(data):
+        if self.is_text_chunk(data):
             return 1
         trail = self._trail
         chunks = data.split(trail)

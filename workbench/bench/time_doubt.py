@@ -56,7 +56,7 @@ def any_time_is_uncertain(good: Sequence[RequestRecord]) -> bool:
 def ttft_doubt(good: Sequence[RequestRecord]) -> Doubt:
     """Return how far the TTFT may be wrong."""
     timed = [(r, r.ttft_us) for r in good if r.ttft_us is not None]
-    low = ((ttft - _early_us_of(r, 0) - r.send_us) / 1000 for r, ttft in timed)
+    low = ((ttft - _early_us_of_chunk(r, 0) - r.send_us) / 1000 for r, ttft in timed)
     high = distribution_of(ttft / 1000 for _, ttft in timed)
     return _doubt_between(_distribution_from_zero(low), high)
 
@@ -97,8 +97,8 @@ def tpot_doubt(
     """Return how far the TPOT may be wrong. `tpot_ms` returns the TPOT of a request whose last chunk
     came some microseconds later after its first chunk than its record says."""
     long = [r for r in good if r.gaps_us]
-    low = known_values(tpot_ms(r, -_early_us_of(r, len(r.gaps_us))) for r in long)
-    high = known_values(tpot_ms(r, _early_us_of(r, 0)) for r in long)
+    low = known_values(tpot_ms(r, -_early_us_of_chunk(r, len(r.gaps_us))) for r in long)
+    high = known_values(tpot_ms(r, _early_us_of_chunk(r, 0)) for r in long)
     return _doubt_between(_distribution_from_zero(low), _distribution_from_zero(high))
 
 
@@ -107,7 +107,7 @@ def _distribution_from_zero(times_ms: Iterable[float]) -> Distribution | None:
     return distribution_of(max(0.0, each) for each in times_ms)
 
 
-def _early_us_of(record: RequestRecord, number: int) -> int:
+def _early_us_of_chunk(record: RequestRecord, number: int) -> int:
     """Return the microseconds by which chunk `number` may have come earlier."""
     return early_us_by_chunk(record).get(number, 0)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from workbench.bench.prompt_file import chat_message_of_turn
+from workbench.bench.prompt_file import parse_sharegpt_turn
 from workbench.model.errors import InputError
 from workbench.model.untrusted_numbers import parse_error_text
 
@@ -73,7 +73,7 @@ def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
     said = entry.get("conversations", entry.get("conversation"))
     if not isinstance(said, list):
         raise ValueError("the conversation is not a list")
-    messages = [chat_message_of_turn(one) for one in said]
+    messages = [parse_sharegpt_turn(one) for one in said]
     for message in messages:
         message["content"].encode()  # half of a character (a lone surrogate) cannot be sent
     turns: list[Turn] = []
@@ -151,7 +151,7 @@ def _next_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, most: int) -> s
     return text
 
 
-def entries_of(turns: Sequence[Turn]) -> tuple[str, ...]:
+def encode_turns(turns: Sequence[Turn]) -> tuple[str, ...]:
     """Return the values of BenchSpec.trace for the requests of conversations."""
     return tuple(
         json.dumps([turn.before, turn.output_tokens, turn.messages], ensure_ascii=False)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 from workbench.bench.trace_conversations import (
     Turn,
     array_entries,
-    entries_of,
+    encode_turns,
     is_conversation,
     read_turns,
 )
@@ -107,8 +107,8 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
         with path.open("rb") as file:
             talks = _conversations_in(path, file)
             if talks is not None:
-                return _trace_of_turns(path, read_turns(path, talks, most))
-            parse, form, lines = _form_of(path, file)
+                return _create_trace_from_turns(path, read_turns(path, talks, most))
+            parse, form, lines = _detect_format(path, file)
             for number, line in lines:
                 row = _parse_row(path, number, parse, line)
                 if not row.input_tokens or not row.output_tokens:
@@ -132,14 +132,14 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
                         next_step="give --first N to use its first N requests",
                     )
                 blocks.note_row(path, number, row)
-                sessions.add(path, number, row._replace(hashes=numbers.numbers_of(row.hashes)))
+                sessions.add(path, number, row._replace(hashes=numbers.number_hashes(row.hashes)))
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror}", next_step="check the file given by --trace"
         ) from None
     if not rows:
         raise InputError(f"{path} contains no request", next_step=_EXPECTED_FORM)
-    return _trace_of_rows(
+    return _create_trace_from_rows(
         path,
         form,
         _sort_rows_by_time(rows),
@@ -172,14 +172,14 @@ class _SessionRows:
         before = self._latest.get(row.session)
         if before is None:
             if row.at_s is None and not row.session:
-                _refuse_line(path, number, "the request has no timestamp")
+                _raise_line_error(path, number, "the request has no timestamp")
             row = row._replace(adds=False, at_s=row.at_s or 0.0)
         elif row.delay_s is not None:
             row = row._replace(before=before, at_s=self._request_time_s(row, self._rows[before]))
         elif row.hashes:
             row = row._replace(adds=False, at_s=row.at_s or 0.0)
         else:
-            _refuse_line(
+            _raise_line_error(
                 path,
                 number,
                 f"the request is a turn of the session {row.session!r:.40} and has neither a delay "
@@ -209,7 +209,7 @@ def _sort_rows_by_time(rows: Sequence[_TraceRow]) -> list[_TraceRow]:
     return ordered
 
 
-def _trace_of_rows(
+def _create_trace_from_rows(
     path: Path,
     form: str,
     rows: Sequence[_TraceRow],
@@ -220,7 +220,9 @@ def _trace_of_rows(
     and the turns that add to them."""
     begin_s = rows[0].at_s or 0.0
     prompt_tokens = sum([prompts.note_prompt(place, row) for place, row in enumerate(rows)])
-    requests = tuple(_request_text(place, row, begin_s, prompts) for place, row in enumerate(rows))
+    requests = tuple(
+        _format_request(place, row, begin_s, prompts) for place, row in enumerate(rows)
+    )
     digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
     turns = sum(row.before is not None for row in rows)
     size = count_of(len(rows), "request")
@@ -236,9 +238,9 @@ def _trace_of_rows(
     )
 
 
-def _request_text(place: int, row: _TraceRow, begin_s: float, prompts: _PromptBlocks) -> str:
+def _format_request(place: int, row: _TraceRow, begin_s: float, prompts: _PromptBlocks) -> str:
     """Return a request as the value of BenchSpec.trace has it."""
-    text = f"[{_row_time_s(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
+    text = f"[{_start_or_pause_s(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
     if row.before is not None:
         text += f",{row.before}"
     return f"{text}]"
@@ -254,7 +256,7 @@ def _left_out_text(empty: int, unknown: int) -> str:
     return text
 
 
-def _row_time_s(row: _TraceRow, begin_s: float) -> float:
+def _start_or_pause_s(row: _TraceRow, begin_s: float) -> float:
     """Return the time of a request after the first one, or the pause before a later turn, in
     seconds."""
     if row.before is None:
@@ -290,15 +292,15 @@ def _parse_json_line(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
     except RecursionError:
-        _refuse_line(path, number, "the JSON is nested too deeply")
+        _raise_line_error(path, number, "the JSON is nested too deeply")
     except json.JSONDecodeError as error:
-        _refuse_line(path, number, f"not JSON: {error.msg} at column {error.colno}")
+        _raise_line_error(path, number, f"not JSON: {error.msg} at column {error.colno}")
     except ValueError as error:
-        _refuse_line(path, number, parse_error_text(error))
+        _raise_line_error(path, number, parse_error_text(error))
 
 
-def _trace_of_turns(path: Path, turns: Sequence[Turn]) -> Trace:
-    requests = entries_of(turns)
+def _create_trace_from_turns(path: Path, turns: Sequence[Turn]) -> Trace:
+    requests = encode_turns(turns)
     digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
     talks = sum(turn.before is None for turn in turns)
     prompt_tokens = sum(turn.input_tokens for turn in turns)
@@ -317,7 +319,7 @@ def _trace_of_turns(path: Path, turns: Sequence[Turn]) -> Trace:
 # ---- the lines of a file
 
 
-def _form_of(path: Path, file: BinaryIO) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
+def _detect_format(path: Path, file: BinaryIO) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
     """Return what parses a line, the name of the format, and the lines with their numbers. The lines
     of a CSV file come without its header."""
     lines = _numbered_lines(path, file)
@@ -350,20 +352,20 @@ def _numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
         if not data:
             return
         if len(data) > _MOST_LINE_BYTES:
-            _refuse_line(path, number, f"the line is longer than {_MOST_LINE_BYTES >> 20} MiB")
+            _raise_line_error(path, number, f"the line is longer than {_MOST_LINE_BYTES >> 20} MiB")
         if number == 1:
             data = data.removeprefix(_BOM)
         if b"\0" in data:
-            _refuse_line(path, number, "the file is binary")
+            _raise_line_error(path, number, "the file is binary")
         try:
             text = data.decode("utf-8").strip()
         except UnicodeDecodeError:
-            _refuse_line(path, number, "the line is not UTF-8")
+            _raise_line_error(path, number, "the line is not UTF-8")
         if text:
             yield number, text
 
 
-def _refuse_line(path: Path, number: int, why: str) -> Any:
+def _raise_line_error(path: Path, number: int, why: str) -> Any:
     raise InputError(f"{path}:{number}: {why}", next_step=_EXPECTED_FORM)
 
 
@@ -371,13 +373,13 @@ def _parse_row(path: Path, number: int, parse: ParseRow, line: str) -> _TraceRow
     try:
         return parse(line)
     except RecursionError:
-        _refuse_line(path, number, "the JSON is nested too deeply")
+        _raise_line_error(path, number, "the JSON is nested too deeply")
     except json.JSONDecodeError as error:
-        _refuse_line(path, number, f"not JSON: {error.msg} at column {error.colno}")
+        _raise_line_error(path, number, f"not JSON: {error.msg} at column {error.colno}")
     except ValueError as error:
-        _refuse_line(path, number, parse_error_text(error))
+        _raise_line_error(path, number, parse_error_text(error))
     except csv.Error as error:
-        _refuse_line(path, number, str(error))
+        _raise_line_error(path, number, str(error))
     raise AssertionError("not reached")
 
 
@@ -385,7 +387,7 @@ def _split_cells(path: Path, number: int, text: str) -> list[str]:
     try:
         return next(csv.reader([text]))
     except csv.Error as error:
-        _refuse_line(path, number, str(error))
+        _raise_line_error(path, number, str(error))
     raise AssertionError("not reached")
 
 
@@ -415,12 +417,12 @@ def _parse_mooncake_line(line: str) -> _TraceRow:
                 f"hash_ids contains {one!r:.40}, but needs whole numbers of at least 0"
             )
     return _TraceRow(
-        None if at is None else _time_in(at, "timestamp") / 1000,
+        None if at is None else _check_time(at, "timestamp") / 1000,
         _token_count_in(fields["input_length"], "input_length"),
         _token_count_in(fields["output_length"], "output_length"),
         hashes,
         session=session or "",
-        delay_s=None if delay is None else _time_in(delay, "delay") / 1000,
+        delay_s=None if delay is None else _check_time(delay, "delay") / 1000,
         adds=at is None,  # as AIPerf writes turns; a capture gives whole prompts with their times
     )
 
@@ -463,10 +465,10 @@ def _plain_seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         raise ValueError(f"the time {text!r:.40} is no number") from None
-    return _time_in(seconds, "time")
+    return _check_time(seconds, "time")
 
 
-def _time_in(value: Any, name: str) -> float:
+def _check_time(value: Any, name: str) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
     # compared first: a whole number can be too large for `isfinite`
@@ -512,11 +514,11 @@ class _BlockSize:
             size for size in self._possible if many in (tokens // size, -(-tokens // size))
         )
         if not fitting:
-            _refuse_line(
+            _raise_line_error(
                 path,
                 number,
                 f"{count_of(many, 'hash', 'hashes')} for {tokens:,} prompt tokens: the blocks of "
-                f"the lines before have {_any_size_text(self._possible)} tokens",
+                f"the lines before have {_format_block_sizes(self._possible)} tokens",
             )
         self._possible = fitting
 
@@ -525,7 +527,7 @@ class _BlockSize:
         return _BLOCK_TOKENS if _BLOCK_TOKENS in self._possible else self._possible[-1]
 
 
-def _any_size_text(sizes: Sequence[int]) -> str:
+def _format_block_sizes(sizes: Sequence[int]) -> str:
     if len(sizes) == 1:
         return str(sizes[0])
     return f"one of {', '.join(map(str, sizes))}"
@@ -539,7 +541,7 @@ class _BlockNumbers:
         self._large: dict[int, int] = {}
         self._without_hash = 0
 
-    def numbers_of(self, hashes: Sequence[int]) -> Sequence[int]:
+    def number_hashes(self, hashes: Sequence[int]) -> Sequence[int]:
         """Return the numbers of hashes, in little memory."""
         if not hashes:
             return ()
@@ -593,7 +595,7 @@ class _PromptBlocks:
         before = self._prompt_before(row)
         node, cached, tokens = before.node, True, before.tokens
         self.reused_tokens += before.tokens
-        own = self._own_blocks(row)
+        own = self._list_own_blocks(row)
         for number, many in own:
             node, cached = self._extend_prefix(node, number, many, cached)
         if row.session:
@@ -606,7 +608,7 @@ class _PromptBlocks:
         """Return the prompt that a row adds to; an empty one if it adds to none."""
         return self._turns[row.before] if row.adds and row.before is not None else _EMPTY_PROMPT
 
-    def _own_blocks(self, row: _TraceRow) -> list[tuple[int, int]]:
+    def _list_own_blocks(self, row: _TraceRow) -> list[tuple[int, int]]:
         """Return (block number, tokens) for each hash of a row. Those of a turn begin with the answer
         before it, and end with what no hash describes."""
         before, left = self._prompt_before(row), row.input_tokens
@@ -623,7 +625,7 @@ class _PromptBlocks:
         """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
         noted, and the blocks of those before are written."""
         before, turn = self._prompt_before(row), self._turns.get(place)
-        own = self._own_blocks(row) if turn is None else turn.own
+        own = self._list_own_blocks(row) if turn is None else turn.own
         parts, node = [*before.written], before.node
         for number, tokens in own:
             if parts and self._branches[node] < 2:

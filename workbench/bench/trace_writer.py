@@ -76,12 +76,12 @@ class _TraceWriter:
         self._print_totals()
 
     def _write_exchange(self, exchange: Exchange) -> None:
-        line = _trace_line_of(self._traffic, self._totals, exchange, self._began_s)
+        line = _capture_trace_line(self._traffic, self._totals, exchange, self._began_s)
         if line:
             self._file.write(line.encode())
 
     def _print_idle(self, number: int) -> None:
-        told = self._passed.idle_since(number)
+        told = self._passed.find_idle_frame_count(number)
         if told is not None:
             _print_json({"idle": [number, told]})
 
@@ -98,7 +98,7 @@ def _print_json(document: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def _trace_line_of(
+def _capture_trace_line(
     traffic: CapturedTraffic, totals: _Totals, exchange: Exchange, began_s: float
 ) -> str:
     """Return the line of an exchange, "" if it has none."""
@@ -107,7 +107,7 @@ def _trace_line_of(
             raise LeftOutError(f"answered with HTTP {exchange.status}")
         if totals.requests == MOST_REQUESTS:
             raise LeftOutError(f"after the first {MOST_REQUESTS:,}")
-        row, usage = traffic.row_of_exchange(
+        row, usage = traffic.capture_exchange(
             exchange.path,
             exchange.request,
             exchange.answer,

@@ -45,7 +45,7 @@ class TrafficCapture:
         """Open the port, 0 for any free one. Raises InputError if it is taken, if the server's name
         is not known or the file exists, and StoreError if the file cannot be written."""
         places = await _addresses_of(server)
-        with _listen(port) as listener:
+        with _open_listener(port) as listener:
             _create_private_file(self._path)
             await self._start_processes(listener, json.dumps(places))
             self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
@@ -76,7 +76,7 @@ class TrafficCapture:
         request, which may come first, does not count."""
         self._asked += 1
         number = self._asked
-        self._order("totals", number)
+        self._send_order("totals", number)
         while self._answered < number and not self.ended.is_set():
             self._totals_came.clear()
             await self._totals_came.wait()
@@ -86,10 +86,10 @@ class TrafficCapture:
         """Accept no more requests, and wait for those in flight. A connection ends with the answer
         that it carries."""
         if self._port is not None:
-            self._order("drain")
+            self._send_order("drain")
             await self._port.wait()
 
-    def _order(self, *words: object) -> None:
+    def _send_order(self, *words: object) -> None:
         orders = self._port.stdin if self._port is not None else None
         if orders is not None and not orders.is_closing():
             orders.write(" ".join(map(str, words)).encode() + b"\n")
@@ -101,9 +101,9 @@ class TrafficCapture:
             return self._totals
         assert self._port.stdin is not None
         self._port.stdin.close()
-        why = await _failure_of(self._port, "passes the bytes on")
-        if writer_failed := await _failure_of(self._writer, f"writes {self._path}"):
-            _keep_whole_lines(self._path)
+        why = await _wait_and_describe_failure(self._port, "passes the bytes on")
+        if writer_failed := await _wait_and_describe_failure(self._writer, f"writes {self._path}"):
+            _truncate_to_whole_lines(self._path)
         await self._reading
         if why := why or writer_failed:
             raise StoreError(
@@ -130,7 +130,7 @@ class TrafficCapture:
         async for line in writer.stdout:
             told = json.loads(line)
             if "idle" in told:
-                self._order("end", *told["idle"])
+                self._send_order("end", *told["idle"])
                 continue
             self._totals = told["totals"]
             self._answered = told["answers"]
@@ -151,7 +151,7 @@ async def _addresses_of(server: tuple[str, int]) -> list[tuple[int, Any]]:
     return [(family, place) for family, _, _, _, place in found]
 
 
-def _listen(port: int) -> socket.socket:
+def _open_listener(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
@@ -161,7 +161,7 @@ def _listen(port: int) -> socket.socket:
         ) from None
 
 
-async def _failure_of(process: LocalProcess, what_it_does: str) -> str:
+async def _wait_and_describe_failure(process: LocalProcess, what_it_does: str) -> str:
     """Wait for the end of a process. Return why it failed, "" if it did not."""
     code = await process.wait()
     assert process.stderr is not None
@@ -186,7 +186,7 @@ def _create_private_file(path: Path) -> None:
         ) from None
 
 
-def _keep_whole_lines(path: Path) -> None:
+def _truncate_to_whole_lines(path: Path) -> None:
     """Remove the end of a file that is no whole line."""
     with suppress(OSError), path.open("r+b") as file:
         kept = 0

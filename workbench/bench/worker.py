@@ -93,7 +93,7 @@ def carry_out_request(
     except WorkbenchError as error:
         output.write_line({"type": "error", **error.as_json()})
         return 1
-    send = _send_alone if processes == 1 else _send_shared
+    send = _run_in_one_process if processes == 1 else _run_in_several_processes
     message = send(spec, endpoint, key, output, wake, processes, kept_after)
     keep(message)
     output.write_line(message)
@@ -102,7 +102,7 @@ def carry_out_request(
     return {"stopped": 143, "error": 1}.get(message["type"], 0)
 
 
-def _send_alone(
+def _run_in_one_process(
     spec: BenchSpec,
     endpoint: Endpoint,
     key: str | None,
@@ -117,7 +117,7 @@ def _send_alone(
     measured so far, if any succeeded."""
 
     client = Client(spec, endpoint, key, output.write_record)
-    _watch_for_the_end_of_the_parent(client)
+    _stop_when_parent_ends(client)
     run_client(client, output, wake)
     if client.stopped and (
         client.stopped not in kept_after or not any(r.ok for r in client.counted)
@@ -126,7 +126,7 @@ def _send_alone(
     return summary_message(spec, [client.report()], client.counted, client.warmups)
 
 
-def _send_shared(
+def _run_in_several_processes(
     spec: BenchSpec,
     endpoint: Endpoint,
     key: str | None,
@@ -142,7 +142,7 @@ def _send_shared(
     from workbench.bench.several_processes import SharedRun
 
     run = SharedRun(spec, endpoint, key, processes, output, kept_after)
-    _watch_for_the_end_of_the_parent(run)
+    _stop_when_parent_ends(run)
 
     def on_signal(_: int) -> None:
         run.unwatch(wake)
@@ -198,7 +198,7 @@ def check_request_spec(spec: BenchSpec) -> None:
         )
 
 
-def _watch_for_the_end_of_the_parent(loop: EventLoop) -> None:
+def _stop_when_parent_ends(loop: EventLoop) -> None:
     def on_stdin(_: int) -> None:
         data = os.read(0, 65536)
         if not data:

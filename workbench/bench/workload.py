@@ -206,8 +206,8 @@ class Workload:
         assert self._real is not None
         spec = self.spec
         if spec.shared_prefix:
-            return self._real.first_piece_of(_random_offset(spec.seed, "shared"), 0)
-        return self._real.first_piece_of(_random_offset(spec.seed, "w" if warmup else "r"), index)
+            return self._real.find_first_piece(_random_offset(spec.seed, "shared"), 0)
+        return self._real.find_first_piece(_random_offset(spec.seed, "w" if warmup else "r"), index)
 
     def prompt_identity(self, index: int) -> str:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
@@ -224,24 +224,24 @@ class Workload:
     def prompt_fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
         """Return the prompt of request `index` as part of its JSON body: {"prompt": text},
         {"input": text} or {"messages": [...]}."""
-        return self.request_fields_of(self._prompt_of_request(index, warmup))
+        return self.prompt_as_fields(self._prompt_of_request(index, warmup))
 
     def _prompt_of_request(self, index: int, warmup: bool) -> Any:
         """Return the prompt of request `index`: a text or messages. Of a conversation, all requests
         have one mark, so that each contains the one before."""
         if self._talks is not None and not warmup:
             mark = request_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
-            return _put_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
+            return _insert_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
         if not self._own:
             return self.synthetic_prompt(index, warmup=warmup)
         asked = self._own[index % len(self._own)]
         if self.spec.shared_prefix:
             return asked
-        return _put_mark_before_text(
+        return _insert_mark_before_text(
             asked, f"[{request_mark(self.spec.salt, _request_name(index, warmup))}] "
         )
 
-    def request_fields_of(self, asked: Any) -> dict[str, Any]:
+    def prompt_as_fields(self, asked: Any) -> dict[str, Any]:
         """Return a text or messages as part of a JSON body, as `prompt_fields` does."""
         if self.spec.endpoint == "completions":
             return {"prompt": asked}
@@ -291,7 +291,7 @@ class Workload:
 
     def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
         spec = self.spec
-        fields: dict[str, Any] = {"model": spec.model, **self.request_fields_of(asked)}
+        fields: dict[str, Any] = {"model": spec.model, **self.prompt_as_fields(asked)}
         if spec.endpoint == "embeddings":
             fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
         else:
@@ -409,7 +409,7 @@ def _request_name(index: int, warmup: bool) -> str:
     return f"{'w' if warmup else 'r'}/{index}"
 
 
-def _put_mark_before_text(asked: Any, mark: str) -> Any:
+def _insert_mark_before_text(asked: Any, mark: str) -> Any:
     """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages,
     the mark is in front of the text of the first one."""
     if isinstance(asked, str):

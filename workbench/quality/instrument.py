@@ -86,20 +86,20 @@ class AnswersScored:
     problem: str = ""
 
 
-def requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
+def count_scoring_requests(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the texts takes."""
     long = _count_long(texts)
     return long * FORCED_POSITIONS + (len(texts) - long) * _requests_of_short_text(prefill)
 
 
-def positions_of(texts: Sequence[Text], *, prefill: bool) -> int:
+def count_positions(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of positions at which one scoring of the texts looks, at most."""
     long = _count_long(texts)
     each = PREFILL_POSITIONS if prefill else FORCED_POSITIONS
     return long * FORCED_POSITIONS + (len(texts) - long) * each
 
 
-def answer_requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
+def count_answer_requests(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the answers to the texts takes, at most."""
     return (len(texts) - _count_long(texts)) * _requests_of_short_text(prefill)
 
@@ -205,14 +205,14 @@ class Instrument:
     async def _repeat_noise(self, text: Text) -> float | None:
         """Return the largest difference between two equal measurements."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(PROOF_POSITIONS + 1)
-        first, second = await self._score_once(prompt), await self._score_once(prompt)
+        first, second = await self._score_prompt_once(prompt), await self._score_prompt_once(prompt)
         differences = []
         for a, b in zip(first, second, strict=True):
             if a and b:
                 differences.append(_logprob_difference(a, b))
         return max(known_values(differences), default=None)
 
-    async def _score_once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
+    async def _score_prompt_once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
         if self._interface.prefill:
             return await self._interface.score_all(prompt)
         end = len(prompt.ids)
@@ -282,7 +282,7 @@ class Instrument:
                     problem=str(error),
                 )
 
-        found, problem = await self._measure_each(texts, concurrency, "texts scored", one)
+        found, problem = await self._measure_texts(texts, concurrency, "texts scored", one)
         return Scores(tuple(found), problem)
 
     async def _score_text(self, text: Text, slot: int, concurrency: int) -> ScoredText:
@@ -313,13 +313,13 @@ class Instrument:
         if text.name in self._prompts:
             return self._prompts[text.name]
         whole = await self._interface.tokenize(text.before + text.content)
-        prompt = self._scored_part(text, whole)
+        prompt = self._cut_to_scored_tokens(text, whole)
         if len(prompt.ids) < 2:
             raise UnusableText("it has fewer than two tokens")
         self._prompts[text.name] = prompt
         return prompt
 
-    def _scored_part(self, text: Text, prompt: Prompt) -> Prompt:
+    def _cut_to_scored_tokens(self, text: Text, prompt: Prompt) -> Prompt:
         if text.is_long:
             return self._interface.last_tokens(prompt, LONG_TOKENS)
         return prompt.first_tokens(MOST_TOKENS)
@@ -331,7 +331,7 @@ class Instrument:
 
         async def one(text: Text, slot: int) -> GreedyAnswer:
             try:
-                prompt = await self._question_part(text)
+                prompt = await self._tokenize_question(text)
             except UnusableText as error:
                 return GreedyAnswer(text.name, text.kind, (), (), concurrency, str(error))
             written = await self._interface.answer(prompt, ANSWER_TOKENS, slot)
@@ -339,7 +339,7 @@ class Instrument:
 
         short = [text for text in texts if not text.is_long]
         self._interface.request_s = self._answer_limit_s(concurrency)
-        found, problem = await self._measure_each(short, concurrency, "answers written", one)
+        found, problem = await self._measure_texts(short, concurrency, "answers written", one)
         return Answers(tuple(found), problem)
 
     def _answer_limit_s(self, together: int) -> float:
@@ -350,7 +350,7 @@ class Instrument:
         one_by_one_s = ANSWER_TOKENS * together * self._one_token_s
         return min(MOST_ANSWER_S, max(REQUEST_S, _PATIENCE * one_by_one_s))
 
-    async def _question_part(self, text: Text) -> Prompt:
+    async def _tokenize_question(self, text: Text) -> Prompt:
         """Return the part of a text after which the server writes: of a conversation all that is
         before the last answer."""
         if text.text_before_answer == text.content:
@@ -360,7 +360,7 @@ class Instrument:
             part = (await self._interface.tokenize(text.text_before_answer)).first_tokens(
                 MOST_TOKENS
             )
-        return await self._interface.answerable_prompt(part)
+        return await self._interface.trim_to_answerable(part)
 
     # ---- scores of answers
 
@@ -375,7 +375,7 @@ class Instrument:
             key = (answer.name, answer.prompt, answer.tokens, answer.problem)
             try:
                 if key not in self._known_scores:
-                    self._known_scores[key] = await self._score_of(asked[answer.name], answer)
+                    self._known_scores[key] = await self._score_answer(asked[answer.name], answer)
             except ScoreError as error:
                 done = f"{len(scores)} of {len(answers)} answers scored"
                 return AnswersScored(tuple(scores), f"{done}: {error}")
@@ -383,21 +383,23 @@ class Instrument:
             self._on_progress("answers scored", len(scores), len(answers))
         return AnswersScored(tuple(scores))
 
-    async def _score_of(self, text: Text, answer: GreedyAnswer) -> AnswerScore:
+    async def _score_answer(self, text: Text, answer: GreedyAnswer) -> AnswerScore:
         try:
-            positions = await self._answer_positions(text, answer)
+            positions = await self._score_answer_tokens(text, answer)
         except UnusableText as error:
             return AnswerScore(answer.name, lane=self.lane, problem=str(error))
         return AnswerScore(answer.name, mean_logprob(positions), len(positions), self.lane)
 
-    async def _answer_positions(self, text: Text, answer: GreedyAnswer) -> Sequence[ScoredPosition]:
+    async def _score_answer_tokens(
+        self, text: Text, answer: GreedyAnswer
+    ) -> Sequence[ScoredPosition]:
         """Return the scores of the tokens of an answer, each after its prompt and the tokens before
         it. Raises UnusableText if there are none."""
         if answer.problem:
             raise UnusableText(answer.problem)
         if not answer.tokens:
             raise UnusableText("the answer has no token")
-        prompt = await self._question_part(text)
+        prompt = await self._tokenize_question(text)
         if prompt.ids != answer.prompt:
             raise UnusableText("A and B cut its beginning into different tokens")
         complete = takewhile(lambda token: BROKEN not in str(token), answer.tokens)
@@ -423,7 +425,7 @@ class Instrument:
 
     # ---- several texts
 
-    async def _measure_each(
+    async def _measure_texts(
         self,
         texts: Sequence[Text],
         concurrency: int,

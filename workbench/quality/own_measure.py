@@ -71,7 +71,7 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
         filter_ = wanted
         for place, line in _non_empty_lines(path, directory):
             entry = _parse_object(line, place)
-            own_filter = _name_part(entry.get("filter"))
+            own_filter = _clean_name_part(entry.get("filter"))
             filter_ = filter_ or own_filter
             if own_filter != filter_:
                 continue
@@ -125,7 +125,7 @@ def _parse_score(
     entry: Mapping[str, Any], stem: str, field: str, place: str
 ) -> tuple[str, str, float]:
     """Return (item, field of the score, score) of a line."""
-    item, fallback = _item_and_score_field(entry, stem)
+    item, fallback = _find_item_and_score_field(entry, stem)
     if not item:
         raise InputError(
             f'{place}: the item has no name: there is no "item", "doc_id" or "example_id"',
@@ -153,7 +153,7 @@ def _parse_score(
     return item, name, float(value)
 
 
-def _item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
+def _find_item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
     """Return the name of the item of a line, and the field of its score; "" and None if there is
     none."""
     if own := _item_name(entry.get("item")):
@@ -161,14 +161,14 @@ def _item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str
     if number := _item_name(entry.get("doc_id")):
         task = _SAMPLES.fullmatch(stem)
         parts = [task[1] if task else stem, number]
-        if (filtered := _name_part(entry.get("filter"))) != "none":
+        if (filtered := _clean_name_part(entry.get("filter"))) != "none":
             parts.append(filtered)
         return ":".join(filter(None, parts)), _metric_of_sample(entry)
     reward = _field_in(entry, "reward")
     # verifiers before example_id; "id" alone says nothing
     older = entry.get("id") if reward else None
     if number := _item_name(entry.get("example_id", older)):
-        parts = [_name_part(entry.get("task")), number]
+        parts = [_clean_name_part(entry.get("task")), number]
         return ":".join(filter(None, parts)), reward
     return "", None
 
@@ -203,7 +203,7 @@ def _item_name(value: Any) -> str:
     return f"{shown} ({digest[:12]})"
 
 
-def _name_part(value: Any) -> str:
+def _clean_name_part(value: Any) -> str:
     """Return a text that is part of a name, such as a task or a filter; "" if the value is none."""
     if not isinstance(value, str):
         return ""
@@ -315,7 +315,7 @@ def _phi_correlation(both: int, lost: int, gained: int, neither: int) -> float:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def with_own_measure(result: QualityResult, own: OwnMeasure) -> QualityResult:
+def merge_own_measure(result: QualityResult, own: OwnMeasure) -> QualityResult:
     """Return the comparison with the user's own measure. If that differs, so do the answers,
     whatever the log probabilities say."""
     verdict = result.verdict

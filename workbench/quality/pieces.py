@@ -13,7 +13,7 @@ _MOST_CHARACTERS = 100  # of one token: more is no token, but an attack
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def shown_piece(text: str) -> str:
+def format_piece(text: str) -> str:
     """Return the text of a token on one line: line ends and tabs are written as in Python, and other
     control characters are left out."""
     for character, shown in _VISIBLE.items():
@@ -28,5 +28,5 @@ def text_of_tokens(tokens: Sequence[Token], pieces: Pieces) -> str:
 
 def _piece_of_token(token: Token, pieces: Pieces) -> str:
     if isinstance(token, str):
-        return shown_piece(token)
+        return format_piece(token)
     return pieces.get(token) or f"<{token}>"

@@ -34,7 +34,7 @@ _HIGHEST_LOGPROB = 1e-4  # rounding of a probability of 1
 _NOISE_SHARE = 0.99  # of the top-2 gaps that move, which move by less than the noise
 
 
-def problem_of_scored_text(text: ScoredText) -> str:
+def scored_text_problem(text: ScoredText) -> str:
     """Return why a scored text cannot be used, as a sentence; "" if it can."""
     if text.problem:
         return text.problem
@@ -53,12 +53,12 @@ def problem_of_scored_text(text: ScoredText) -> str:
     return ""
 
 
-def top_count_of(text: ScoredText) -> int:
+def count_named_tokens(text: ScoredText) -> int:
     """Return for how many of the most probable tokens the whole text has log probabilities."""
     return min((len(position.top) for position in text.positions), default=0)
 
 
-def same_tokens(a: ScoredText, b: ScoredText) -> bool:
+def have_same_tokens(a: ScoredText, b: ScoredText) -> bool:
     """Return whether two scored texts consist of the same tokens."""
     return a.tokens == b.tokens
 
@@ -75,17 +75,15 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
         name=a.name,
         kind=a.kind,
         positions=len(pairs),
-        kl=_mean_of(kl_at_least(x, y, k) for x, y in pairs),
-        ln_ppl=_mean_of(
-            _token_log_probability(x, k) - _token_log_probability(y, k) for x, y in pairs
-        ),
-        same_top=_mean_of(float(same_most_probable_token(x, y)) for x, y in pairs),
+        kl=_mean(kl_lower_bound(x, y, k) for x, y in pairs),
+        ln_ppl=_mean(_token_log_probability(x, k) - _token_log_probability(y, k) for x, y in pairs),
+        same_top=_mean(float(have_same_top_token(x, y)) for x, y in pairs),
         lane=a.lane,
         concurrency=a.concurrency,
     )
 
 
-def same_most_probable_token(a: ScoredPosition, b: ScoredPosition) -> bool:
+def have_same_top_token(a: ScoredPosition, b: ScoredPosition) -> bool:
     """Return whether A and B have the same most probable token at a position."""
     if not a.top or not b.top:
         return False
@@ -105,19 +103,19 @@ def _token_log_probability(position: ScoredPosition, k: int) -> float:
 def mean_logprob(positions: Sequence[ScoredPosition]) -> float:
     """Return the mean log probability of scored tokens. A token that the server did not name counts
     like the last one that it named."""
-    return _mean_of(_token_log_probability(one, len(one.top)) for one in positions)
+    return _mean(_token_log_probability(one, len(one.top)) for one in positions)
 
 
 def unnamed_share(text: ScoredText) -> float:
     """Return the share of the positions whose token the server did not name."""
-    return _mean_of(float(position.logprob is None) for position in text.positions)
+    return _mean(float(position.logprob is None) for position in text.positions)
 
 
 def _bound_log_probability(logprob: float) -> float:
     return max(logprob, _LOWEST_LOGPROB)
 
 
-def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
+def kl_lower_bound(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     """Return a lower bound in nats of the Kullback-Leibler divergence KL(A || B) at one position,
     from the `k` most probable tokens of each side.
 
@@ -129,11 +127,11 @@ def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     over all shares that this allows. With one rest bucket alone, two sides without a common token
     would look equal.
     """
-    p = {token: _probability_of(value) for token, value in a.top[:k]}
-    q = {token: _probability_of(value) for token, value in b.top[:k]}
+    p = {token: _probability_from_log(value) for token, value in a.top[:k]}
+    q = {token: _probability_from_log(value) for token, value in b.top[:k]}
     last_a, last_b = min(p.values(), default=1.0), min(q.values(), default=1.0)
     if a.logprob is not None and b.logprob is not None:
-        p[a.token], q[a.token] = _probability_of(a.logprob), _probability_of(b.logprob)
+        p[a.token], q[a.token] = _probability_from_log(a.logprob), _probability_from_log(b.logprob)
     common = math.fsum(p[token] * math.log(p[token] / q[token]) for token in p if token in q)
     only_a = [p[token] for token in p if token not in q]
     only_b = [q[token] for token in q if token not in p]
@@ -150,7 +148,7 @@ def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     return max(0.0, common + others)
 
 
-def _probability_of(logprob: float) -> float:
+def _probability_from_log(logprob: float) -> float:
     return math.exp(_bound_log_probability(min(logprob, 0.0)))
 
 
@@ -193,7 +191,7 @@ def _divergence_term(p: float, q: float) -> float:
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the mean of one value per text with its interval by Student's t distribution. With a
     single text there is no interval. `level` is the nominal level."""
-    mean = _mean_of(values)
+    mean = _mean(values)
     if len(values) < 2:
         return Interval(mean)
     half = t_quantile((1 + level) / 2, len(values) - 1) * _standard_error(values)
@@ -202,7 +200,7 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
 
 def p_value_above_zero(values: Sequence[float]) -> float:
     """Return the p-value of the one-sided t test that the mean of the population is above 0."""
-    mean = _mean_of(values)
+    mean = _mean(values)
     if len(values) < 2:
         return 1.0
     error = _standard_error(values)
@@ -231,10 +229,10 @@ def is_within(values: Sequence[float], margin: float) -> bool:
     if len(values) < 2:
         return False
     half = t_quantile(LEVEL, len(values) - 1) * _standard_error(values)
-    return abs(_mean_of(values)) + half < margin
+    return abs(_mean(values)) + half < margin
 
 
-def texts_still_needed(values: Sequence[float], margin: float) -> int | None:
+def count_texts_needed(values: Sequence[float], margin: float) -> int | None:
     """Return how many further texts would show, with a probability of 80 %, that the mean is within
     the margin, or that it is not 0: the smaller number. None if that is too many to be advice.
 
@@ -242,20 +240,20 @@ def texts_still_needed(values: Sequence[float], margin: float) -> int | None:
     margin or to 0 (z(0.975) there).
     """
     spread = _standard_error(values) * math.sqrt(len(values))
-    mean = abs(_mean_of(values))
+    mean = abs(_mean(values))
     ways = ((margin - mean, 1.645), (mean, 1.96))
     needed = [((z + 0.842) * spread / way) ** 2 for way, z in ways if way > 0]
     more = max(1, math.ceil(min(needed)) - len(values))
     return more if more <= MOST_MORE_TEXTS else None
 
 
-def _mean_of(values: Iterable[float]) -> float:
+def _mean(values: Iterable[float]) -> float:
     known = tuple(values)
     return math.fsum(known) / len(known)
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    mean = _mean_of(values)
+    mean = _mean(values)
     squares = math.fsum((value - mean) ** 2 for value in values)
     return math.sqrt(squares / (len(values) - 1) / len(values))
 
@@ -403,7 +401,7 @@ def top2_gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> floa
     for text in a:
         if other := others.get(text.key):
             moves += _gap_changes(map(top2_gap, text.positions), map(top2_gap, other.positions))
-    return _noise_of_changes(moves)
+    return _noise_of_gap_changes(moves)
 
 
 def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer]) -> float:
@@ -413,7 +411,7 @@ def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer
     for one, other in _paired_answers(a, again):
         alike = first_fork(one, other).alike
         moves += _gap_changes(one.gaps[:alike], other.gaps[:alike])
-    return _noise_of_changes(moves)
+    return _noise_of_gap_changes(moves)
 
 
 def _gap_changes(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
@@ -421,7 +419,7 @@ def _gap_changes(a: Iterable[float | None], b: Iterable[float | None]) -> list[f
     return [abs(x - y) for x, y in pairs if x is not None and y is not None]
 
 
-def _noise_of_changes(moves: Sequence[float]) -> float:
+def _noise_of_gap_changes(moves: Sequence[float]) -> float:
     # Where a result depends on the batch, many gaps do not move at all, and the noise is that of
     # those which do: answers part there.
     moved = sorted(move for move in moves if move > 0)
@@ -440,6 +438,6 @@ def first_difference(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] |
     """Return the first position at which the most probable tokens differ, and these tokens; None if
     there is none."""
     for place, (x, y) in enumerate(zip(a.positions, b.positions, strict=False)):
-        if x.top and y.top and not same_most_probable_token(x, y):
+        if x.top and y.top and not have_same_top_token(x, y):
             return place, x.top[0][0], y.top[0][0]
     return None

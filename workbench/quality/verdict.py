@@ -51,21 +51,21 @@ from workbench.quality.statistics import (
     LEVEL,
     SKEWED_LEVEL,
     count_forks,
+    count_named_tokens,
+    count_texts_needed,
     earliest_fork,
     first_difference,
     gap_noise_under_load,
+    have_same_tokens,
     is_within,
     mean_interval,
     p_value_above_zero,
     p_value_not_zero,
     p_value_of_more_forks,
     p_value_when_few_differ,
-    problem_of_scored_text,
-    same_tokens,
+    scored_text_problem,
     text_difference,
-    texts_still_needed,
     top2_gap_noise,
-    top_count_of,
     unnamed_share,
 )
 
@@ -172,20 +172,20 @@ def judge_quality(
     a = _usable_scored_texts("A", a, refused, notes)
     b = _usable_scored_texts("B", b, refused, notes)
     again = [_usable_scored_texts("A again", texts, refused, notes) for texts in floors]
-    compared = _compare_ways(a, b, again, notes)
-    if _tokens_cannot_be_compared(a, b, greedy_a, greedy_b):
+    compared = _compare_scored_texts(a, b, again, notes)
+    if _are_tokens_incomparable(a, b, greedy_a, greedy_b):
         notes.append("A and B have other tokens, so where their answers part is not known")
         greedy_b = ()
     alone = max((top2_gap_noise(a, texts) for texts in again), default=0.0)
     noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
-    _note_unscored(scored_answers, notes)
-    measures, more = measures_of(compared, forks, forks_floor, margins, scored_answers)
+    _add_unscored_notes(scored_answers, notes)
+    measures, more = compute_measures(compared, forks, forks_floor, margins, scored_answers)
     everything = [text for part in compared for text in part.texts]
     broken = list(chain.from_iterable(map(_broken_texts, compared)))
-    verdict = verdict_of(measures)
-    if broken or _measure_of_senseless_answers(measures):
+    verdict = combine_verdicts(measures)
+    if broken or _find_senseless_answers(measures):
         verdict = BROKEN
     elif refused and not compared and verdict == NOT_DECIDED:
         verdict = NOT_MEASURED  # answers alone can show a difference, and nothing else
@@ -240,7 +240,7 @@ def _usable_scored_texts(
     for text in texts:
         if text.lane in refused:
             continue
-        problem = problem_of_scored_text(text)
+        problem = scored_text_problem(text)
         if problem:
             reasons.setdefault(problem, []).append(text.name)
         else:
@@ -261,7 +261,7 @@ def _texts_by_key(texts: Sequence[ScoredText]) -> dict[TextKey, ScoredText]:
     return {text.key: text for text in texts}
 
 
-def _compare_ways(
+def _compare_scored_texts(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     floors: Sequence[Sequence[ScoredText]],
@@ -276,7 +276,7 @@ def _compare_ways(
         other = others.get(text.key)
         if other is None:
             missing.append(text.name)
-        elif not same_tokens(text, other):
+        elif not have_same_tokens(text, other):
             recut.append(text.name)
         else:
             pairs.setdefault((text.lane, text.concurrency), []).append((text, other))
@@ -287,7 +287,7 @@ def _compare_ways(
     return [_compare_one_way(found, again) for found in pairs.values()]
 
 
-def _tokens_cannot_be_compared(
+def _are_tokens_incomparable(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     greedy_a: Sequence[GreedyAnswer],
@@ -297,7 +297,7 @@ def _tokens_cannot_be_compared(
     one server names its tokens by ids and the other by their texts."""
     named = {type(one.tokens[0]) for one in (*greedy_a, *greedy_b) if one.tokens}
     mine, others = _texts_by_key(a), _texts_by_key(b)
-    alike = {same_tokens(mine[key], others[key]) for key in mine.keys() & others}
+    alike = {have_same_tokens(mine[key], others[key]) for key in mine.keys() & others}
     return alike == {False} or len(named) > 1
 
 
@@ -305,14 +305,14 @@ def _compare_one_way(
     pairs: Sequence[tuple[ScoredText, ScoredText]],
     again: Sequence[Mapping[TextKey, ScoredText]],
 ) -> Compared:
-    k = min(map(top_count_of, chain.from_iterable(pairs)))
+    k = min(map(count_named_tokens, chain.from_iterable(pairs)))
     found: list[dict[str, TextDifference]] = []
     for texts in again:
         floor = {}
         for text, _ in pairs:
             other = texts.get(text.key)
-            if other is not None and same_tokens(text, other):
-                floor[text.name] = text_difference(text, other, min(k, top_count_of(other)))
+            if other is not None and have_same_tokens(text, other):
+                floor[text.name] = text_difference(text, other, min(k, count_named_tokens(other)))
         found.append(floor)
     return compare_with_floor(tuple(text_difference(x, y, k) for x, y in pairs), found, k)
 
@@ -330,7 +330,7 @@ def compare_with_floor(
     """
     return Compared(
         texts=tuple(_difference_from_mean(text, floors) for text in texts),
-        floor=_noise_floor_of(floors),
+        floor=_select_noise_floor(floors),
         top_k=top_k,
     )
 
@@ -344,7 +344,7 @@ def _difference_from_mean(
     return replace(text, ln_ppl=text.ln_ppl - math.fsum(changes) / len(changes))
 
 
-def _noise_floor_of(
+def _select_noise_floor(
     floors: Sequence[Mapping[str, TextDifference]],
 ) -> Mapping[str, TextDifference]:
     known = list(filter(None, floors))
@@ -388,7 +388,7 @@ class _Tested:
     weight: float = 1.0
 
 
-def measures_of(
+def compute_measures(
     compared: Sequence[Compared],
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
@@ -420,7 +420,7 @@ def measures_of(
         verdict = _verdict_of(one, found)
         measures.append(replace(one.measure, verdict=verdict))
         if verdict == NOT_DECIDED:
-            needed.append(_texts_needed(one))
+            needed.append(_count_more_texts(one))
     if None in needed:
         return tuple(measures), None
     return tuple(measures), max(known_values(needed), default=0)
@@ -506,17 +506,17 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
     return _Tested(shown, p_value_when_few_differ(changes) if floor else None)
 
 
-def _measure_of_senseless_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
+def _find_senseless_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
     """Return the measure of the answers under A if it shows that the answers of B are not those of a
     model that works. None if it does not."""
-    for one in _differing(measures, ANSWER_SCORE):
+    for one in _differing_measures(measures, ANSWER_SCORE):
         high = one.value.high
         if high is not None and high <= -BROKEN_ANSWERS:
             return one
     return None
 
 
-def _note_unscored(answers: ScoredAnswers, notes: list[str]) -> None:
+def _add_unscored_notes(answers: ScoredAnswers, notes: list[str]) -> None:
     """Note which answers A could not score, each reason once."""
     reasons: dict[str, list[str]] = {}
     for one in (*answers.a, *answers.b):
@@ -538,14 +538,14 @@ def _verdict_of(one: _Tested, stands: bool) -> str:
     return DIFFERS if stands else NOT_DECIDED
 
 
-def _texts_needed(one: _Tested) -> int | None:
+def _count_more_texts(one: _Tested) -> int | None:
     few = LEAST_TEXTS - len(one.excess)
     if few > 0 or one.measure.margin is None:
         return max(few, 1)
-    return texts_still_needed(one.excess, one.measure.margin)
+    return count_texts_needed(one.excess, one.measure.margin)
 
 
-def verdict_of(measures: Sequence[QualityMeasure]) -> str:
+def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
     """Return the verdict that follows from the verdicts of all measures."""
     verdicts = [measure.verdict for measure in measures]
     for verdict in (DIFFERS, NOT_DECIDED, SAME):
@@ -641,7 +641,7 @@ def _measures_named(measures: Sequence[QualityMeasure], name: str) -> list[Quali
     return [one for one in measures if one.name == name]
 
 
-def _differing(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
+def _differing_measures(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
     """Return the measures of this name that show a difference."""
     return [one for one in _measures_named(measures, name) if one.verdict == DIFFERS]
 
@@ -656,7 +656,7 @@ def _broken_texts_sentence(
             f"{len(broken)} of {count_of(texts, 'text')}, the worst {worst.name} with KLD >= "
             f"{worst.kl:.2g}"
         )
-    senseless = _measure_of_senseless_answers(measures)
+    senseless = _find_senseless_answers(measures)
     if senseless is not None:
         parts.append(f"A finds what it writes {_less_probable_text(senseless)}")
     return "; ".join(parts)
@@ -666,17 +666,17 @@ def _difference_sentence(
     measures: Sequence[QualityMeasure], forks: ForkCount | None, forks_floor: ForkCount | None
 ) -> str:
     parts = []
-    if kls := _differing(measures, KL) or _measures_named(measures, KL):
-        parts.append(f"KLD >= {with_half(max(kls, key=lambda one: one.value.value))}")
-    if moved := _differing(measures, LN_PPL):
+    if kls := _differing_measures(measures, KL) or _measures_named(measures, KL):
+        parts.append(f"KLD >= {format_with_half_width(max(kls, key=lambda one: one.value.value))}")
+    if moved := _differing_measures(measures, LN_PPL):
         largest = max(moved, key=lambda one: abs(one.value.value))
-        parts.append(f"ln perplexity {with_half(largest, sign='+')}")
+        parts.append(f"ln perplexity {format_with_half_width(largest, sign='+')}")
     if forks is not None:
         rate = f"{_fork_rate_text(forks)} forks per 1,000 tokens"
         if forks_floor is not None:
             rate += f" (floor {_fork_rate_text(forks_floor)})"
         parts.append(rate)
-    for one in _differing(measures, ANSWER_SCORE):
+    for one in _differing_measures(measures, ANSWER_SCORE):
         parts.append(f"A finds what it writes {_less_probable_text(one)}")
     return ", ".join(parts)
 
@@ -687,7 +687,7 @@ def _less_probable_text(measure: QualityMeasure) -> str:
     value, word = measure.value, "more"
     if value.value < 0:
         value, word = value.negated, "less"
-    by = with_half(replace(measure, value=value))
+    by = format_with_half_width(replace(measure, value=value))
     return f"{word} probable than its own answers by {by} nats per token"
 
 
@@ -696,7 +696,7 @@ def _fork_rate_text(forks: ForkCount) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def with_half(measure: QualityMeasure, sign: str = "") -> str:
+def format_with_half_width(measure: QualityMeasure, sign: str = "") -> str:
     """Return the value of a measure with the half width of its interval, for example "0.035 ±
     0.003". The half width has one digit, or two if it begins with 1."""
     value = measure.value

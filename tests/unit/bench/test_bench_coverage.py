@@ -19,11 +19,11 @@ from support.simulated_runs import REALISTIC, TWINS, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
-from workbench.bench.metric_changes import BETTER, WORSE, _change_of_metric, metric_with_name
+from workbench.bench.metric_changes import BETTER, WORSE, _change_of_metric, find_metric
 from workbench.model.bench import Comparison, MetricChange
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 
-METRIC = metric_with_name("output_tok_s")
+METRIC = find_metric("output_tok_s")
 
 
 def changed(experiment: Experiment) -> MetricChange:
@@ -39,7 +39,7 @@ def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
     while design.why_enough_pairs(experiment) is None:
         for _ in "AB":
             run = design.next_run(experiment)
-            experiment = design.put_run(
+            experiment = design.add_or_replace_run(
                 experiment, replace(run, state="done", value=runs.speed(run.arm, run.place))
             )
         comparison = Comparison(

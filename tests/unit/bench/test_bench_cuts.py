@@ -94,7 +94,7 @@ def fed(
         if eof and not complete:
             complete = exchange.receive(b"", len(pieces) + 2)
     except HttpError as error:
-        return exchange, exchange.failure_of_broken_connection(error)[0]
+        return exchange, exchange.describe_broken_answer(error)[0]
     except SseError:
         return exchange, records.MALFORMED
     if not complete:
@@ -189,7 +189,7 @@ def test_bytes_turned_over_never_break_the_client(data: st.DataObject) -> None:
             exchange.http_error()
             exchange.reply.judge_answer(9)
     except HttpError as error:
-        kind, said = exchange.failure_of_broken_connection(error)
+        kind, said = exchange.describe_broken_answer(error)
         assert kind and isinstance(said, str)
     except SseError:
         pass

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.simulated_runs import CONDITIONS, result_of
 
 from workbench.bench import experiment as design
-from workbench.bench.metric_changes import HINT, metric_with_name
+from workbench.bench.metric_changes import HINT, find_metric
 from workbench.engines.answer_settings import answer_settings
 from workbench.model.bench import BenchResult, BenchSpec
 from workbench.model.errors import InputError
@@ -34,7 +34,9 @@ def experiment(*states: str, **options: Any) -> Experiment:
     one = Experiment(1, 0.0, "box", spec(**options))
     for state in states:
         error = "lost" if state == "failed" else None
-        one = design.put_run(one, replace(design.next_run(one), state=state, error=error))
+        one = design.add_or_replace_run(
+            one, replace(design.next_run(one), state=state, error=error)
+        )
     return one
 
 
@@ -128,7 +130,7 @@ def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[
 
 def test_half_a_pair_from_before_an_interruption_is_made_again() -> None:
     one = experiment("done", "done", "done")
-    one = design.put_run(one, replace(design.next_run(one), state="measuring"))
+    one = design.add_or_replace_run(one, replace(design.next_run(one), state="measuring"))
     again = design.resume_experiment(one)
     assert [r.state for r in again.runs] == ["done", "done", "dropped", "failed"]
     assert design.count_failed_runs(again, 1) == 0, "an interruption is no failure of the pair"
@@ -190,7 +192,7 @@ def test_designs_that_cannot_be_carried_out(options: dict[str, Any]) -> None:
     "name", ["output_tok_s", "power_w", "ttft_ms.p99", "e2e_ms.mean", "energy_per_request_j"]
 )
 def test_metrics_that_can_be_claimed(name: str) -> None:
-    assert design.check_spec(spec(metric=name)).metric == metric_with_name(name).name
+    assert design.check_spec(spec(metric=name)).metric == find_metric(name).name
 
 
 # -- runs that are not compared --------------------------------------------------------------------

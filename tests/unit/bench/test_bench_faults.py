@@ -35,7 +35,7 @@ from scripted_server import (
 from workbench.bench import client as client_module
 from workbench.bench import records
 from workbench.bench.client import Client
-from workbench.bench.client_report import run_notes
+from workbench.bench.client_report import client_notes
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.poller import PollPoller
 from workbench.bench.records import RequestRecord
@@ -249,7 +249,7 @@ def test_the_run_ends_at_its_deadline_with_everything_accounted_for() -> None:
         client = bench(server.url, requests=40, concurrency=2, deadline_s=0.5)
     assert [r.error for r in client.counted].count(records.DEADLINE) == 2
     assert sum(r.ok for r in client.counted) == 3 and len(client.counted) == 5
-    assert run_notes(client.spec, [client.report()]) == (
+    assert client_notes(client.spec, [client.report()]) == (
         "stopped at the run's deadline of 0.5 s; 35 of 40 requests were not sent",
     )
 
@@ -259,7 +259,7 @@ def test_a_hopeless_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2, warmup=2)
     assert 2 <= len(client.counted) < 10
-    assert "no request had succeeded" in run_notes(client.spec, [client.report()])[0]
+    assert "no request had succeeded" in client_notes(client.spec, [client.report()])[0]
 
 
 def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.Mon
     with ScriptedServer(lambda request, n: [OK] if n < 10 else [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2)
     assert sum(r.ok for r in client.counted) == 10 and 14 <= len(client.counted) < 20
-    assert "no longer answered" in run_notes(client.spec, [client.report()])[0]
+    assert "no longer answered" in client_notes(client.spec, [client.report()])[0]
 
 
 def test_a_server_that_dies_in_the_middle() -> None:

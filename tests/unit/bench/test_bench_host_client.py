@@ -93,7 +93,7 @@ def spec_for(url: str, **fields: Any) -> BenchSpec:
 
 
 async def bench(host: FarHost, spec: BenchSpec, **options: Any) -> Any:
-    async with runner.started_worker(host) as worker:
+    async with runner.open_worker(host) as worker:
         return await runner.run_load(spec, worker=worker, **options)
 
 

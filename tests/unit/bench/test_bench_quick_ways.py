@@ -258,7 +258,7 @@ def test_an_error_event_of_the_form_of_a_chunk_is_an_error_and_nothing_after_it_
 class Parsing(Exchange):
     """An exchange that parses every read."""
 
-    def _expect_text(self) -> None:
+    def _prepare_text_matching(self) -> None:
         pass
 
 

@@ -211,8 +211,10 @@ def test_events_without_text_are_parsed_once_whatever_their_id(
     """The chunk with the role, and the one with the usage. The one with the text is always parsed,
     because another one may have another text."""
     parsed: list[bytes] = []
-    decode = reply_module._json_of
-    monkeypatch.setattr(reply_module, "_json_of", lambda data: parsed.append(data) or decode(data))
+    decode = reply_module._parse_json
+    monkeypatch.setattr(
+        reply_module, "_parse_json", lambda data: parsed.append(data) or decode(data)
+    )
     monkeypatch.setattr(reply_module, "_KNOWN_EVENTS", {})
     for number in range(3):
         own = {"id": f"chatcmpl-{number}"}

@@ -16,7 +16,7 @@ from scripted_server import Request, ScriptedServer, Step, chat_events, chunk, c
 
 from workbench.bench.client import Client
 from workbench.bench.client_cpu import CpuLog
-from workbench.bench.client_report import run_notes
+from workbench.bench.client_report import client_notes
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts, reasons_for_invalid_result
@@ -224,7 +224,7 @@ def test_a_run_ends_by_time_and_reports_its_requests() -> None:
     assert (
         2 <= len(client.counted) <= 22
         and all(r.ok for r in client.counted)
-        and run_notes(client.spec, [client.report()]) == ()
+        and client_notes(client.spec, [client.report()]) == ()
     )
     assert max(r.start_s for r in client.counted) < 0.5
     progress = client.progress()
@@ -255,7 +255,9 @@ def test_each_request_is_held_to_its_own_length() -> None:
 
 def ended(warmup: Warmup, *end_us: int) -> list[bool]:
     first = warmup._seen
-    return [warmup.add_and_check_end(record(first + i, end_us=us)) for i, us in enumerate(end_us)]
+    return [
+        warmup.record_warmup_request(record(first + i, end_us=us)) for i, us in enumerate(end_us)
+    ]
 
 
 def outcome_note(warmup: Warmup) -> str:
@@ -291,10 +293,10 @@ def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end(
 
 def test_failures_and_prompts_of_another_length_say_nothing() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=0))
-    warmup.note_resized_prompts(4)
+    warmup.ignore_requests_before(4)
     assert ended(warmup, 500, 500, 500, 500, 500, 500, 500) == [False] * 7
-    assert not warmup.add_and_check_end(record(7, error="reset"))
-    assert warmup.add_and_check_end(record(8, end_us=500))
+    assert not warmup.record_warmup_request(record(7, error="reset"))
+    assert warmup.record_warmup_request(record(8, end_us=500))
 
 
 def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measured_length() -> None:
@@ -320,7 +322,7 @@ def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measure
         < 40
         < (client.warmups[0].prompt_tokens or 0) - 200
     )
-    assert run_notes(client.spec, [client.report()])[0].startswith(
+    assert client_notes(client.spec, [client.report()])[0].startswith(
         ("warmed up by", "the server had not become steady")
     )
 
@@ -330,7 +332,7 @@ def test_a_warm_up_that_fails_throughout_ends() -> None:
         lambda request, n: [b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"]
     ) as server:
         client = bench(server.url, requests=2, concurrency=2, warmup=2, until_steady=True)
-    assert len(client.warmups) == 16 and run_notes(client.spec, [client.report()]) == (
+    assert len(client.warmups) == 16 and client_notes(client.spec, [client.report()]) == (
         "the server had not become steady after 16 warm-up requests",
     )
 
@@ -455,4 +457,8 @@ def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
 
 def test_a_phase_hands_out_each_request_once() -> None:
     phase = RequestPhase(False, 5, None, 0)
-    assert [phase.take_request() for _ in range(3)] == [(0, 0), (1, 0), (2, 0)] and phase.left == 2
+    assert [phase.start_next_request() for _ in range(3)] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ] and phase.left == 2

@@ -37,7 +37,7 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
             done = replace(
                 run, state="done", value=result.summary.output_tok_s, result_id=result.id
             )
-            experiment = design.put_run(experiment, done)
+            experiment = design.add_or_replace_run(experiment, done)
         experiment = design.judge_experiment(experiment, results)
     return design.judge_experiment(replace(experiment, state="done"), results)
 

@@ -207,14 +207,14 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
     """The key comes on its stdin: its environment is set before the key is known."""
 
     async def scenario(server: ScriptedServer) -> int:
-        async with runner.started_worker() as worker:
+        async with runner.open_worker() as worker:
             assert isinstance(worker, workers.LocalWorker)
             assert b"THE_RUNS_OWN" not in Path(f"/proc/{worker.process.pid}/environ").read_bytes()
             spec = spec_for(server.url, api_key_env="THE_RUNS_OWN")
             outcome = await run_load(spec, env={"THE_RUNS_OWN": "sesame-43"}, worker=worker)
             assert outcome.summary.requests_ok == 8 and "sesame" not in repr(outcome)
             assert worker.process.returncode is not None  # the run ends it, before the block does
-        async with runner.started_worker() as unused:
+        async with runner.open_worker() as unused:
             assert isinstance(unused, workers.LocalWorker)
             assert unused.process.returncode is None
         assert unused.process.returncode is not None

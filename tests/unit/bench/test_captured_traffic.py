@@ -38,7 +38,7 @@ class Clock:
     def row(self, body: Any, answer: bytes, path: str = CHAT) -> CapturedRow:
         self.now += 1000
         request = body if isinstance(body, bytes) else json.dumps(body).encode()
-        made, _ = self.traffic.row_of_exchange(
+        made, _ = self.traffic.capture_exchange(
             path, request, answer, at_ms=self.now, end_ms=self.now + 500
         )
         return made
@@ -179,7 +179,7 @@ def test_a_request_nested_too_deep_is_counted_as_left_out() -> None:
         whole=True,
     )
     totals = trace_writer._Totals()
-    assert trace_writer._trace_line_of(CapturedTraffic(), totals, exchange, 0.0) == ""
+    assert trace_writer._capture_trace_line(CapturedTraffic(), totals, exchange, 0.0) == ""
     assert totals.left == {"it could not be read (RecursionError)": 1}
 
 
@@ -235,6 +235,6 @@ def test_no_two_captures_and_no_file_have_the_same_hashes_of_a_text() -> None:
     one, two = CapturedTraffic(), CapturedTraffic()
     for traffic in (one, two):
         body = json.dumps({"prompt": words(100)}).encode()
-        row, _ = traffic.row_of_exchange("/v1/completions", body, usage(100, 2), at_ms=0, end_ms=1)
+        row, _ = traffic.capture_exchange("/v1/completions", body, usage(100, 2), at_ms=0, end_ms=1)
         assert row.blocks == list(range(7))  # numbers in turn: nothing of the text
     assert not set(one._blocks._known) & set(two._blocks._known)

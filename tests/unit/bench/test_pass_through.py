@@ -308,12 +308,14 @@ def test_the_order_to_drain_ends_what_is_idle_and_no_more() -> None:
             with pytest.raises(OSError):
                 await asyncio.open_connection("127.0.0.1", number)
             (carries,) = port.traffic.connections()
-            assert port.traffic.idle_since(carries) is None
+            assert port.traffic.find_idle_frame_count(carries) is None
             os.write(port.orders, b"end %d 0\n" % carries)  # as it was before the request
             more.set()
             assert await reader.readexactly(len(PLAIN)) == PLAIN
-            await until(lambda: port.traffic.idle_since(carries) is not None)
-            os.write(port.orders, b"end %d %d\n" % (carries, port.traffic.idle_since(carries)))
+            await until(lambda: port.traffic.find_idle_frame_count(carries) is not None)
+            os.write(
+                port.orders, b"end %d %d\n" % (carries, port.traffic.find_idle_frame_count(carries))
+            )
             assert await reader.read() == b""
             writer.close()
             idle_writer.close()

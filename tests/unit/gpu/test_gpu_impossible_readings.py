@@ -130,7 +130,7 @@ def test_whatever_the_driver_answers_the_line_is_json_within_the_limits(
 )
 def test_each_value_is_within_its_limits_or_has_a_reason(values: dict[str, Any]) -> None:
     left, absent = dict(values), dict[str, str]()
-    plausible_readings.remove_impossible(left, absent)
+    plausible_readings.remove_impossible_values(left, absent)
     assert left.keys() | absent.keys() == values.keys() and not left.keys() & absent.keys()
     strict(json.dumps(left, allow_nan=False))
     assert all(why.startswith(IMPOSSIBLE) for why in absent.values())

@@ -187,7 +187,7 @@ def test_whatever_it_prints_gives_values_or_reasons(cells: list[str]) -> None:
 
 @given(st.text(max_size=200), st.integers(-15, 255))
 def test_driver_problem_never_fails(text: str, code: int) -> None:
-    found = nvidia_smi.driver_problem(text, code)
+    found = nvidia_smi.parse_driver_problem(text, code)
     assert found is None or found.status is not DriverStatus.OK
 
 
@@ -215,7 +215,7 @@ def test_driver_problem_never_fails(text: str, code: int) -> None:
     ],
 )
 def test_driver_problems(text: str, code: int, status: str) -> None:
-    found = nvidia_smi.driver_problem(text, code)
+    found = nvidia_smi.parse_driver_problem(text, code)
     assert (
         found is not None
         and found.status == status
@@ -226,17 +226,17 @@ def test_driver_problems(text: str, code: int, status: str) -> None:
 
 def test_columns_that_an_older_one_does_not_know() -> None:
     text = 'Field "clocks_event_reasons.active" is not a valid field to query.\n\n'
-    fewer = nvidia_smi.drop_invalid_columns(nvidia_smi.COLUMNS, text)
+    fewer = nvidia_smi.remove_invalid_column(nvidia_smi.COLUMNS, text)
     assert (
         fewer is not None
         and "clocks_throttle_reasons.active" in fewer
         and len(fewer) == len(nvidia_smi.COLUMNS)
     )
-    fewer = nvidia_smi.drop_invalid_columns(
+    fewer = nvidia_smi.remove_invalid_column(
         fewer, 'Field "power.draw.instant" is not a valid field to query.'
     )
     assert fewer is not None and "power.draw.instant" not in fewer
-    assert nvidia_smi.drop_invalid_columns(fewer, "3, 1, GPU-1") is None
+    assert nvidia_smi.remove_invalid_column(fewer, "3, 1, GPU-1") is None
     row = dict.fromkeys(fewer, "[N/A]") | {"index": "0", "uuid": "GPU-1", "power.draw": "9.5"}
     row["clocks_throttle_reasons.active"] = "0x0000000000000001"
     _, gpu = nvidia_smi.parse_gpu_row(row, HOST)

@@ -19,9 +19,9 @@ from workbench.quality.own_measure import (
     Scores,
     compare_own_scores,
     mcnemar_p,
+    merge_own_measure,
     newcombe_interval,
     read_scores,
-    with_own_measure,
 )
 
 LM_EVAL = {  # as lm-evaluation-harness 0.4 writes it; long fields left out
@@ -248,7 +248,7 @@ EQUAL = compare_own_scores(scores(1, 0, 1), scores(1, 0, 1, 1))
     ],
 )
 def test_answers_differ_if_the_users_own_measure_does(before: str, own: Any, after: str) -> None:
-    result = with_own_measure(replace(made.quality(), verdict=before), own)
+    result = merge_own_measure(replace(made.quality(), verdict=before), own)
     assert result.verdict == after
     assert "your measure" in result.summary
     lacking = [note for note in result.notes if "left out 1 item of B that A lacks: q3" in note]

@@ -30,8 +30,8 @@ from workbench.quality.verdict import (
     LEAST_TEXTS,
     Margins,
     compare_with_floor,
+    format_with_half_width,
     judge_quality,
-    with_half,
 )
 
 POSITIONS = 24
@@ -109,7 +109,7 @@ def test_the_divergence_that_is_named_is_one_that_differs() -> None:
     )
     result = judge_quality([*A, *long_a], [*scored(0.3, 3), *long_b], floors=[[*AGAIN, *long_a]])
     (decided,) = [one for one in result.measures if one.name == KL and one.verdict == DIFFERS]
-    assert with_half(decided) in result.summary
+    assert format_with_half_width(decided) in result.summary
 
 
 def test_many_forks_are_a_whole_number() -> None:

@@ -184,17 +184,17 @@ def test_errors_of_a_gpu_are_read_as_the_agent_reads_them(nvml, sim_state):
     readers = [GpuReader(library, index, None) for index in range(2)]
     for reader in readers:
         reader.get_handle()
-        reader.collect_values(reader.read_static)
+        reader.collect_values(reader.read_static_properties)
     sim_state("four-pcie").set_faults(xid={"1": 79})
     pynvml.nvmlLib._state._faults_moment = 0.0
     assert [reader.collect_values(reader.read_xid) for reader in readers] == [
         {"xid": 0},
         {"xid": 79},
     ]
-    readers[0].collect_values(readers[0].read_replays)
+    readers[0].collect_values(readers[0].read_pcie_replays)
     sim_state("four-pcie").set_faults(replays={"0": 5}, xid=None)
     pynvml.nvmlLib._state._faults_moment = 0.0
-    assert readers[0].collect_values(readers[0].read_replays)["pcie_replays_per_min"] > 0
+    assert readers[0].collect_values(readers[0].read_pcie_replays)["pcie_replays_per_min"] > 0
     assert readers[1].collect_values(readers[1].read_xid) == {"xid": 0}
 
 

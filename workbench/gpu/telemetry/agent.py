@@ -149,8 +149,8 @@ class HostReader:
         governors = (
             self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores
         )
-        self.governor = _count_text(map(str.strip, governors))
-        self.c_states = _count_text(map(self.c_states_of, cores))
+        self.governor = _format_counts(map(str.strip, governors))
+        self.c_states = _format_counts(map(self.read_c_states, cores))
 
     def read_pressure(self) -> None:
         """Read the share of the last 10 s in which all processes waited for memory, and the same for
@@ -162,7 +162,7 @@ class HostReader:
                     self.pressure_pct[field] = float(line.split()[1].partition("=")[2])
         self.of_board = self.board.sample()
 
-    def c_states_of(self, core: str) -> str:
+    def read_c_states(self, core: str) -> str:
         """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if
         only some are off. "" if they cannot be read."""
         texts: list[str] = []
@@ -195,7 +195,7 @@ class HostReader:
             return ""
 
 
-def _count_text(values: Iterable[str]) -> str | None:
+def _format_counts(values: Iterable[str]) -> str | None:
     counts: dict[str, int] = {}
     for value in filter(None, values):
         counts[value] = counts.get(value, 0) + 1
@@ -326,7 +326,7 @@ class Agent:
         before = {gpu.uuid: gpu.index for gpu in self.gpus if gpu.uuid}
         self.gpus = [GpuReader(self.nvml, index, self.host) for index in range(count)]
         for gpu in self.gpus:
-            self.find_gpu(gpu, now)
+            self.open_gpu(gpu, now)
         self.missing = {**self.missing, **before}
         for gpu in self.gpus:
             self.missing.pop(gpu.uuid, None)
@@ -346,7 +346,7 @@ class Agent:
         status, message = DRIVER_MESSAGES.get(
             code, ("error", f"the driver answered: {nvml_error_text(code)}")
         )
-        if code == NVML_ERROR_UNKNOWN and access_is_denied():
+        if code == NVML_ERROR_UNKNOWN and is_driver_access_denied():
             status, message = "no permission", REVOKED
         self.report_driver({"status": status, "message": f"{message} (NVML error {code})"})
         self.nvml.call_or_none("nvmlShutdown")
@@ -362,22 +362,22 @@ class Agent:
             self.said_driver = driver
             self.output.write({"driver": driver, "simulated": self.nvml.simulated})
 
-    def find_gpu(self, gpu: GpuReader, now: float) -> None:
+    def open_gpu(self, gpu: GpuReader, now: float) -> None:
         self.at = gpu.index
         try:
             gpu.get_handle()
             gpu.down = None
             self.info_at = 0.0
         except GpuDownError as down:
-            self.mark_down(gpu, down.code, now)
+            self.mark_gpu_down(gpu, down.code, now)
 
-    def mark_down(self, gpu: GpuReader, code: int, now: float) -> None:
+    def mark_gpu_down(self, gpu: GpuReader, code: int, now: float) -> None:
         gpu.down, gpu.retry_at, gpu.fresh = code, now + self.retry_s, True
 
     def read_gpus(self, now: float) -> list[dict[str, Any]]:
         for gpu in self.gpus:
             if gpu.down is not None and now >= gpu.retry_at:
-                self.find_gpu(gpu, now)
+                self.open_gpu(gpu, now)
         if now >= self.info_at:
             self.reread_properties(now)
         slow = now >= self.slow_at
@@ -394,7 +394,7 @@ class Agent:
                 out = gpu.sample(now, slow or gpu.fresh)
                 gpu.fresh = False
         except GpuDownError as down:
-            self.mark_down(gpu, down.code, now)
+            self.mark_gpu_down(gpu, down.code, now)
         if gpu.down is not None:
             out = {"state": STATES.get(gpu.down, "error"), "message": state_message(gpu.down)}
         out["index"], out["uuid"] = gpu.index, gpu.uuid
@@ -424,7 +424,7 @@ class Agent:
                 if gpu.down is None:
                     gpu.known = gpu.read_properties()
             except GpuDownError as down:
-                self.mark_down(gpu, down.code, now)
+                self.mark_gpu_down(gpu, down.code, now)
         infos = [
             gpu.known or {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name}
             for gpu in self.gpus
@@ -446,7 +446,7 @@ class Agent:
                     os._exit(0)  # not even a hung call is waited for
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
-                    self.obey_line(line)
+                    self.handle_order(line)
             doing, stuck_s, now = (
                 self.nvml.doing,
                 time.monotonic() - self.nvml.since,
@@ -464,7 +464,7 @@ class Agent:
                     wait_s=0.1,
                 )
 
-    def obey_line(self, line: bytes) -> None:
+    def handle_order(self, line: bytes) -> None:
         try:
             order = json.loads(line)
             if order.get("quit"):
@@ -479,7 +479,7 @@ class Agent:
         self.wake.set()
 
 
-def access_is_denied() -> bool:
+def is_driver_access_denied() -> bool:
     """Return whether the kernel denies access to /dev/nvidiactl. NVML in a container reports this
     only as an unknown error."""
     try:

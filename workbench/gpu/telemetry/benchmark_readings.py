@@ -48,7 +48,7 @@ def summarize_gpu_readings(
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
     readings = [r for m in inside for r in m.gpus if r.gpu_index in gpu_indices]
     reach_s = max(MAX_EXTRAPOLATION_S, 2 * interval_s)
-    found = [_energy_of(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
+    found = [_measure_energy(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
     each = tuple(one.best for one in found)
     energy = _sum_if_all_known(each)
     if energy is None:
@@ -173,7 +173,7 @@ class Energy(NamedTuple):
         return self.integrated_j if self.counter_j is None else self.counter_j
 
 
-def _energy_of(
+def _measure_energy(
     moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float
 ) -> Energy:
     counter = _points_of(moments, index, "energy_j")

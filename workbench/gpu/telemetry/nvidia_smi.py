@@ -13,7 +13,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from workbench.gpu.telemetry import clock_event_reasons
-from workbench.gpu.telemetry.plausible_readings import remove_impossible, remove_placeholders
+from workbench.gpu.telemetry.plausible_readings import (
+    remove_impossible_values,
+    remove_placeholder_values,
+)
 from workbench.model import gpu_readings
 from workbench.model.gpu import (
     DriverInfo,
@@ -138,7 +141,7 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
     return argv
 
 
-def drop_invalid_columns(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
+def remove_invalid_column(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
     """Return `columns` without the one that nvidia-smi's error `text` calls invalid, because an
     older nvidia-smi does not know it. None if the text is another error."""
     found = INVALID_FIELD.search(text)
@@ -149,7 +152,7 @@ def drop_invalid_columns(columns: Sequence[str], text: str) -> tuple[str, ...] |
     return (*columns[:at], *filter(None, [old]), *columns[at + 1 :])
 
 
-def driver_problem(text: str, returncode: int) -> DriverInfo | None:
+def parse_driver_problem(text: str, returncode: int) -> DriverInfo | None:
     """Return the driver's problem from the text and the exit code of nvidia-smi; None if they
     report none."""
     said = " ".join(text.split())
@@ -182,7 +185,7 @@ def _split_cells(line: str, most_splits: int = -1) -> list[str]:
     return list(map(str.strip, line.split(",", most_splits)))
 
 
-def fields_of(
+def parse_fields(
     row: Mapping[str, str], columns: Mapping[str, tuple[str, float | None]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values in a row by field, and why the other fields have none."""
@@ -223,21 +226,21 @@ def parse_gpu_row(
     reports no used memory for a GPU that shares the host's memory. For such a GPU, `used` is that
     memory: the bytes of all processes on the GPU."""
     index, uuid = int(row["index"]), row["uuid"]
-    info, info_absent = fields_of(row, INFO_COLUMNS)
-    values, absent = fields_of(row, SAMPLE_COLUMNS)
+    info, info_absent = parse_fields(row, INFO_COLUMNS)
+    values, absent = parse_fields(row, SAMPLE_COLUMNS)
     draw = values.pop("power_draw", None)
     absent.pop("power_draw", None)
     if "power_w" not in values and draw is not None:
         values["power_w"] = draw
         absent.pop("power_w", None)
-    remove_impossible(values, absent)
-    remove_impossible(info, info_absent)
+    remove_impossible_values(values, absent)
+    remove_impossible_values(info, info_absent)
     name = info.pop("name", "unknown")
     unified = "GB10" in name
     info["memory_total_bytes"] = values.get("memory_total_bytes")
     if unified:
-        remove_placeholders(values, absent)
-        remove_placeholders(info, info_absent)
+        remove_placeholder_values(values, absent)
+        remove_placeholder_values(info, info_absent)
         absent.pop("memory_used_bytes", None)
         absent.pop("memory_total_bytes", None)
         values["memory_total_bytes"] = info["memory_total_bytes"] = host.memory_total_bytes
@@ -260,7 +263,7 @@ def parse_gpu_row(
     ), sample
 
 
-def lost_gpu_message(line: str) -> str | None:
+def parse_lost_gpu_message(line: str) -> str | None:
     """Return the message of a line that nvidia-smi prints in place of a lost GPU's row; None for
     any other line."""
     if not LOST_DEVICE.search(line):

@@ -42,14 +42,14 @@ class NvidiaSmiFollower:
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err
-            fewer = nvidia_smi.drop_invalid_columns(self._columns, text)
+            fewer = nvidia_smi.remove_invalid_column(self._columns, text)
             if fewer is None:
                 break
             self._columns = fewer
         if any(nvidia_smi.parse_row(self._columns, line) for line in done.out.splitlines()):
             return None
-        problem = nvidia_smi.driver_problem(text, done.returncode)
-        return problem or _driver_of_unreadable_output(done)
+        problem = nvidia_smi.parse_driver_problem(text, done.returncode)
+        return problem or _unreadable_output_driver(done)
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
         """Yield one reading of the GPUs per interval until nvidia-smi ends. The function
@@ -57,7 +57,7 @@ class NvidiaSmiFollower:
         silent."""
         problem = await self.probe()
         if problem is not None:
-            await self._read_slow_values()
+            await self._read_host_and_processes()
             yield self._telemetry(problem, [], [])
             return
         stream = await self.host.stream(nvidia_smi.query_argv(self._columns, self.interval_s))
@@ -68,7 +68,7 @@ class NvidiaSmiFollower:
             line = clean_text(raw)
             row = nvidia_smi.parse_row(self._columns, line)
             if row is None:
-                message = nvidia_smi.lost_gpu_message(line)
+                message = nvidia_smi.parse_lost_gpu_message(line)
                 if message and len(lost) < MOST_GPUS:
                     lost.append(message)
             else:
@@ -86,7 +86,7 @@ class NvidiaSmiFollower:
         self, rows: dict[int, dict[str, str]], lost: list[str]
     ) -> Telemetry:
         if time.monotonic() >= self._slow_at:
-            await self._read_slow_values()
+            await self._read_host_and_processes()
         infos: list[GpuInfo] = []
         samples: list[GpuSample] = []
         version = None
@@ -104,7 +104,7 @@ class NvidiaSmiFollower:
             if nvidia_smi.absent_reason(version):
                 version = None
         missing = [index for index in self._uuids if index not in rows]
-        for index, message in zip(missing, lost + [lost_text()] * len(missing), strict=False):
+        for index, message in zip(missing, lost + [lost_gpu_text()] * len(missing), strict=False):
             samples.append(
                 GpuSample(
                     index=index, uuid=self._uuids[index], state=GpuState.LOST, message=message
@@ -128,7 +128,7 @@ class NvidiaSmiFollower:
             simulated=self.simulated,
         )
 
-    async def _read_slow_values(self) -> None:
+    async def _read_host_and_processes(self) -> None:
         self._slow_at = time.monotonic() + SLOW_INTERVAL_S
         try:
             text = (await self.host.run(["cat", "/proc/meminfo", "/proc/loadavg"], timeout_s=5)).out
@@ -139,11 +139,11 @@ class NvidiaSmiFollower:
             self._processes = None  # the readings themselves go on, without what could not be asked
 
 
-def lost_text() -> str:
+def lost_gpu_text() -> str:
     return "nvidia-smi no longer lists this GPU"
 
 
-def _driver_of_unreadable_output(done: Completed) -> DriverInfo:
+def _unreadable_output_driver(done: Completed) -> DriverInfo:
     said = " ".join((done.out + done.err).split())[:300]
     return DriverInfo(
         status=DriverStatus.ERROR,

@@ -27,7 +27,7 @@ def impossible_reason(field: str, value: Any) -> str:
     return f"the driver's answer is {why}" if why else ""
 
 
-def remove_impossible(values: dict[str, Any], absent: dict[str, str]) -> None:
+def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> None:
     """Remove each number from `values`, by field, that no GPU can have. The reason becomes part of
     `absent`, under the same field."""
     for field, value in list(values.items()):
@@ -39,7 +39,7 @@ def remove_impossible(values: dict[str, Any], absent: dict[str, str]) -> None:
             absent[field] = impossible_reason(field, value)
 
 
-def remove_placeholders(values: dict[str, Any], absent: dict[str, str]) -> None:
+def remove_placeholder_values(values: dict[str, Any], absent: dict[str, str]) -> None:
     """Remove what a GPU that shares the host's memory answers in place of a value. The reason becomes
     part of `absent`, under the same field."""
     for field in (*_ALWAYS, *_IF_ZERO):

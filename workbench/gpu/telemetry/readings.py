@@ -25,8 +25,8 @@ from workbench.gpu.telemetry.nvml_library import (
 )
 from workbench.gpu.telemetry.plausible_readings import (
     impossible_reason,
-    remove_impossible,
-    remove_placeholders,
+    remove_impossible_values,
+    remove_placeholder_values,
 )
 from workbench.model import gpu_readings
 from workbench.model.pcie_link import link_mb_s
@@ -83,7 +83,7 @@ GET_FIELD_KIND = pynvml.c_nvmlFieldValue_t.valueType.__get__
 GET_FIELD_VALUE = pynvml.c_nvmlFieldValue_t.value.__get__
 
 
-def calls_of(readings: Iterable[Reading]) -> list[Call]:
+def nvml_calls(readings: Iterable[Reading]) -> list[Call]:
     """Return (field, NVML function, its arguments, scale, whether it is a switch) of the readings
     that one call of NVML returns."""
     declared = [one for one in readings if one.nvml]
@@ -94,12 +94,12 @@ def calls_of(readings: Iterable[Reading]) -> list[Call]:
     ]
 
 
-FAST_CALLS = calls_of(one for one in gpu_readings.ALL if not one.seldom)
-SLOW_CALLS = calls_of(one for one in gpu_readings.ALL if one.seldom)
-PROPERTIES = calls_of(gpu_readings.PROPERTIES)
+FAST_CALLS = nvml_calls(one for one in gpu_readings.ALL if not one.seldom)
+SLOW_CALLS = nvml_calls(one for one in gpu_readings.ALL if one.seldom)
+PROPERTIES = nvml_calls(gpu_readings.PROPERTIES)
 
 
-def field_value(slot: Any) -> tuple[Any, int]:
+def read_field_value(slot: Any) -> tuple[Any, int]:
     """Return (value, nvmlValueType_t) of an NVML field value structure."""
     kind = GET_FIELD_KIND(slot)
     name = VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"
@@ -194,7 +194,9 @@ class GpuReader:
             self.note_failed_call(field, error.value)
         return None
 
-    def call_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
+    def call_newer_or_older(
+        self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]
+    ) -> Any:
         """Return the value that a newer NVML function gives, or an older one if this driver or
         board does not have the newer one. `newer` and `older` are (name of the function,
         arguments…). `field` is the name under which the reason of a missing value is stored."""
@@ -215,7 +217,7 @@ class GpuReader:
         elif value is not None:
             self.out[field] = round(value * scale, 3) if scale else value
 
-    def read_declared(self, calls: list[Call]) -> None:
+    def read_declared_values(self, calls: list[Call]) -> None:
         """Store readings that one call of NVML returns."""
         for field, name, arguments, scale, switch in calls:
             self.read_number(field, name, *arguments, scale=scale)
@@ -227,9 +229,9 @@ class GpuReader:
         missing values are under "absent". A value that no GPU can have is missing."""
         self.out, self.absent = {}, {}
         read()
-        remove_impossible(self.out, self.absent)
+        remove_impossible_values(self.out, self.absent)
         if self.unified:
-            remove_placeholders(self.out, self.absent)
+            remove_placeholder_values(self.out, self.absent)
         if self.absent:
             self.out["absent"] = self.absent
         return self.out
@@ -239,10 +241,10 @@ class GpuReader:
         `slow`, also read the values that are read rarely. They and the reasons for missing ones are
         under "slow". Raises GpuDownError if the GPU cannot be read now."""
         self.bad = 0
-        seldom = self.collect_values(self.read_slow) if slow else None
+        seldom = self.collect_values(self.read_slow_values) if slow else None
         if seldom is not None:
             self.link = (seldom.get("pcie_gen"), seldom.get("pcie_width"))
-        sample = self.collect_values(lambda: self.read_fast(now))
+        sample = self.collect_values(lambda: self.read_fast_values(now))
         if self.bad and not any(
             key in sample for key in ("sm_mhz", "power_w", "temperature_c", "gpu_util_pct")
         ):
@@ -251,8 +253,8 @@ class GpuReader:
             sample["slow"] = seldom
         return sample
 
-    def read_fast(self, now: float) -> None:
-        self.read_declared(FAST_CALLS)
+    def read_fast_values(self, now: float) -> None:
+        self.read_declared_values(FAST_CALLS)
         self.read_number("pstate", "nvmlDeviceGetPerformanceState")
         if self.out.get("pstate", 0) > 15:  # NVML_PSTATE_UNKNOWN is 32
             del self.out["pstate"]
@@ -276,7 +278,7 @@ class GpuReader:
             if code != NVML_SUCCESS:
                 why[field] = nvml_error_text(code)
                 continue
-            found = field_value(slot)
+            found = read_field_value(slot)
             if found[0] in NOT_AVAILABLE:
                 why[field] = "not available"
             else:
@@ -362,7 +364,7 @@ class GpuReader:
                 self.out["memory_used_bytes"] = self.process_bytes
             return None
         name = "nvmlDeviceGetMemoryInfo"
-        info = self.call_either("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
+        info = self.call_newer_or_older("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
         if info is None:
             self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
         else:
@@ -370,7 +372,7 @@ class GpuReader:
         return info
 
     def read_temperature(self) -> None:
-        value = self.call_either(
+        value = self.call_newer_or_older(
             "temperature_c",
             ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
             ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
@@ -379,7 +381,7 @@ class GpuReader:
             self.out["temperature_c"] = value
 
     def read_event_reasons(self) -> None:
-        mask = self.call_either(
+        mask = self.call_newer_or_older(
             "event_reasons",
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
@@ -389,18 +391,18 @@ class GpuReader:
         elif mask is not None:
             self.out["event_reasons"] = clock_event_reasons.reasons_in_mask(mask)
 
-    def read_slow(self) -> None:
-        self.read_declared(SLOW_CALLS)
-        self.read_replays()
+    def read_slow_values(self) -> None:
+        self.read_declared_values(SLOW_CALLS)
+        self.read_pcie_replays()
         self.read_xid()
         self.read_processes()
-        used = {uuid: self.instance_memory(handle) for uuid, handle in self.instances}
+        used = {uuid: self.read_instance_memory(handle) for uuid, handle in self.instances}
         if used:
             self.out["instance_used_bytes"] = {
                 uuid: memory.used for uuid, memory in used.items() if memory is not None
             }
 
-    def read_replays(self) -> None:
+    def read_pcie_replays(self) -> None:
         """Store how many damaged packets the PCIe link has sent again: all, and per minute."""
         field = "pcie_replays_per_min"
         count = self.call_for_field(field, "nvmlDeviceGetPcieReplayCounter")
@@ -428,7 +430,7 @@ class GpuReader:
                 return
             self.out["xid"] = found.eventData
 
-    def instance_memory(self, handle: Any) -> Any:
+    def read_instance_memory(self, handle: Any) -> Any:
         """Return NVML's structure with the memory of a MIG instance. None if there is none, or if
         its numbers are impossible."""
         name = "nvmlDeviceGetMemoryInfo"
@@ -457,7 +459,7 @@ class GpuReader:
             uuid = None if handle is None else self.nvml.call_or_none("nvmlDeviceGetUUID", handle)
             if uuid is None:  # instances can have gaps in their numbers
                 continue
-            memory = self.instance_memory(handle)
+            memory = self.read_instance_memory(handle)
             total = None if memory is None else memory.total
             name = self.nvml.call_or_none("nvmlDeviceGetName", handle) or ""
             found.append(
@@ -474,7 +476,7 @@ class GpuReader:
     def read_processes(self) -> None:
         found: dict[int, dict[str, Any]] = {}
         for kind, field, newer, older in PROCESSES:
-            rows = self.call_either(field, (newer,), (older,))
+            rows = self.call_newer_or_older(field, (newer,), (older,))
             if rows is None and kind == "compute":
                 self.process_bytes = None
                 break
@@ -496,14 +498,14 @@ class GpuReader:
 
     def read_properties(self) -> dict[str, Any]:
         self.refused.clear()  # ask again now and then for what was refused
-        info = self.collect_values(self.read_static)
+        info = self.collect_values(self.read_static_properties)
         info.update(index=self.index, uuid=self.uuid, name=self.name, unified_memory=self.unified)
         return info
 
-    def read_static(self) -> None:
-        self.read_declared(PROPERTIES)
+    def read_static_properties(self) -> None:
+        self.read_declared_values(PROPERTIES)
         if self.clocks is None:
-            self.clocks = self.supported_clocks()
+            self.clocks = self.read_supported_clocks()
         self.out.update(self.clocks)
         limits_mw = self.call_for_field(
             "power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints"
@@ -539,7 +541,7 @@ class GpuReader:
             return
         self.events_of = events
 
-    def supported_clocks(self) -> dict[str, list[int]]:
+    def read_supported_clocks(self) -> dict[str, list[int]]:
         """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to
         which the GPU can be locked, ascending. The SM clocks are those at the highest memory clock.
         {} if the driver lists none."""
@@ -598,7 +600,7 @@ class GpuReader:
                 and now is not None
                 and not impossible_reason("temperature_c", now)
             ):
-                found = float(now + margin - field_value(limit[0])[0])
+                found = float(now + margin - read_field_value(limit[0])[0])
                 if not impossible_reason("temperature_slowdown_c", found):
                     return found
         threshold = self.nvml.call_or_none(

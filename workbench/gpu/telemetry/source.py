@@ -193,7 +193,7 @@ class TelemetrySource:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while (
-                    not _reading_is_complete(self.latest)
+                    not _is_reading_complete(self.latest)
                     and not (self.latest and self._given == ())
                     and not self._hopeless
                 ):
@@ -204,7 +204,7 @@ class TelemetrySource:
         why = (
             NOTHING_TO_READ_WITH
             if self._hopeless
-            else f"no telemetry within {timeout_s:.0f} s: {self._why_none}"
+            else f"no telemetry within {timeout_s:.0f} s: {self._missing_reading_reason}"
         )
         raise HostError(
             why,
@@ -213,7 +213,7 @@ class TelemetrySource:
         )
 
     @property
-    def _why_none(self) -> str:
+    def _missing_reading_reason(self) -> str:
         parts = (self._problem, "" if self._problem and not self._fallback else self._why_silent)
         return ", ".join(part for part in parts if part)
 
@@ -234,7 +234,7 @@ class TelemetrySource:
     def _close_stream_in_background(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            task = asyncio.create_task(_close_quietly(stream))
+            task = asyncio.create_task(_close_stream(stream))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
@@ -272,7 +272,7 @@ class TelemetrySource:
             orders = {"interval_s": self.interval_s, **self._agent_options}
             stream = await remote_programs.AGENT_PROGRAM.stream(self.host, orders)
         except CommandNotFound:
-            return await self._fall_back("no python3 on the host")
+            return await self._switch_to_nvidia_smi("no python3 on the host")
         self.launched.set()
         self._stream = stream
         decoder = AgentMessageDecoder()
@@ -307,7 +307,7 @@ class TelemetrySource:
             ) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
-                return await self._nvidia_smi_works(decoder)
+                return await self._can_use_nvidia_smi(decoder)
             return False
         self._publish(reading, self._reading_time_s(reading.t_s))
         return False
@@ -316,7 +316,7 @@ class TelemetrySource:
         where = "driver hung" if call.gpu is None else f"driver hung at GPU{call.gpu}"
         message = f"{where}: {call.function} has not returned for {call.for_s:.0f} s"
         self._problem = message
-        self.latest = _keep_given_gpus(
+        self.latest = _select_given_gpus(
             self._given, decoder.reading_of_hung_driver(message, call.gpu)
         )
         self._notify_listener(self.latest)
@@ -335,23 +335,23 @@ class TelemetrySource:
                 "the telemetry agent closed its output but did not end; Workbench gave up on it"
             ) from None
         if code in (TOO_OLD, 126, 127):
-            return await self._fall_back("python3 on the host is missing or too old")
-        if code and not await self._python_starts():
-            return await self._fall_back("python3 on the host does not start")
+            return await self._switch_to_nvidia_smi("python3 on the host is missing or too old")
+        if code and not await self._can_start_python():
+            return await self._switch_to_nvidia_smi("python3 on the host does not start")
         self._problem = f"the telemetry agent ended with {code}" + (f": {said[-1]}" if said else "")
         return None
 
-    async def _python_starts(self) -> bool:
+    async def _can_start_python(self) -> bool:
         try:
             return await python_starts(self.host)
         except HostError:  # the link is lost: the agent is started again when it is back
             return True
 
-    async def _fall_back(self, why: str) -> None:
+    async def _switch_to_nvidia_smi(self, why: str) -> None:
         self._fallback = True
         self._problem = f"{why}: reading with nvidia-smi"
 
-    async def _nvidia_smi_works(self, decoder: AgentMessageDecoder) -> bool:
+    async def _can_use_nvidia_smi(self, decoder: AgentMessageDecoder) -> bool:
         """Return whether nvidia-smi works although NVML's library is missing, as in some
         containers. It is tried only once, and later calls return False. If it does not answer, the
         driver of `decoder` hangs."""
@@ -376,7 +376,7 @@ class TelemetrySource:
     async def _follow_nvidia_smi(self) -> None:
         from workbench.gpu.telemetry.nvidia_smi_stream import NvidiaSmiFollower
 
-        follower = NvidiaSmiFollower(self.host, self.interval_s, await self._host_is_simulated())
+        follower = NvidiaSmiFollower(self.host, self.interval_s, await self._is_host_simulated())
 
         def streaming(stream: Any) -> None:
             self._stream = stream
@@ -394,7 +394,7 @@ class TelemetrySource:
             self._hopeless = True
             raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None
 
-    async def _host_is_simulated(self) -> bool:
+    async def _is_host_simulated(self) -> bool:
         return (await self.host.facts()).simulated is not None
 
     def _reading_time_s(self, agent_s: float) -> float:
@@ -411,7 +411,7 @@ class TelemetrySource:
         return agent_s + offset
 
     def _publish(self, reading: Telemetry, at_s: float) -> None:
-        self.latest = reading = self._places.add_places(_keep_given_gpus(self._given, reading))
+        self.latest = reading = self._places.add_places(_select_given_gpus(self._given, reading))
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s
@@ -431,7 +431,7 @@ class TelemetrySource:
             self._problem = f"a defect in Workbench: {type(error).__name__}: {error}"
 
 
-def _keep_given_gpus(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
+def _select_given_gpus(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
     """Return the reading without the GPUs that are not in `given`, a tuple of indices or UUIDs. If
     `given` is None, return all GPUs."""
     if given is None:
@@ -444,7 +444,7 @@ def _keep_given_gpus(given: tuple[str, ...] | None, reading: Telemetry) -> Telem
     return replace(reading, infos=infos, gpus=gpus)
 
 
-def _reading_is_complete(reading: Telemetry | None) -> bool:
+def _is_reading_complete(reading: Telemetry | None) -> bool:
     if reading is None or reading.driver.status is DriverStatus.HUNG:
         return False
     return reading.driver.status is not DriverStatus.OK or bool(reading.infos)
@@ -462,6 +462,6 @@ def _parse_agent_line(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-async def _close_quietly(stream: Stream) -> None:
+async def _close_stream(stream: Stream) -> None:
     with suppress(Exception):  # it is being abandoned: there is nothing left to do about it
         await stream.close()

@@ -9,7 +9,7 @@ from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
 
 
-def source_of(
+def create_source(
     host: Host,
     interval_s: float = 1.0,
     on_telemetry: Callable[[Telemetry], None] | None = None,
@@ -33,7 +33,7 @@ def source_of(
 async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
     """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the
     reading has only the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
-    source = source_of(host)
+    source = create_source(host)
     await source.start()
     try:
         return await source.wait_for_first_reading(timeout_s)

@@ -14,7 +14,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_numbers import integer_or_none, why_impossible
 from workbench.model.untrusted_text import clean_text
-from workbench.quality.pieces import shown_piece
+from workbench.quality.pieces import format_piece
 
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
 REQUEST_S = 120.0  # the limit of a request, unless the server is known to be slow
@@ -101,7 +101,7 @@ class Interface(ABC):
         interface cannot do that."""
         raise ScoreError("the server cannot score a prompt in one request")
 
-    async def answerable_prompt(self, prompt: Prompt) -> Prompt:
+    async def trim_to_answerable(self, prompt: Prompt) -> Prompt:
         """Return the prompt, or the part of it after which the server can write."""
         return prompt
 
@@ -119,7 +119,7 @@ class Interface(ABC):
     def remember_token_text(self, token: Token, text: Any) -> None:
         """Remember the text of a token, if the server has given one."""
         if isinstance(text, str) and token not in self.pieces:
-            self.pieces[token] = shown_piece(text)
+            self.pieces[token] = format_piece(text)
 
     # ---- requests
 
@@ -159,7 +159,7 @@ class Interface(ABC):
             )
 
 
-def check_sent(counted: Any, sent: int, extra: int = 0) -> None:
+def check_prompt_token_count(counted: Any, sent: int, extra: int = 0) -> None:
     """Raise ScoreError if the server counted another number of prompt tokens than were sent. It may
     count `extra` tokens more, which it added by itself."""
     number = integer_or_none(counted, 0, 2**31)

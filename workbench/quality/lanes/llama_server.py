@@ -19,7 +19,7 @@ from workbench.quality.lanes.base import (
     Interface,
     Prompt,
     ScoreError,
-    check_sent,
+    check_prompt_token_count,
     list_of_length,
     most_probable_tokens,
     object_in_reply,
@@ -89,7 +89,7 @@ class LlamaServerInterface(Interface):
         if forced is not None:
             body["logit_bias"] = [[forced, _BIAS]]
         reply = await self.post("/completion", body)
-        check_sent(reply.get("tokens_evaluated"), len(ids))
+        check_prompt_token_count(reply.get("tokens_evaluated"), len(ids))
         if reply.get("truncated") is True:
             raise ScoreError("the server has cut the prompt, because its context is too short")
         return reply

@@ -14,7 +14,7 @@ from workbench.quality.lanes.base import (
     Interface,
     Prompt,
     ScoreError,
-    check_sent,
+    check_prompt_token_count,
     list_of_length,
     most_probable_tokens,
     object_in_reply,
@@ -85,7 +85,7 @@ class SglangInterface(Interface):
         }
         reply = await self.post("/generate", {**body, **asked})
         meta = object_in_reply(reply.get("meta_info"), "meta_info")
-        check_sent(meta.get("prompt_tokens"), len(ids))
+        check_prompt_token_count(meta.get("prompt_tokens"), len(ids))
         return meta
 
     def _parse_scored_position(self, entry: Any, top: Any) -> ScoredPosition:

@@ -18,7 +18,7 @@ from workbench.quality.lanes.base import (
     ScoreError,
     Send,
     UnusableText,
-    check_sent,
+    check_prompt_token_count,
     first_choice,
     list_of_length,
     most_probable_tokens,
@@ -47,7 +47,7 @@ class TabbyInterface(Interface):
     async def text_of(self, prompt: Prompt) -> str:
         return await self._request_text(prompt.ids)
 
-    async def answerable_prompt(self, prompt: Prompt) -> Prompt:
+    async def trim_to_answerable(self, prompt: Prompt) -> Prompt:
         """Return the longest beginning of the prompt whose text alone has the same tokens as in the
         whole text. One token if there is none."""
         sent = len(prompt.ids)
@@ -73,7 +73,7 @@ class TabbyInterface(Interface):
     async def answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
-        prompt = await self.answerable_prompt(prompt)
+        prompt = await self.trim_to_answerable(prompt)
         sent = len(prompt.ids)
         end = await self._end_of_tokens(prompt, sent)
         names, values, tops = await self._request_completion(prompt.text[:end], sent, tokens)
@@ -102,7 +102,7 @@ class TabbyInterface(Interface):
         }
         reply = await self.post("/v1/completions", body)
         counted = object_in_reply(reply.get("usage"), "usage").get("prompt_tokens")
-        check_sent(counted, sent, _FIRST_TOKEN)
+        check_prompt_token_count(counted, sent, _FIRST_TOKEN)
         scores = object_in_reply(first_choice(reply).get("logprobs"), "log probabilities")
         names = scores.get("tokens")
         made = len(as_list(names))

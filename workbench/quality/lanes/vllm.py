@@ -16,7 +16,7 @@ from workbench.quality.lanes.base import (
     Interface,
     Prompt,
     ScoreError,
-    check_sent,
+    check_prompt_token_count,
     first_choice,
     list_of_length,
     most_probable_tokens,
@@ -119,7 +119,9 @@ class VllmInterface(Interface):
     ) -> Mapping[str, Any]:
         body = {"model": self._model, "prompt": list(ids), "max_tokens": tokens, "temperature": 0}
         reply = await self.post(_PATH, {**body, **asked})
-        check_sent(object_in_reply(reply.get("usage"), "usage").get("prompt_tokens"), len(ids))
+        check_prompt_token_count(
+            object_in_reply(reply.get("usage"), "usage").get("prompt_tokens"), len(ids)
+        )
         return first_choice(reply)
 
 

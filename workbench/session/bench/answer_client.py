@@ -12,7 +12,7 @@ from workbench.bench.connection import (
     Connection,
     Endpoint,
     ReceiveClock,
-    failure_kind_and_detail,
+    describe_connection_failure,
     resolve_endpoint,
 )
 from workbench.bench.http1 import HttpError, ResponseReader
@@ -71,7 +71,7 @@ class AnswerClient:
             connection = Connection(self._endpoint, self._clock)
             return await self._receive_answer(_AnswerExchange(connection, request, is_open=False))
         except OSError as error:
-            kind, detail = failure_kind_and_detail(error, connecting=False)
+            kind, detail = describe_connection_failure(error, connecting=False)
             return Reply(None, problem=clean_text(f"{kind}: {detail}"))
 
     def _request_bytes(self, endpoint: Endpoint, body: bytes) -> bytes:

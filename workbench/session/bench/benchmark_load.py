@@ -115,7 +115,7 @@ async def prestart_client(
     async with AsyncExitStack() as stack:
         if worker in (CLIENT_ON_HOST, CLIENT_ANYWHERE):
             try:
-                process = await stack.enter_async_context(runner.started_worker(host))
+                process = await stack.enter_async_context(runner.open_worker(host))
                 made = replace(made, worker=process, client="host")
             except ClientMissingError as error:
                 if worker == CLIENT_ON_HOST:
@@ -123,7 +123,7 @@ async def prestart_client(
                 made = replace(made, why_not_there=error.message)
         if worker is not None and made.worker is None:
             made = replace(
-                made, worker=await stack.enter_async_context(runner.started_worker(keep=keep))
+                made, worker=await stack.enter_async_context(runner.open_worker(keep=keep))
             )
         await stack.enter_async_context(lock)
         yield replace(

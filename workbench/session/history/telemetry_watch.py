@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.source import TelemetrySource
-from workbench.gpu.telemetry.source_of_host import read_once, source_of
+from workbench.gpu.telemetry.source_of_host import create_source, read_once
 from workbench.hosts.base import Host
 from workbench.model.errors import SettingsError
 
@@ -48,7 +48,7 @@ class TelemetryWatch:
         """Begin to read the GPUs continuously, unless that has begun already. Return the source of
         the readings."""
         if self._source is None:
-            self._source = source_of(
+            self._source = create_source(
                 self._core.host,
                 self.interval_s or DEFAULT_INTERVAL_S,
                 self._take_telemetry,

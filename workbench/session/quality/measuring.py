@@ -19,9 +19,9 @@ from workbench.model.quality import NOT_MEASURED, GreedyAnswer, QualityParts, Sc
 from workbench.quality.instrument import (
     ANSWER_TOKENS,
     Instrument,
-    answer_requests_of,
-    positions_of,
-    requests_of,
+    count_answer_requests,
+    count_positions,
+    count_scoring_requests,
 )
 from workbench.quality.verdict import Margins, ScoredAnswers, judge_quality
 
@@ -283,7 +283,7 @@ def cost_lines(
 
     lines = [
         f"{count_of(len(texts), 'text')} of the set {options.texts.name}, version "
-        f"{options.texts.version}: {requests(requests_of)} each time, one at a time",
+        f"{options.texts.version}: {requests(count_scoring_requests)} each time, one at a time",
         f"{count_of(short, 'answer')} of at most {ANSWER_TOKENS} tokens each time, "
         f"{options.concurrency} together",
         f"A is measured {times} times, B once",
@@ -292,7 +292,7 @@ def cost_lines(
         where = ", on the server that is started again" if restarted else ""
         lines.append(
             f"then A scores the answers of both{where}: at most "
-            f"{requests(answer_requests_of, _JUDGED_ANSWERS_PER_TEXT)}, one at a time"
+            f"{requests(count_answer_requests, _JUDGED_ANSWERS_PER_TEXT)}, one at a time"
         )
     return lines
 
@@ -304,10 +304,12 @@ def added_cost_text(
     `why` names the settings in which A and B differ, and `options.restart` says whether A is measured
     on a second server. `took_s` is how long the last comparison like it took, None if not known."""
     texts = options.texts.texts
-    requests, positions = (count(texts, prefill=prefill) for count in (requests_of, positions_of))
+    requests, positions = (
+        count(texts, prefill=prefill) for count in (count_scoring_requests, count_positions)
+    )
     long = "usually takes seconds, and minutes on a slow server" if prefill else "takes minutes"
     times = "three times" if options.restart else "twice"
-    more = _JUDGED_ANSWERS_PER_TEXT * answer_requests_of(texts, prefill=prefill)
+    more = _JUDGED_ANSWERS_PER_TEXT * count_answer_requests(texts, prefill=prefill)
     judged = ""
     if options.judged:
         judged = f", and a run of A after B scores the answers in at most {more:,} requests"

@@ -19,7 +19,7 @@ from typing import Any
 from workbench import __version__
 from workbench.bench import experiment as design
 from workbench.bench.compare import compare
-from workbench.bench.metric_changes import metric_with_name
+from workbench.bench.metric_changes import find_metric
 from workbench.model.bench import BenchResult, Comparison, format_half_width
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -422,7 +422,7 @@ def _texts_around_difference(line: str, expected: str) -> tuple[str, str]:
 def _run_differences(
     experiment: Experiment, results: Mapping[int, BenchResult]
 ) -> Iterator[ProofDifference]:
-    metric, spec = metric_with_name(experiment.spec.metric), experiment.spec
+    metric, spec = find_metric(experiment.spec.metric), experiment.spec
     used: set[int] = set()
     for pair in design.complete_pairs(experiment):
         for run in pair:

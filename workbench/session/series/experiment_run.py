@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
 from workbench.bench.compared_texts import why_text_is_no_answer
-from workbench.bench.metric_changes import average, metric_with_name
+from workbench.bench.metric_changes import average, find_metric
 from workbench.bench.records import SERVER_ENDED_KINDS
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
 from workbench.model.experiment import (
@@ -214,7 +214,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     def _note_ending(self, ending: SeriesEnding) -> None:
         state, error = ending.state, _end_reason(ending.cause)
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
-        runs = tuple(design.mark_run_cut_off(run, why) for run in self.experiment.runs)
+        runs = tuple(design.fail_unfinished_run(run, why) for run in self.experiment.runs)
         ended = replace(
             self.experiment,
             runs=runs,
@@ -281,7 +281,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 chosen = compiling or arms[:1]
             for arm in chosen:
                 while (
-                    await self.make(design.new_warm_up_run(self.experiment, arm, host))
+                    await self.make(design.create_warm_up_run(self.experiment, arm, host))
                 ).state == RunState.FAILED:
                     pass
 
@@ -352,7 +352,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 )
             if run.pair != WARM_UP:
                 return await self._store_failed_run(run, why, BenchError(why))
-        run = replace(run, value=metric_with_name(metric).value_in(result.summary))
+        run = replace(run, value=find_metric(metric).value_in(result.summary))
         ready_after_s, chosen = await self._bench.reported(run.side, run.run_id or "")
         run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:
@@ -438,7 +438,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     # ---- state
 
     async def _put_run(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
-        self.experiment = replace(design.put_run(self.experiment, run), phase=phase)
+        self.experiment = replace(design.add_or_replace_run(self.experiment, run), phase=phase)
         if run.state == RunState.DONE and self.experiment.completed_pairs > run.pair:
             self._judge_experiment()
         self._estimate_time_left()

@@ -454,7 +454,7 @@ class ContainerHost(BaseHost):
                 raise self._why from None
             raise
 
-    def _shell_order(
+    def _make_shell_order(
         self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
     ) -> bytes:
         check_argv(argv, self.name)
@@ -463,7 +463,7 @@ class ContainerHost(BaseHost):
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
 
-    def _entering_argv(self, running: _Running, token: str) -> tuple[str, ...]:
+    def _make_entering_argv(self, running: _Running, token: str) -> tuple[str, ...]:
         kind = self.container_kind
         shell = ("sh", "-c", shell_scripts.ENTER, f"workbench-{token}", shell_scripts.READ_ORDER)
         return (*kind.environment, *running.before, *kind.enter(self.container), *shell)
@@ -475,11 +475,11 @@ class ContainerHost(BaseHost):
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
-        first = self._shell_order(argv, env, guard=False)
+        first = self._make_shell_order(argv, env, guard=False)
         running, token = await self._get_running(), secrets.token_hex(8)
         try:
             done = await self.inner.run(
-                self._entering_argv(running, token),
+                self._make_entering_argv(running, token),
                 input=first + (input or b""),
                 timeout_s=timeout_s,
             )
@@ -508,12 +508,14 @@ class ContainerHost(BaseHost):
     async def _end_command_processes(self, running: _Running, token: str) -> None:
         """End those processes in the container that belong to a command for which nobody waits any
         more. They have `token` in their environment."""
-        order = self._shell_order(
+        order = self._make_shell_order(
             shell_scripts.shell_argv(shell_scripts.END, token), None, guard=False
         )
         with contextlib.suppress(HostError):
             await self.inner.run(
-                self._entering_argv(running, secrets.token_hex(8)), input=order, timeout_s=END_S
+                self._make_entering_argv(running, secrets.token_hex(8)),
+                input=order,
+                timeout_s=END_S,
             )
 
     async def stream(
@@ -523,9 +525,9 @@ class ContainerHost(BaseHost):
         input: bytes | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ContainerStream:
-        first = self._shell_order(argv, env, guard=True)
+        first = self._make_shell_order(argv, env, guard=True)
         running = await self._get_running()
-        words = self._entering_argv(running, secrets.token_hex(8))
+        words = self._make_entering_argv(running, secrets.token_hex(8))
         inner = await self.inner.stream(words, input=first + (input or b""))
         stream = ContainerStream(self, running, inner, lambda: self._streams.discard(stream))
         self._streams.add(stream)

@@ -278,11 +278,11 @@ class ContainerPorts:
         network, addresses = self._network
         if network == self._around and not self._host.container_kind.elsewhere:
             return await self._inner.forward(port, address)
-        if await self._program() is None:
+        if await self._get_program() is None:
             return await self._forward_to_address(port, address, addresses)
 
         async def open_far() -> tuple[Reader, Writer]:
-            inside = await self._program()
+            inside = await self._get_program()
             if inside is None:
                 raise HostError(
                     "ports of the container cannot be opened: its python3 cannot be started any "
@@ -313,7 +313,7 @@ class ContainerPorts:
             )
         return await self._inner.forward(port, addresses[0])
 
-    async def _program(self) -> _PortProgram | None:
+    async def _get_program(self) -> _PortProgram | None:
         """Return the running program in the container, after starting it if necessary. None if the
         container has no python3 that can run it."""
         async with self._opening:

@@ -10,7 +10,7 @@ works on every Host.
                    TICKS since boot; KILLS: processes of its control group that the kernel has
                    killed for lack of memory since the start
     members        all processes that were seen in the run, as "PID:START", so that they are recognized later
-    ended          "KIND UNIX_S": the run's end is recorded and none of its processes lives (see `mark_ended`)
+    ended          "KIND UNIX_S": the run's end is recorded and none of its processes lives (see `mark_runs_ended`)
     shm shm_before shared memory files that the run created ("inode path"), and those that existed before it
 """
 
@@ -174,7 +174,7 @@ async def start_again(
     return _parse_started_process(await host.run(command, env=env), host, run_dir, argv, None)
 
 
-async def end_session(host: Host, run_dir: str) -> None:
+async def kill_left_processes(host: Host, run_dir: str) -> None:
     """Kill the processes that the ended process of a run has left in its session. Does nothing
     while it is alive."""
     look = await _read_run(host, run_dir)
@@ -313,7 +313,7 @@ async def list_runs(
     return read, survey.older
 
 
-async def mark_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
+async def mark_runs_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
     """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the name of each
     run's directory to a text to store in the mark. Mark a run only if its end is recorded and none
     of its processes lives."""

@@ -20,17 +20,17 @@ def read_file_marks(
     the host is not this machine, because a look there costs as much as reading the files."""
     if not host.is_local:
         return None
-    found: list[object] = [_file_mark(Path(path)) for path in files]
+    found: list[object] = [_read_file_mark(Path(path)) for path in files]
     for directory, prefix in names:
         try:
             paths = [path for path in Path(directory).iterdir() if path.name.startswith(prefix)]
         except OSError:
             paths = []
-        found.append(tuple((path.name, _file_mark(path)) for path in sorted(paths)))
+        found.append(tuple((path.name, _read_file_mark(path)) for path in sorted(paths)))
     return tuple(found)
 
 
-def _file_mark(path: Path) -> object:
+def _read_file_mark(path: Path) -> object:
     try:
         status = path.lstat()
     except OSError:

@@ -133,7 +133,7 @@ class PythonProgram:
     places: Callable[[], tuple[str, ...]] = tuple
 
     @cached_property
-    def _sources(self) -> bytes:
+    def _read_sources(self) -> bytes:
         """The sources of all modules, as compressed JSON, for another machine."""
         frame: tuple[list[str], list[tuple[str, str | None]]]
         frame = ([], [*self.library().items(), *_module_sources(self.modules)])
@@ -142,7 +142,7 @@ class PythonProgram:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of `_module_sources`. A host stores the sources in a file with this name."""
-        return hashlib.sha256(self._sources).hexdigest()
+        return hashlib.sha256(self._read_sources).hexdigest()
 
     def argv(
         self, python: str, local: bool, orders: Mapping[str, Any], *, framed: bool = False
@@ -177,13 +177,13 @@ class PythonProgram:
                 json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode()
             )
         else:
-            packed = self._sources
+            packed = self._read_sources
         return FRAME + b"%08d" % len(packed) + packed
 
     def _command_and_input(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
         """Return (command that starts the program on `host` with the parameters `orders`, bytes to
         write to its stdin first)."""
-        python, local = python_on(host)
+        python, local = find_python_on(host)
         first = self.stdin_frame(local) if local or not self.kept else b""
         return self.argv(python, local, orders), first
 
@@ -196,7 +196,7 @@ class PythonProgram:
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
             # another call may have brought the program meanwhile
-            argv = self.argv(*python_on(host), orders, framed=True)
+            argv = self.argv(*find_python_on(host), orders, framed=True)
             done = await host.run(argv, input=self.stdin_frame(False) + input, timeout_s=timeout_s)
             done = replace(done, stdout=done.stdout.replace(ASKED + b"\n", b"", 1))
         return done
@@ -246,18 +246,18 @@ class ProgramStream:
         await self._stream.close()
 
 
-def python_on(host: Host) -> tuple[str, bool]:
+def find_python_on(host: Host) -> tuple[str, bool]:
     """Return (path of the Python that runs programs on `host`, whether it is the Python of this
     process, which has Workbench installed)."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
 
 
-async def python_starts(host: Host) -> bool:
+async def can_start_python(host: Host) -> bool:
     """Return whether the host's python3 can start at all. Without its own files, for example in the
     middle of an update, it ends before it runs a program. Raises HostError if the host does not
     answer."""
-    python, _ = python_on(host)
+    python, _ = find_python_on(host)
     try:
         return (await host.run([python, "-I", "-S", "-c", ""])).returncode == 0
     except CommandNotFound:

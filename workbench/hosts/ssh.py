@@ -371,7 +371,7 @@ class SshHost(BaseHost):
             next_step=f"connect again and retype the {kinds}",
         )
 
-    async def _connection_options(
+    async def _make_connection_options(
         self, host: str, given: Mapping[str, Any]
     ) -> asyncssh.SSHClientConnectionOptions:
         """Return the connection options that the user's ssh configuration has for `host`. `given`
@@ -384,19 +384,19 @@ class SshHost(BaseHost):
         )
         return options
 
-    def _key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
+    def _make_key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
         # Unlocking a key file with a passphrase needs bcrypt; without it, only the agent can use
         # that key.
         unlocks = self.ask is not None and find_spec("bcrypt") is not None
         arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
         if unlocks:
-            arguments["passphrase"] = self._passphrase
+            arguments["passphrase"] = self._get_passphrase
         files = [Path(f).expanduser() for f in cast(Any, options.config.get("IdentityFile", ()))]
         if files:  # as in ssh, missing files are skipped
             arguments["client_keys"] = [str(f) for f in files if f.is_file()]
         return arguments
 
-    async def _passphrase(self, file: str) -> str | None:
+    async def _get_passphrase(self, file: str) -> str | None:
         """Return the passphrase of a key file. The user is asked only once, although keys are
         loaded for each connection, and again if the passphrase is wrong. None if the user declines.
         """
@@ -437,7 +437,7 @@ class SshHost(BaseHost):
         """Connect to `host` with the options `given`, and return the connection. It leads through
         the connection `through`, or, if that is None, through the configured ProxyJump hosts, at
         most `jumps` one after the other."""
-        options = await self._connection_options(host, given)
+        options = await self._make_connection_options(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
@@ -447,7 +447,7 @@ class SshHost(BaseHost):
             hop_host, hop_given = ssh_names.parse_jump_host(hop)
             if hop_host != host:
                 through = await self._connect_through(hop_host, hop_given, through, jumps - 1)
-        keys = self._host_keys(host, options)
+        keys = self._make_host_keys(host, options)
         final = host == self.address.rpartition("@")[2]
         server = self.name if final else f"{host} (on the way to {self.name})"
         made: list[asyncssh.SSHClientConnection] = []
@@ -477,7 +477,7 @@ class SshHost(BaseHost):
                     agent_forwarding=False,
                     x11_forwarding=False,
                     **given,
-                    **self._key_arguments(options),
+                    **self._make_key_arguments(options),
                 )
                 made.append(connection)
                 connection.set_tunnel(through)  # closed with it
@@ -496,7 +496,7 @@ class SshHost(BaseHost):
                 through.close()
         return made[0]
 
-    def _host_keys(self, host: str, options: asyncssh.SSHClientConnectionOptions) -> HostKeys:
+    def _make_host_keys(self, host: str, options: asyncssh.SSHClientConnectionOptions) -> HostKeys:
         config = cast(Any, options.config)
         user_files = [str(f) for f in config.get("UserKnownHostsFile", known_hosts.DEFAULT_USER)]
         files = [*user_files, *config.get("GlobalKnownHostsFile", known_hosts.DEFAULT_GLOBAL)]
@@ -687,7 +687,7 @@ class SshHost(BaseHost):
     async def ssh_address(self) -> SshAddress:
         user, _, host = self.address.rpartition("@")
         try:
-            options = await self._connection_options(host, {"username": user} if user else {})
+            options = await self._make_connection_options(host, {"username": user} if user else {})
         except Exception as error:  # no error of asyncssh may end a listing
             raise _explain_ssh_error(error, self.name, self.address) from None
         through = options.tunnel if isinstance(options.tunnel, str) else ""

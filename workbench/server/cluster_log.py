@@ -28,7 +28,9 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
     without a time follows the line that precedes it in its own log. Differences between the clocks
     of the hosts are not corrected."""
 
-    def timed(place: int, label: str, lines: Iterable[str]) -> list[tuple[float, int, int, str]]:
+    def parse_times(
+        place: int, label: str, lines: Iterable[str]
+    ) -> list[tuple[float, int, int, str]]:
         at, rows = 0.0, []
         for number, line in enumerate(lines):
             if found := _CLOCK_TIME.search(line[:_TIME_WITHIN_CHARACTERS]):
@@ -45,7 +47,7 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
             rows.append((at, place, number, label_line(label, line)))
         return rows
 
-    every = [timed(place, label, lines) for place, (label, lines) in enumerate(logs.items())]
+    every = [parse_times(place, label, lines) for place, (label, lines) in enumerate(logs.items())]
     return [line for _, _, _, line in merge_sorted(*every)]
 
 
@@ -64,14 +66,14 @@ async def read_merged_logs(
         return
     queue: asyncio.Queue[list[str] | None] = asyncio.Queue(_MAX_QUEUED_BATCHES)
 
-    async def pump(label: str, log: Callable[..., AsyncIterator[LogBatch]]) -> None:
+    async def queue_batches(label: str, log: Callable[..., AsyncIterator[LogBatch]]) -> None:
         try:
             async for batch in log(follow=True):
                 await queue.put([label_line(label, line) for line in batch.lines])
         finally:
             await queue.put(None)
 
-    pumps = [asyncio.create_task(pump(label, log)) for label, log in logs.items()]
+    pumps = [asyncio.create_task(queue_batches(label, log)) for label, log in logs.items()]
     left = len(pumps)
     try:
         while left:

@@ -122,7 +122,7 @@ class RankState:
         )
 
 
-def ranks_never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+def find_never_started_ranks(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that have no run although their hosts could be queried. Return () within
     NEVER_STARTED_AFTER_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
     be starting then."""
@@ -131,17 +131,17 @@ def ranks_never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankS
     return tuple(rank for rank in ranks if rank.is_missing and not rank.unreachable)
 
 
-def ranks_to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+def find_ranks_to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
     ended, was stopped or was never started, these are all ranks that have living processes.
     Otherwise return (). The server was started `age_s` seconds ago."""
     ended = any(rank.has_failed or rank.was_stopped for rank in ranks)
-    if not ended and not ranks_never_started(ranks, age_s):
+    if not ended and not find_never_started_ranks(ranks, age_s):
         return ()
     return tuple(rank for rank in ranks if rank.has_processes)
 
 
-def first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
+def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
     """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is
     the rank that failed first. A rank whose error only reports the loss of another rank is returned
     only if there is no other."""
@@ -162,7 +162,7 @@ def merge_rank_states(
     alive."""
     unknown = ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     base = next((rank.status for rank in ranks if rank.status is not None), unknown)
-    state, reason, first = _state_of_ranks(ranks, base, age_s)
+    state, reason, first = _compute_state_of_ranks(ranks, base, age_s)
     living = [rank for rank in ranks if rank.has_processes]
     has_ended = state in _FAILED_STATES and (first is not None or not ranks[0].is_live)
     stopping = living if has_ended else []
@@ -188,14 +188,14 @@ def merge_rank_states(
     )
 
 
-def _state_of_ranks(
+def _compute_state_of_ranks(
     ranks: Sequence[RankState], base: ServerStatus, age_s: float
 ) -> tuple[ServerState, str | None, RankState | None]:
     """Return (state of the server, reason for the state, rank that caused the state). `base` is the
     status of the head, or of another rank if the head has none. Reason and rank are None if the
     state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
-    if (first := first_failed_rank(ranks)) is not None:
+    if (first := find_first_failed_rank(ranks)) is not None:
         return (
             ended,
             f"{first.label_and_host}: {first.reason or 'it ended without an error line'}",
@@ -210,7 +210,7 @@ def _state_of_ranks(
         if any(rank.has_processes for rank in ranks):
             return ServerState.STOPPING, None, None
         return ServerState.STOPPED, None, None
-    if missing := ranks_never_started(ranks, age_s):
+    if missing := find_never_started_ranks(ranks, age_s):
         return ended, f"{missing[0].label_and_host} was never started", missing[0]
     if unknown:
         lost = unknown[0]

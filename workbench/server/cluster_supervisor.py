@@ -251,7 +251,7 @@ class ClusterSupervisor(Supervisor):
             await self.host.write_file(f"{head.run_dir}/{RANK_ENDS_FILE}", encode_rank_ends(ends))
 
     def _ranks_to_stop(self, server: ClusterRun) -> tuple[RankState, ...]:
-        return cluster_state.ranks_to_stop(
+        return cluster_state.find_ranks_to_stop(
             self._rank_states(server), self._age_of_server_s(server.server_id)
         )
 

@@ -42,12 +42,12 @@ def summarize_counters(
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTER_FIELDS.items():
-        values[name], why = _counter_increase(before, after, counter)
+        values[name], why = _compute_increase(before, after, counter)
         if why:
             absent[name] = why
     for name, (part, whole) in _SHARE_COUNTERS.items():
-        some, why = _counter_increase(before, after, part)
-        total, why_total = _counter_increase(before, after, whole)
+        some, why = _compute_increase(before, after, part)
+        total, why_total = _compute_increase(before, after, whole)
         if some is not None and total:
             values[name] = round(100.0 * some / total, 2)
         else:
@@ -117,12 +117,12 @@ def describe_count_differences(
     tokens and output tokens, including the warm-up. Counts that are None are not compared."""
     return tuple(
         f"{title}: the engine counted {counted:,}, this benchmark {own:,}"
-        for title, counted, own in _counts_of_both(engine, requests, prompt, output)
+        for title, counted, own in _pair_known_counts(engine, requests, prompt, output)
         if counted != own
     )
 
 
-def _counts_of_both(
+def _pair_known_counts(
     engine: EngineDuring, requests: int, prompt: int | None, output: int | None
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (title, count of the engine, count of the benchmark) where both are known."""
@@ -192,11 +192,11 @@ def have_counts_caught_up(
     """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
     `requests`, `prompt` and `output`, the benchmark's own counts. Unknown counts (None) are
     ignored. An engine may report its counts late."""
-    counts = _counts_of_both(engine, requests, prompt, output)
+    counts = _pair_known_counts(engine, requests, prompt, output)
     return all(counted >= own for _, counted, own in counts)
 
 
-def _counter_increase(
+def _compute_increase(
     before: EngineMetrics, after: EngineMetrics, name: str
 ) -> tuple[int | None, str | None]:
     """Return (increase of the counter `name`, None), or (None, reason) if the increase is unknown.

@@ -83,7 +83,7 @@ class RateMeter:
             else:
                 self._counters.pop(name, None)
         seconds = range(math.floor(last_s), math.floor(read.unix_s))
-        values = {second: _values_of_second(second, increases) for second in seconds}
+        values = {second: _compute_values_of_second(second, increases) for second in seconds}
         if seconds:
             values[seconds[-1]].update(gauge_values(read))
         return values
@@ -118,7 +118,9 @@ def gauge_values(read: EngineMetrics) -> dict[str, float]:
     return {field: value for field, value in values.items() if value is not None}
 
 
-def _values_of_second(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
+def _compute_values_of_second(
+    second: int, increases: dict[str, dict[int, float]]
+) -> dict[str, float]:
     """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric
     field: value}. `increases` has the increase of each counter in each second, as {counter:
     {second: increase}}."""

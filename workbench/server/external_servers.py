@@ -299,7 +299,7 @@ class ExternalMetrics:
         from workbench.server import metrics, readiness
 
         if not self.server.engine:
-            return metrics.no_metrics(
+            return metrics.metrics_without_values(
                 f"Workbench does not know the metrics of the server at {self.server.url}"
             )
         try:
@@ -307,7 +307,7 @@ class ExternalMetrics:
                 self._forward = await self._host.forward(self.server.port)
                 self._kept = readiness.connection(self._forward.url)
         except HostError as error:
-            return metrics.no_metrics(error.message)
+            return metrics.metrics_without_values(error.message)
         return await metrics.fetch_metrics(
             self._kept.get, registry.get_engine(self.server.engine), timeout_s
         )

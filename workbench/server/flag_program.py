@@ -31,9 +31,9 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]  # not from the current directory
     wanted = json.loads(sys.argv[1])
     sys.argv = ["serve", "--help=all", "--help"]  # vLLM leaves the help texts empty otherwise
-    parser = _first_importable(wanted["parsers"])()
-    parser = _first_importable(wanted["builders"])(parser) or parser
-    variables = _first_importable([wanted["variables"]]) if wanted["variables"] else ()
+    parser = _import_first(wanted["parsers"])()
+    parser = _import_first(wanted["builders"])(parser) or parser
+    variables = _import_first([wanted["variables"]]) if wanted["variables"] else ()
     groups = [
         (g.title or "", a)
         for g in parser._action_groups
@@ -44,7 +44,7 @@ def main() -> None:
     for name, action in parser._option_string_actions.items():
         names.setdefault(id(action), []).append(name)
     flags = [
-        _flag_of_action(names[id(a)], group, a)
+        _describe_flag(names[id(a)], group, a)
         for group, a in groups
         if not isinstance(a, argparse._HelpAction)
     ]
@@ -53,7 +53,7 @@ def main() -> None:
     os._exit(0)  # an engine's threads and exit handlers could hang
 
 
-def _first_importable(places: Sequence[str]) -> Any:
+def _import_first(places: Sequence[str]) -> Any:
     for place in places:
         module, _, path = place.partition(":")
         try:
@@ -66,7 +66,7 @@ def _first_importable(places: Sequence[str]) -> Any:
     raise SystemExit("cannot import %s: %s" % (places[-1], problem))  # noqa: UP031
 
 
-def _flag_of_action(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
+def _describe_flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
     switch = action.nargs == 0
     negations = list(getattr(action, "negative_option_strings", ())) if switch else []
     if switch and type(action).__name__ == "BooleanOptionalAction" and not negations:

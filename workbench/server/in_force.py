@@ -292,7 +292,7 @@ def _find_value(answer: Answer, sources: Sources) -> tuple[str | None, str]:
     """Return (the value that a source reports for a setting, the name of the source), or (None, "")."""
     if answer.info:
         path, _, steps = answer.info.partition(" ")
-        value = _value_at(sources.answers.get(path), steps)
+        value = _find_in_document(sources.answers.get(path), steps)
         if value not in (None, ""):
             return _value_text(value), "server's answer" if path == "config" else path
     if answer.metric and (found := _find_metric_value(sources.metrics, answer.metric)) is not None:
@@ -305,7 +305,7 @@ def _find_value(answer: Answer, sources: Sources) -> tuple[str | None, str]:
     return None, ""
 
 
-def _value_at(document: Any, steps: str) -> Any:
+def _find_in_document(document: Any, steps: str) -> Any:
     """Return the value in a JSON document to which `steps` such as "data.0.id" lead; None if there is
     none."""
     for step in steps.split("."):

@@ -115,7 +115,7 @@ class KeptConnection:
             return Reply(None, problem=_describe_error(error))
 
     async def _get(self, path: str) -> Reply:
-        kept = await self._take_idle_connection()
+        kept = await self._claim_idle_connection()
         if kept is not None and kept.is_usable:
             # a server may close an idle connection at any time, so the request is repeated once
             with contextlib.suppress(_ClosedEarlyError, ConnectionError):
@@ -124,7 +124,7 @@ class KeptConnection:
             kept.writer.close()
         return await self._send_request(await self._open_connection(), path)
 
-    async def _take_idle_connection(self) -> _Connection | None:
+    async def _claim_idle_connection(self) -> _Connection | None:
         """Return the idle connection, None without one. If a request uses it, wait a moment for its
         answer: two tasks that ask at the same time need no second connection."""
         if self._idle is None and self._in_use:

@@ -79,7 +79,7 @@ async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     assert launcher is not None
     launched = run.facts.launch_report
     # what the keeper was starting would be in no answer yet
-    await detached_process.end_session(host, run.run_dir)
+    await detached_process.kill_left_processes(host, run.run_dir)
     fate = await launcher.read_fate(host, run.launch(), launched)
     handle = fate.handle or launched.handle
     if fate.lives and run.facts.stop_requested:

@@ -418,13 +418,13 @@ def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     explained = any(
         not is_general_finding(one) or _line_number(one) <= first_line for one in causes
     )
-    kept = _without_findings(found, following if explained else following[1:])
+    kept = _exclude_findings(found, following if explained else following[1:])
     general = list(filter(is_general_finding, kept))
     known = not all(map(is_general_finding, filter(_is_error, kept)))
-    return _without_findings(kept, general if known else general[1:])
+    return _exclude_findings(kept, general if known else general[1:])
 
 
-def _without_findings(
+def _exclude_findings(
     findings: Iterable[Finding], dropped: Collection[Finding]
 ) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding not in dropped)
@@ -611,7 +611,7 @@ def _find_crashed_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
     """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
     only pass work on count if there is no other."""
     passing: tuple[str, EnginePart | None] = ("", None)
-    for call in native_backtraces.places_of_crash(calls):
+    for call in native_backtraces.calls_of_crash(calls):
         part = _engine_part_of_path(call)
         if part is None:
             continue

@@ -42,7 +42,7 @@ async def _read_new_bytes(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     return len(data)
 
 
-async def catch_up_with_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
+async def read_missed_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
     the first read that reaches the end, even if the server keeps writing."""
     while await read_new_lines(host, run, emit) == READ_BYTES:
@@ -52,7 +52,7 @@ async def catch_up_with_log(host: Host, run: WatchedRun, emit: EmitBatch) -> Non
 async def read_log_to_end(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the run's log to its present end and pass its lines to `emit`, including a last line
     without a line end."""
-    await catch_up_with_log(host, run, emit)
+    await read_missed_log(host, run, emit)
     if last := run.finish_log():
         emit(last)
 

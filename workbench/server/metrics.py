@@ -55,14 +55,16 @@ async def fetch_metrics(
     requests even if the engine itself adds a request's tokens to its counter only when the request
     ends."""
     if engine.metrics_path is None:
-        return no_metrics(f"{engine.title} has no metrics page")
+        return metrics_without_values(f"{engine.title} has no metrics page")
     page = await get(engine.metrics_path, timeout_s)
     if page.status is None:
-        return no_metrics(f"the metrics page {engine.metrics_path} cannot be read: {page.problem}")
+        return metrics_without_values(
+            f"the metrics page {engine.metrics_path} cannot be read: {page.problem}"
+        )
     if page.status != 200:
         off = engine.metrics_flag and page.status in (404, 501)
         hint = f"; the server was started without --{engine.metrics_flag}" if off else ""
-        return no_metrics(
+        return metrics_without_values(
             f"the metrics page {engine.metrics_path} answers HTTP status {page.status}{hint}"
         )
     read = parse_metrics(page.text, engine)
@@ -114,7 +116,7 @@ def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
         else:
             values[field] = value
     if not values and "\n# TYPE " not in page:
-        return no_metrics(f"{engine.metrics_path} is not a Prometheus page")
+        return metrics_without_values(f"{engine.metrics_path} is not a Prometheus page")
     _complete_prefix_counts(values, absent, engine)
     _add_live_counts(values, absent, lines, engine)
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
@@ -240,7 +242,7 @@ def engine_of_page(page: str) -> Engine | None:
     return None
 
 
-def no_metrics(reason: str) -> EngineMetrics:
+def metrics_without_values(reason: str) -> EngineMetrics:
     """Return a reading in which every value is None, with `reason` as the reason for each."""
     return EngineMetrics(
         unix_s=time.time(), absent=dict.fromkeys((*_GAUGE_FIELDS, *_LIVE_COUNT_FIELDS), reason)

@@ -130,7 +130,7 @@ def _files_and_links(
     return sizes, links
 
 
-async def absolute_path_on(host: Host, places: SearchPlaces, path: str) -> str:
+async def resolve_absolute_path(host: Host, places: SearchPlaces, path: str) -> str:
     """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
     there. If `path` is "", return the directory of the host's Hugging Face cache."""
     hub = hub_variables(places.env)

@@ -71,7 +71,7 @@ async def find_rsync_way(
             return None
     for far, address in addresses:
         near = source if far is target else target
-        async with _secret(far) as (path, secret):
+        async with _write_secret_file(far) as (path, secret):
             argv = [*_ssh_arguments(address), address.target, f"cat -- {shlex.quote(path)}"]
             with suppress(HostError):
                 done = await near.run(argv, timeout_s=_REACH_TIMEOUT_S)
@@ -81,7 +81,7 @@ async def find_rsync_way(
 
 
 @asynccontextmanager
-async def _secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
+async def _write_secret_file(host: Host) -> AsyncIterator[tuple[str, bytes]]:
     path, secret = (
         f"{await host.state_dir()}/reached-{secrets.token_hex(8)}",
         secrets.token_hex(16).encode(),

@@ -38,7 +38,7 @@ def parse_backtrace_call(line: str) -> str | None:
     return call[:_MAX_CALL_CHARACTERS]
 
 
-def places_of_crash(calls: Iterable[str]) -> Iterable[str]:
+def calls_of_crash(calls: Iterable[str]) -> Iterable[str]:
     """Return the calls, the innermost first, without those that every crash has."""
     return (call for call in calls if not _CALLS_OF_EVERY_CRASH.search(function_name_of(call)))
 

@@ -70,7 +70,7 @@ async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]
     all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
     for some in _split_for_commands(found):
-        await detached_process.mark_ended(host, root, dict(some))
+        await detached_process.mark_runs_ended(host, root, dict(some))
 
 
 def _split_for_commands(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

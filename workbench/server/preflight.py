@@ -44,7 +44,7 @@ async def check_before_start(
     """
     model = "" if simulated else _model_path(plan)
     facts, listening = await _read_host_facts(host, command, model)
-    refuse = partial(_refusal, host, command)
+    refuse = partial(_make_refusal, host, command)
     if uses_host_files(plan.run_as):
         _check_files(plan, command, model, facts, refuse)
     if command.port in freed or not _uses_host_resource("port", plan.run_as):
@@ -61,7 +61,7 @@ def _model_path(plan: LaunchPlan) -> str:
     return plan.model if is_path(plan.model) else ""
 
 
-def _refusal(host: Host, command: Command, message: str, next_step: str) -> ServerError:
+def _make_refusal(host: Host, command: Command, message: str, next_step: str) -> ServerError:
     shown = mask_command(command).shell()
     return ServerError(message, host=host.name, command=shown, next_step=next_step)
 
@@ -81,7 +81,7 @@ async def check_files(
         return
     model = "" if simulated else _model_path(plan)
     facts, _ = await _read_host_facts(host, command, model)
-    _check_files(plan, command, model, facts, partial(_refusal, host, command))
+    _check_files(plan, command, model, facts, partial(_make_refusal, host, command))
 
 
 def _check_files(

@@ -612,7 +612,7 @@ class Supervisor:
         log of which nothing was read yet is first read from the host."""
         run = await self._find_run(run_id)
         if not run.follower.offset:
-            read = log_reading.read_log_to_end if run.settled else log_reading.catch_up_with_log
+            read = log_reading.read_log_to_end if run.settled else log_reading.read_missed_log
             await read(self.host, run, self._emit)
         return run.follower.ring
 
@@ -660,14 +660,14 @@ class Supervisor:
         `absent` has the reason. Raises ServerError if there is no such run."""
         run = await self._find_run(run_id)
         if run.has_ended:
-            return metrics.no_metrics("the server has ended")
+            return metrics.metrics_without_values("the server has ended")
         if run.engine is None:
             unknown = f"this Workbench does not know the engine {run.record.engine}"
-            return metrics.no_metrics(unknown)
+            return metrics.metrics_without_values(unknown)
         try:
             return await metrics.fetch_metrics((await run.connection()).get, run.engine, timeout_s)
         except HostError as error:
-            return metrics.no_metrics(error.message)
+            return metrics.metrics_without_values(error.message)
 
     async def close(self) -> None:
         """Stop watching all runs and close the connections to them. The servers continue to run."""

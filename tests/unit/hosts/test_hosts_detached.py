@@ -272,7 +272,7 @@ def test_a_start_that_another_caller_has_half_recorded_is_not_ended(tmp_path: Pa
     started = start(run, "sleep", "63.011")
     for name in ("sid_starttime", "starttime", "pid"):
         (run / name).rename(run / f"{name}.later")
-    asyncio.run(detached_process.end_session(HOST, str(run)))
+    asyncio.run(detached_process.kill_left_processes(HOST, str(run)))
     for name in ("sid_starttime", "starttime", "pid"):
         (run / f"{name}.later").rename(run / name)
     assert status(run).alive

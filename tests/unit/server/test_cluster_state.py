@@ -69,9 +69,9 @@ def test_ready_only_if_the_head_is_ready_and_every_rank_lives() -> None:
 
 def test_a_lost_link_stops_nothing() -> None:
     lost = (rank(0, ServerState.READY), rank(1, ServerState.UNKNOWN, "no connection"))
-    assert cluster_state.ranks_to_stop(lost, 1000.0) == ()
+    assert cluster_state.find_ranks_to_stop(lost, 1000.0) == ()
     assert (
-        cluster_state.ranks_to_stop(
+        cluster_state.find_ranks_to_stop(
             (rank(0, ServerState.READY), rank(1, None, unreachable="no route")), 1000.0
         )
         == ()
@@ -84,17 +84,17 @@ def test_the_first_end_that_is_not_a_consequence_is_the_cause() -> None:
         1, ServerState.FAILED, "the server's process was killed by SIGKILL", ended_ago_s=4.0
     )
     assert (
-        cluster_state.first_failed_rank((head, killed)) is killed
+        cluster_state.find_first_failed_rank((head, killed)) is killed
     )  # although the clock of its exit is later
     both = (
         rank(0, ServerState.CRASHED, "CUDA error", 1.0),
         rank(1, ServerState.FAILED, "out of memory", 2.0),
     )
-    assert cluster_state.first_failed_rank(both) is both[1]
+    assert cluster_state.find_first_failed_rank(both) is both[1]
     unknown_end = rank(1, ServerState.FAILED, "the host was restarted", None)
-    assert cluster_state.first_failed_rank((head, unknown_end)) is unknown_end
+    assert cluster_state.find_first_failed_rank((head, unknown_end)) is unknown_end
     consequences = rank(0, ServerState.CRASHED, NCCL, 1.0), rank(1, ServerState.FAILED, NCCL, 2.0)
-    assert cluster_state.first_failed_rank(consequences) is consequences[1]
+    assert cluster_state.find_first_failed_rank(consequences) is consequences[1]
 
 
 def test_the_findings_of_the_cause_come_first() -> None:
@@ -115,7 +115,7 @@ def test_a_stop_that_could_not_reach_a_node_says_so() -> None:
         "rank 1 on spark-02 cannot be reached and is stopped when the link is back"
     )
     back = (rank(0, ServerState.STOPPED), rank(1, ServerState.STARTING))
-    assert [r.rank.label for r in cluster_state.ranks_to_stop(back, 1000.0)] == ["rank 1"]
+    assert [r.rank.label for r in cluster_state.find_ranks_to_stop(back, 1000.0)] == ["rank 1"]
     assert (
         status_of(rank(0, ServerState.STOPPED), rank(1, ServerState.STOPPED)).state
         is ServerState.STOPPED
@@ -141,7 +141,7 @@ def test_every_combination_of_ranks(
         assert everyone_lives and states[0] is ServerState.READY
     if any(r.has_failed for r in ranks):
         assert status.state in ENDED and status.reason and not status.alive
-    stopping = cluster_state.ranks_to_stop(ranks, age_s)
+    stopping = cluster_state.find_ranks_to_stop(ranks, age_s)
     assert all(r.has_processes for r in stopping)
     if stopping:
         assert not everyone_lives or any(s is ServerState.STOPPING for s in states)

@@ -69,7 +69,9 @@ def test_differences_means_and_maxima() -> None:
 
 
 def test_an_unread_counter_is_absent_with_the_reason() -> None:
-    e = engine_counters.summarize_counters(metrics.no_metrics("/metrics answers 404"), [], AFTER)
+    e = engine_counters.summarize_counters(
+        metrics.metrics_without_values("/metrics answers 404"), [], AFTER
+    )
     assert e.prompt_tokens is None and e.absent["prompt_tokens"] == "/metrics answers 404"
     assert e.running_mean is None and "shorter than the time" in e.absent["running_mean"]
     back = engine_counters.summarize_counters(AFTER, DURING, BEFORE)

@@ -17,7 +17,7 @@ from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
 from workbench.gpu.settings.journal_program import NO_FILE, TOO_LARGE, JournalProgram
 from workbench.hosts.base import CommandNotFound, Completed, Host
 from workbench.hosts.local import LocalHost
-from workbench.hosts.python_programs import TOO_OLD, python_starts
+from workbench.hosts.python_programs import TOO_OLD, can_start_python
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError
 from workbench.model.untrusted_numbers import parse_whole_number, strict_json
@@ -53,7 +53,7 @@ async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> Jo
     if isinstance(answer, dict) and answer.pop("answered", None) == do:
         return answer
     # the same request may be carried out twice: each of them may
-    if done.returncode and not await python_starts(host):
+    if done.returncode and not await can_start_python(host):
         return await ShellJournal(host, root, _BROKEN_PYTHON3).ask(do, more)
     why = done.problem if done.returncode else "it gave no valid answer"
     raise HostError(

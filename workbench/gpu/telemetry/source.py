@@ -17,7 +17,7 @@ from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, HungCall
 from workbench.gpu.telemetry.process_places import ProcessPlaces
 from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
-from workbench.hosts.python_programs import TOO_OLD, python_starts
+from workbench.hosts.python_programs import TOO_OLD, can_start_python
 from workbench.hosts.task_cancellation import cancel_and_wait
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
@@ -343,7 +343,7 @@ class TelemetrySource:
 
     async def _can_start_python(self) -> bool:
         try:
-            return await python_starts(self.host)
+            return await can_start_python(self.host)
         except HostError:  # the link is lost: the agent is started again when it is back
             return True
 

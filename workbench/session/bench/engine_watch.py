@@ -60,7 +60,7 @@ class EngineWatch:
 
         await self.identify_engine()
         if self.engine is None:
-            return metrics.no_metrics(self._problem or "the engine is not known")
+            return metrics.metrics_without_values(self._problem or "the engine is not known")
         return await metrics.fetch_metrics(
             make_getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
         )

@@ -264,7 +264,9 @@ class Models:
         near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
         copy = await self._complete_copy(near, model)
         wanted = directory or self._directory_on(target, copy)
-        at = await model_shipment.absolute_path_on(far.host, self.search_places(target), wanted)
+        at = await model_shipment.resolve_absolute_path(
+            far.host, self.search_places(target), wanted
+        )
         shipment = model_shipment.plan_shipment(copy, at, follow_links=follow_links)
         started = time.monotonic()
         rest = await model_shipment.find_remaining_files(
@@ -410,7 +412,7 @@ class Models:
         directories = [program.rpartition("/")[0] for program in programs if "/" in program]
         program = await model_download.find_download_program(host, directories)
         if directory:
-            directory = await model_shipment.absolute_path_on(host, places, directory)
+            directory = await model_shipment.resolve_absolute_path(host, places, directory)
             places = SearchPlaces(places.env, (*places.paths, directory))
         await model_download.download_model(
             host,

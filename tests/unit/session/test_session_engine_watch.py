@@ -50,7 +50,7 @@ async def go(url):
     async with open_kept_connection(url, None, None) as ask:
         watch = EngineWatch(ask, None)
         await watch.read_before_load()
-        await Tokenizer(ask, engines.get_engine("vllm"), served.model).count({"prompt": "one"})
+        await Tokenizer(ask, engines.get_engine("vllm"), served.model).count_tokens({"prompt": "one"})
         print(served.model, watch.engine, "httpx" in sys.modules)
 
 asyncio.run(go(sys.argv[1]))

@@ -54,6 +54,7 @@ from workbench.bench.trace_load import trace_load
 from workbench.bench.whole_answer import WholeAnswer, WholeAnswers
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
+from workbench.model.known_values import known_values, ratio_or_none
 from workbench.model.think_time import parse_think_time
 
 _TIME_LIMIT_CHECK_NS = 100_000_000  # how often time limits are checked
@@ -853,11 +854,9 @@ class Client:
         )
 
     def _abort_run(self, why: str) -> None:
-        left = (
-            self._count_unstarted_requests()
-            if self._turns.has_turns
-            else self._count_waiting_requests()
-        )
+        left = self._count_waiting_requests()
+        if self._turns.has_turns:
+            left = self._count_unstarted_requests()
         self._drop_unsent_requests(time.monotonic_ns())
         if left and self.phase == "measuring":
             self._gave_up = self._gave_up or why
@@ -869,43 +868,44 @@ class Client:
         return self.spec.requests - ended - self._count_requests_in_flight()
 
     def progress(self) -> BenchProgress:
+        """Return how far the current phase of the run is."""
         warming = self.phase == "warming up"
-        seen = self.warmups if warming else self.counted
-        tokens = self._phase_tokens
-        since = self._began_ns if warming else self._measured_ns
+        seen, since = self.counted, self._measured_ns
+        if warming:
+            seen, since = self.warmups, self._began_ns
         in_flight = self._count_requests_in_flight()
         started = len(seen) + len(self._ended) + in_flight
-        total = max(self.spec.warmup, started) if warming else self.spec.requests
         elapsed_s = (time.monotonic_ns() - since) / 1e9 if since else 0.0
-        # limited by time: as many requests as fit at this pace
-        if self.spec.seconds is not None and not warming:
-            left = (
-                max(1.0, self.spec.seconds / max(elapsed_s, 0.1))
-                if self._count_waiting_requests()
-                else 1.0
-            )
-            total = min(total, round(started * left))
+        running = known_values(slot.exchange for slot in self._slots)
         return BenchProgress(
             done=self._phase_ok,
             failed=len(seen) - self._phase_ok,
-            total=total,
+            total=self._expected_requests(warming, started, elapsed_s),
             in_flight=in_flight,
-            output_tokens=tokens,
-            output_tok_s=round(tokens / elapsed_s, 2) if elapsed_s > 0 else 0.0,
+            output_tokens=self._phase_tokens,
+            output_tok_s=ratio_or_none(self._phase_tokens, elapsed_s, 2) or 0.0,
             elapsed_s=round(elapsed_s, 3),
             phase=self.phase,
-            silent_s=round(self._server_silent_s(), 1),
-            streaming=sum(
-                s.exchange is not None and bool(s.exchange.reply.stamps_ns) for s in self._slots
-            ),
+            silent_s=round(self._server_silent_s(running), 1),
+            streaming=sum(bool(exchange.reply.stamps_ns) for exchange in running),
         )
 
-    def _server_silent_s(self) -> float:
+    def _expected_requests(self, warming: bool, started: int, elapsed_s: float) -> int:
+        """Return how many requests this phase will have: if it is limited by time, as many as fit at
+        this pace."""
+        if warming:
+            return max(self.spec.warmup, started)
+        if self.spec.seconds is None:
+            return self.spec.requests
+        if not self._count_waiting_requests():
+            return min(self.spec.requests, started)
+        left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1))
+        return min(self.spec.requests, round(started * left))
+
+    def _server_silent_s(self, running: list[Exchange]) -> float:
         """Return the seconds since the last byte on any stream, or since the last request started
         if no byte has arrived. Return 0.0 if no request is in flight."""
-        last = [
-            max(s.exchange.last_byte_ns, s.exchange.began_ns)
-            for s in self._slots
-            if s.exchange is not None
-        ]
-        return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0
+        if not running:
+            return 0.0
+        last_ns = max(max(exchange.last_byte_ns, exchange.began_ns) for exchange in running)
+        return (time.monotonic_ns() - last_ns) / 1e9

@@ -322,4 +322,6 @@ def add_engine_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSumma
 
 
 def _exit_code_text(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"exited with {code}"

@@ -29,8 +29,10 @@ from workbench.bench.connection import Endpoint
 from workbench.bench.load_share import Share, WarmedUp
 from workbench.bench.own_command_watcher import die_with_parent
 from workbench.bench.poller import HUNG_UP, READABLE, open_poller
-from workbench.bench.records import ENDED_BY_SIGNAL, RequestRecord
+from workbench.bench.records import ENDED_BY_SIGNAL, RequestRecord, successful
+from workbench.bench.steady_window import record_end_s
 from workbench.model.bench import BenchSpec
+from workbench.model.known_values import known_values
 
 _PROGRESS_INTERVAL_S = 0.2
 _START_DELAY_NS = 20_000_000  # all processes have read the agreed begin by then
@@ -132,11 +134,9 @@ class SharedRun:
             for process in self._processes:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
-        return (
-            {"type": "error", "error": failure, "next_step": "run the benchmark again"}
-            if failure
-            else self._combine_results()
-        )
+        if failure:
+            return {"type": "error", "error": failure, "next_step": "run the benchmark again"}
+        return self._combine_results()
 
     def _describe_process_failure(self, fd: int) -> str | None:
         """Return a sentence on how the process that has closed its output `fd` failed. None if it
@@ -154,16 +154,17 @@ class SharedRun:
         )
 
     def _combine_results(self) -> dict[str, Any]:
-        reports = [process.report for process in self._processes if process.report is not None]
-        stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
-        lines = (json.loads(line)["records"] for line in self._records)
-        records = [RequestRecord.of_json(one) for one in chain.from_iterable(lines)]
-        counted = sorted(
-            (r for r in records if not r.warmup), key=lambda r: r.start_s + r.end_us / 1e6
-        )
-        if stopped and (stopped not in self._kept_after or not any(r.ok for r in counted)):
+        reports = known_values(process.report for process in self._processes)
+        stopped = self._stopped or next(filter(None, (r.stopped for r in reports)), None)
+        counted: list[RequestRecord] = []
+        warmups: list[RequestRecord] = []
+        for line in self._records:
+            for record in map(RequestRecord.of_json, json.loads(line)["records"]):
+                (warmups if record.warmup else counted).append(record)
+        counted.sort(key=record_end_s)
+        if stopped and (stopped not in self._kept_after or not successful(counted)):
             return {"type": "stopped", "reason": stopped}
-        return summary_message(self._spec, reports, counted, [r for r in records if r.warmup])
+        return summary_message(self._spec, reports, counted, warmups)
 
     # -- what the processes write
 

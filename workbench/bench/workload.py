@@ -148,8 +148,9 @@ class Workload:
     def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
         """Return the exact number of tokens that the reply to request `index` must have; None if
         the engine may end the reply earlier."""
-        exact = self._requires_exact_length and "ignore_eos" not in self.dropped
-        return self.max_tokens(index, warmup=warmup) if exact else None
+        if not self._requires_exact_length or "ignore_eos" in self.dropped:
+            return None
+        return self.max_tokens(index, warmup=warmup)
 
     def synthetic_prompt(self, index: int, *, warmup: bool) -> str:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the
@@ -247,9 +248,9 @@ class Workload:
             return {"prompt": asked}
         if self.spec.endpoint == "embeddings":
             return {"input": asked}
-        return {
-            "messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        }
+        if isinstance(asked, str):
+            asked = [{"role": "user", "content": asked}]
+        return {"messages": asked}
 
     def request_body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
@@ -320,8 +321,11 @@ class Workload:
         TPOT needs the number of tokens in the first chunk. The option is set in the warm-up only,
         so that it does not slow the measured requests. Without a warm-up, it is always set.
         """
-        wanted = (warmup or not self.spec.warmup) and _USAGE_IN_CHUNKS_OPTION not in self.dropped
-        return {_USAGE_IN_CHUNKS_OPTION: True} if wanted else {}
+        if _USAGE_IN_CHUNKS_OPTION in self.dropped:
+            return {}
+        if self.spec.warmup and not warmup:
+            return {}
+        return {_USAGE_IN_CHUNKS_OPTION: True}
 
     def ask_for_usage(self) -> bool:
         """React to a whole answer without usage: ask for usage from now on, as for a stream. TabbyAPI

@@ -202,7 +202,7 @@ def test_a_missing_right_is_found_before_the_start(monkeypatch: pytest.MonkeyPat
         async def none(host: object) -> Rights:
             return Rights(refusal="needs root (ada is not, and sudo does not allow it)")
 
-        monkeypatch.setattr("workbench.session.gpu.rights.rights_on", none)
+        monkeypatch.setattr("workbench.session.gpu.rights.read_rights", none)
         whole = await PresetApply(session).look_at_preset()
         assert "needs root" in problems(whole.parts)["CPU C-states"]
         with pytest.raises(SettingsError, match=r"CPU C-states.*needs root.*nothing was changed"):

@@ -64,7 +64,7 @@ class GuardedHost:
         options: Mapping[str, float] = FAST,
     ) -> SettingsReport:
         """As guarding.Guarding does it."""
-        mine = await rights.rights_on(self.host)
+        mine = await rights.read_rights(self.host)
         commands = plan.plan_commands({gpu: wanted}, await read_once(self.host), mine)
         terms = GuardTerms(mine, heartbeat_s, trial_s)
 

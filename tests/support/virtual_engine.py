@@ -88,7 +88,7 @@ class VirtualServer:
         words = list(self.argv[1:])
         state = SimState(str(self.state_dir), profiles.get_profile(self.profile))
         try:
-            self.launch = launch_options.read_launch_options(kind, kind.arguments(words))
+            self.launch = launch_options.read_launch_options(kind, kind.flag_words(words))
             self.fit = memory_fit.place_server(self.launch, state)
         except (ArgumentsRejected, Failure) as failure:
             raise NotStarted(str(failure)) from failure
@@ -120,8 +120,8 @@ class VirtualServer:
             send(0.0)
         while busy := [one for one in replicas if one.load]:
             replica = min(busy, key=lambda one: one.moment)
-            replica._step()
-            replica._flush()
+            replica._run_step()
+            replica._deliver_pending_tokens()
         lasted_s = max(one.last for one in made)
         return Run(
             sum(one.generated for one in made) / lasted_s,

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached_node_finding
-from workbench.doctor.table import limit_with_source
+from workbench.doctor.table import is_below, limit_with_source
 from workbench.engines.model_facts import is_path
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
@@ -161,7 +161,7 @@ def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
             text = f"interface {name} of {node.name} is down"
             fix = f"check the cable, then on {node.name}: sudo ip link set {name} up"
             yield Finding(Level.ERROR, "cluster.interface-down", text, fix=fix)
-        elif interface.speed_mbit_s is not None and interface.speed_mbit_s < 1000 * slow_gbit:
+        elif is_below(interface.speed_mbit_s, 1000 * slow_gbit):
             text = (
                 f"interface {name} of {node.name} runs at {interface.speed_mbit_s / 1000:g} Gbit/s"
             )

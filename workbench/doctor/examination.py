@@ -49,7 +49,7 @@ class Examination:
     packages: tuple[EnginePackages, ...] = ()
 
     @property
-    def driver_read(self) -> bool:
+    def is_driver_known(self) -> bool:
         """Whether the driver, or its absence, is known at all."""
         return self.driver.source != NOTHING
 

@@ -74,7 +74,7 @@ def _deepest_idle_state_text(values: HostValues) -> str:
 
 
 def _driver_text(seen: Examination) -> str:
-    if not seen.driver_read:
+    if not seen.is_driver_known:
         return "not read"
     driver = seen.driver
     cuda = format_known(", CUDA {}", driver.cuda_version)

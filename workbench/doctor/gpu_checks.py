@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.examination import Examination
-from workbench.doctor.host_checks import guest_of
+from workbench.doctor.host_checks import hypervisor_of
 from workbench.doctor.table import architecture_of, limit_with_source, table_data
 from workbench.engines import gpu_table
 from workbench.engines.catalog import version_key
@@ -21,7 +21,7 @@ def check_driver(seen: Examination) -> Iterator[Finding]:
     """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's
     driver from using the GPU."""
     found = seen.driver
-    if found.status is DriverStatus.OK or not seen.driver_read:
+    if found.status is DriverStatus.OK or not seen.is_driver_known:
         return
     code = "driver." + found.status.replace(" ", "-")
     missing = found.status is DriverStatus.NO_LIBRARY
@@ -92,7 +92,7 @@ def check_lost_gpus(seen: Examination) -> Iterator[Finding]:
 def check_virtualization(seen: Examination) -> Iterator[Finding]:
     """Report that the host is a virtual machine or a container that uses GPUs of another machine,
     and which settings can only be changed on that machine."""
-    guest, modes = guest_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
+    guest, modes = hypervisor_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
     evidence = (
         f"virtualization {seen.facts.virtualization}, GPU "
         f"{', '.join(sorted(map(str, modes))) or 'none'}"

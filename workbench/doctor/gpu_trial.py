@@ -58,7 +58,7 @@ def main() -> None:
     try:
         import torch
     except Exception as error:
-        say(out, {"error": "torch cannot be imported: %s" % last_line(error)})
+        print_json(out, {"error": "torch cannot be imported: %s" % first_line_of_error(error)})
         return
     Trial(torch, orders, out).run()
 
@@ -70,11 +70,11 @@ def end_with_stdin() -> None:
     os._exit(1)
 
 
-def say(out: int, document: dict[str, Any]) -> None:
+def print_json(out: int, document: dict[str, Any]) -> None:
     os.write(out, json.dumps(document).encode() + b"\n")
 
 
-def last_line(error: BaseException) -> str:
+def first_line_of_error(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:TEXT_CHARS]
 
@@ -93,13 +93,15 @@ class Trial:
         if self.backend == "gloo":
             self.reduce(2, True)
             return
-        seen = self.case([partial(devices, self.torch)])
-        say(self.out, seen)
+        seen = self.run_case_in_children([partial(describe_devices, self.torch)])
+        print_json(self.out, seen)
         count = len(seen.get("devices", ()))
         for a in range(count):
             for b in range(a + 1, count):
-                found = self.tried([partial(check_pair_copies, self.torch, a, b, self.words)])
-                say(self.out, {"case": "pair", "a": a, "b": b, **found})
+                found = self.run_unless_hung(
+                    [partial(check_pair_copies, self.torch, a, b, self.words)]
+                )
+                print_json(self.out, {"case": "pair", "a": a, "b": b, **found})
         if count > 1:
             found = self.reduce(count, True)
             if found.get("hang") or found.get("wrong_bytes") or "error" in found:
@@ -111,20 +113,20 @@ class Trial:
             partial(all_reduce, self.torch, self.backend, rank, count, port, p2p)
             for rank in range(count)
         ]
-        found = self.tried(work)
-        say(self.out, {"case": "all-reduce", "ranks": count, "p2p": p2p, **found})
+        found = self.run_unless_hung(work)
+        print_json(self.out, {"case": "all-reduce", "ranks": count, "p2p": p2p, **found})
         return found
 
-    def tried(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
+    def run_unless_hung(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
         if self.hangs >= MOST_HANGS:
             return {"skipped": "%d cases before it hung" % self.hangs}
         if time.monotonic() > self.last_s:
             return {"skipped": "the time for all cases was over"}
-        found = self.case(work)
+        found = self.run_case_in_children(work)
         self.hangs += bool(found.get("hang"))
         return found
 
-    def case(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
+    def run_case_in_children(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
         """Do each function of `work` in a child of its own, at the same time, and return the answer
         with the most wrong bytes. If one fails, return its failure."""
         children = [fork(one) for one in work]
@@ -169,8 +171,8 @@ def fork(work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
         try:
             found = work()
         except BaseException as error:
-            found = {"error": "%s: %s" % (type(error).__name__, last_line(error))}
-        say(writer, found)
+            found = {"error": "%s: %s" % (type(error).__name__, first_line_of_error(error))}
+        print_json(writer, found)
         while True:  # other ranks may still need this one; the parent ends all
             signal.pause()
     finally:
@@ -204,7 +206,7 @@ def free_port() -> int:
     return int(port)
 
 
-def devices(torch: Any) -> dict[str, Any]:
+def describe_devices(torch: Any) -> dict[str, Any]:
     """Return the versions of torch, and the GPUs that it sees."""
     found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "devices": []}
     if not torch.cuda.is_available():
@@ -244,9 +246,9 @@ def check_pair_copies(torch: Any, a: int, b: int, words: int) -> dict[str, Any]:
         torch.cuda.synchronize(one)
         torch.cuda.synchronize(other)
         copy = {"source": one, "target": other}
-        copy.update(wrong_bytes(torch, arrived.cpu(), source))
+        copy.update(count_wrong_bytes(torch, arrived.cpu(), source))
         if copy["wrong_bytes"]:
-            before = wrong_bytes(torch, sent.cpu(), source)
+            before = count_wrong_bytes(torch, sent.cpu(), source)
             copy["sender_wrong_bytes"] = before["wrong_bytes"]
         with torch.cuda.device(one):
             began = torch.cuda.Event(enable_timing=True)
@@ -262,7 +264,7 @@ def check_pair_copies(torch: Any, a: int, b: int, words: int) -> dict[str, Any]:
     return {"copies": found}
 
 
-def wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
+def count_wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
     """Return how many bytes of the tensor `found` differ from `wanted`, and where the first is."""
     differs = found.view(torch.uint8).ne(wanted.view(torch.uint8))
     count = int(differs.sum())
@@ -299,7 +301,7 @@ def all_reduce(
     data = (base + rank).to("cuda:%d" % rank if on_gpu else "cpu")
     dist.all_reduce(data)
     wanted = base * ranks + ranks * (ranks - 1) // 2
-    found = wrong_bytes(torch, data.cpu(), wanted)
+    found = count_wrong_bytes(torch, data.cpu(), wanted)
     began = time.perf_counter()
     for _ in range(REDUCTIONS):
         dist.all_reduce(data)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Container, Iterator
 
 from workbench.doctor.examination import Examination
-from workbench.doctor.table import limit_with_source
+from workbench.doctor.table import is_below, limit_with_source
 from workbench.engines import NAME_PROGRAM_STEP, registry
 from workbench.model.findings import Finding, Level
 
@@ -20,7 +20,7 @@ _GUESTS = {
 _REAPERS = frozenset({"systemd", "init"})  # they take the processes whose parent has ended
 
 
-def guest_of(seen: Examination) -> str | None:
+def hypervisor_of(seen: Examination) -> str | None:
     """Return the name of the hypervisor if the host is a virtual machine, otherwise None."""
     kind = seen.facts.virtualization
     return None if kind in (None, "none") else _GUESTS.get(kind, kind)
@@ -111,7 +111,7 @@ def check_governor(seen: Examination) -> Iterator[Finding]:
 def check_idle_states(seen: Examination) -> Iterator[Finding]:
     most_us, source = limit_with_source("idle_latency_us")
     deep = [s for s in seen.values.idle_states if s.enabled and s.latency_us > most_us]
-    if deep and guest_of(seen) is None:
+    if deep and hypervisor_of(seen) is None:
         named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
         text = (
             f"the CPU may enter idle states that take longer than {most_us:g} µs to leave: {named}"
@@ -120,10 +120,10 @@ def check_idle_states(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.HINT, "host.idle-states", text, fix=fix, source=source, evidence=named)
 
 
-def open_files(seen: Examination) -> Iterator[Finding]:
+def check_open_files(seen: Examination) -> Iterator[Finding]:
     wanted, source = limit_with_source("open_files")
     hard = seen.values.files_hard
-    if hard is not None and hard < wanted:
+    if is_below(hard, wanted):
         text = f"a process may open at most {hard} files; a server with many connections needs more"
         fix = (
             f"set LimitNOFILE=1048576 in the service, or `* hard nofile {1 << 20}` in "
@@ -176,14 +176,14 @@ def check_memory(seen: Examination) -> Iterator[Finding]:
 def check_shared_memory(seen: Examination) -> Iterator[Finding]:
     wanted, source = limit_with_source("shared_memory_kib")
     free, size = seen.values.shared_memory_free_kib, seen.values.shared_memory_kib
-    if free is None or free >= wanted:
+    if not is_below(free, wanted):
         return
     text = (
         f"/dev/shm has {free / 1024:.0f} MiB left: engines that run on several GPUs pass data "
         "through it"
     )
     fix = "remove files that ended servers left there (ls -l /dev/shm)"
-    if size is not None and size < wanted:
+    if is_below(size, wanted):
         fix = "mount /dev/shm with a larger size"
         if seen.facts.container:
             fix = "start the container with --ipc=host or --shm-size 16g"
@@ -200,7 +200,7 @@ def check_shared_memory(seen: Examination) -> Iterator[Finding]:
 def check_disk(seen: Examination) -> Iterator[Finding]:
     wanted, source = limit_with_source("free_disk_kib")
     free = seen.values.disk_free_kib
-    if free is not None and free < wanted:
+    if is_below(free, wanted):
         text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
         fix = (
             "`hf cache ls` lists the models, so that you can delete some; HF_HOME names a "
@@ -268,7 +268,7 @@ CHECKS = (
     check_shell_programs,
     check_main_process,
     check_engines,
-    open_files,
+    check_open_files,
     check_locked_memory,
     check_memory,
     check_shared_memory,

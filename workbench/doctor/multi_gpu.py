@@ -346,7 +346,7 @@ def _text_or_none(value: Any) -> str | None:
     return value[:500] if isinstance(value, str) and value else None
 
 
-async def keep_trial_outcome(
+async def store_trial_outcome(
     host: Host, seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str
 ) -> None:
     """Keep the outcome of a trial on the host. Raises HostError if it cannot be written."""
@@ -360,7 +360,7 @@ def trial_still_applies(paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuI
     return paths.driver == driver.driver_version and {end.uuid for end in paths.gpus} == uuids
 
 
-async def last_trial(host: Host) -> GpuPaths | None:
+async def read_last_trial(host: Host) -> GpuPaths | None:
     """Return the outcome of the last trial that was kept on the host, None if there is none. Raises
     HostUnreachable if there is no connection."""
     try:

@@ -63,7 +63,7 @@ class ShutdownFacts:
     wtmp: tuple[tuple[float, bool], ...] = ()
 
 
-async def finding_of_end(host: Host, kept: Kept, boot_id: str | None) -> Finding | None:
+async def examine_last_power_off(host: Host, kept: Kept, boot_id: str | None) -> Finding | None:
     """Return the finding about the last minute under the boot before `boot_id`. None if nothing was
     recorded then, if the recording or the host ended in order, or if the recording ended long
     before the host did. Raises HostError if the host does not answer."""
@@ -147,7 +147,7 @@ def judge_end(end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts) ->
     text += f". In its last {span_s} s: {told}. What ran: {ran or 'no server of Workbench'}"
     if facts.trouble:
         text += f". The journal had: {facts.trouble[:300]}"
-    return _with_remedy(text, infos)
+    return _power_off_with_remedy(text, infos)
 
 
 def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _range_text(cells: Sequence[Cell], gpu: int, name: str, unit: str) -> str:
     return f"{mean} {unit}" + (f" (at most {highest})" if highest != mean else "")
 
 
-def _with_remedy(text: str, infos: Sequence[GpuInfo]) -> Finding:
+def _power_off_with_remedy(text: str, infos: Sequence[GpuInfo]) -> Finding:
     kinds = filter(None, map(gpu_table.find_gpu_type, (info.name for info in infos)))
     if any(kind.unified_memory for kind in kinds):
         fix = (

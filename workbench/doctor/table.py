@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
@@ -81,6 +81,11 @@ def pinned_versions(package: str, version: str) -> Mapping[str, tuple[str, ...]]
     rows: list[dict[str, str]] = table_data()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
     return {name: (pin,) for name, pin in row.items() if name not in ("package", "version")}
+
+
+def is_below(value: float | None, limit: float) -> TypeGuard[float]:
+    """Return whether a value is known and below a limit."""
+    return value is not None and value < limit
 
 
 def limit_with_source(name: str) -> tuple[float, str]:

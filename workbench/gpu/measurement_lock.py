@@ -60,16 +60,16 @@ class OtherMeasurements:
     def lock_is_lost(self) -> bool:
         return bool(self._losses) and self._losses[-1][1] is None
 
-    def note_loss(self) -> None:
+    def record_lock_loss(self) -> None:
         self._losses.append((time.monotonic(), None))
 
-    def end_loss(self) -> None:
+    def record_end_of_lock_loss(self) -> None:
         """Note that a lost lock was taken again, or is no longer needed."""
         if self.lock_is_lost:
             lost_s, _ = self._losses.pop()
             self._losses.append((lost_s, time.monotonic()))
 
-    def without_lock_s(self, begin_s: float) -> float | None:
+    def duration_without_lock_s(self, begin_s: float) -> float | None:
         """Return for how many seconds since `begin_s` of `time.monotonic` the measurement has had no
         lock, None if it has never lost it since then."""
         now_s = time.monotonic()
@@ -77,18 +77,18 @@ class OtherMeasurements:
         found = [end_s - max(lost_s, begin_s) for lost_s, end_s in ends if end_s >= begin_s]
         return sum(found) if found else None
 
-    def note_begin(self, owner: MeasurementOwner | None) -> str:
+    def record_begin(self, owner: MeasurementOwner | None) -> str:
         """Note a measurement of `owner`, None if the owner is unknown. Return who that is."""
         who = str(owner) if owner is not None else "by an unknown user"
         self._noted.append(OtherMeasurement(who, _identity_of(owner)))
         return who
 
-    def note_end(self, owner: MeasurementOwner) -> None:
+    def record_end(self, owner: MeasurementOwner) -> None:
         for one in self._noted:
             if one.identity == _identity_of(owner) and one.ended_s is None:
                 one.ended_s = time.monotonic()
 
-    def since(self, begin_s: float) -> tuple[str, ...]:
+    def others_since(self, begin_s: float) -> tuple[str, ...]:
         """Return who measured at any time after `begin_s` of `time.monotonic`."""
         lasted = (one for one in self._noted if one.ended_s is None or one.ended_s >= begin_s)
         return tuple(dict.fromkeys(one.who for one in lasted))
@@ -105,13 +105,13 @@ class HostOccupied(BenchError):
 
 @asynccontextmanager
 async def locked_for_measurement(
-    host: Host, what: str, *, if_held: IfHeld = IfHeld.REFUSE, tell: Callable[[str], None]
+    host: Host, what: str, *, if_held: IfHeld = IfHeld.REFUSE, report: Callable[[str], None]
 ) -> AsyncIterator[OtherMeasurements]:
     """Hold the host's measurement lock while the block runs, and yield who else measures meanwhile.
-    If somebody else has the lock, `if_held` decides: raise HostOccupied, report it through `tell`
+    If somebody else has the lock, `if_held` decides: raise HostOccupied, report it through `report`
     and wait, or run the block beside the other measurement. If the host can have no lock, because
-    it lacks python3 or a common directory, report that through `tell` and run the block without a
-    lock. If the lock is lost meanwhile, report that through `tell`, note it in what is yielded, and
+    it lacks python3 or a common directory, report that through `report` and run the block without a
+    lock. If the lock is lost meanwhile, report that through `report`, note it in what is yielded, and
     take the lock again."""
     orders = {
         "what": what,
@@ -125,7 +125,7 @@ async def locked_for_measurement(
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
-        tell(f"it is unknown whether others measure on this host: {error.message}")
+        report(f"it is unknown whether others measure on this host: {error.message}")
         yield others
         return
     watching: asyncio.Task[None] | None = None
@@ -139,7 +139,7 @@ async def locked_for_measurement(
                 break
             owner = _owner_from_json(answer.get("by"))
             if if_held is IfHeld.BESIDE:
-                _note_holder(owner, others, host.name, tell)
+                _report_holder(owner, others, host.name, report)
                 break
             by = str(owner or "by an unknown user")
             if if_held is IfHeld.REFUSE:
@@ -148,47 +148,47 @@ async def locked_for_measurement(
                     host=host.name,
                     next_step=LOCK_HELD_NEXT_STEP,
                 )
-            tell(f"{host.name} is being measured: {by}; waiting for its end")
+            report(f"{host.name} is being measured: {by}; waiting for its end")
         if problem is not None:
-            tell(f"it is unknown whether others measure on this host: {problem}")
+            report(f"it is unknown whether others measure on this host: {problem}")
         else:
-            watching = asyncio.create_task(_keep_lock(host, orders, lines, others, tell))
+            watching = asyncio.create_task(_watch_lock(host, orders, lines, others, report))
         yield others
     finally:
         if watching is not None:
             await cancel_all([watching])
-        others.end_loss()
+        others.record_end_of_lock_loss()
         await stream.close()
 
 
-async def _keep_lock(
+async def _watch_lock(
     host: Host,
     orders: Mapping[str, Any],
     lines: AsyncIterator[bytes],
     others: OtherMeasurements,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Note who else measures, from the `lines` of the program that holds the lock. If that program
     ends, which releases the lock, report it and take the lock again, until this is cancelled."""
     with suppress(HostError):  # the link is lost, and the program ends with it
-        await _note_others(lines, others, host.name, tell)
+        await _report_others(lines, others, host.name, report)
     while True:
         if not others.lock_is_lost:
-            others.note_loss()
-            tell(
+            others.record_lock_loss()
+            report(
                 f"{host.name}: the measurement lock is lost, because the program that held it has "
                 "ended; taking it again"
             )
         with suppress(CommandNotFound, HostError):
-            await _hold_again(host, {**orders, "wait": False, "beside": True}, others, tell)
+            await _retake_lock(host, {**orders, "wait": False, "beside": True}, others, report)
         await asyncio.sleep(_RETAKE_INTERVAL_S)
 
 
-async def _hold_again(
+async def _retake_lock(
     host: Host,
     orders: Mapping[str, Any],
     others: OtherMeasurements,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Take a lost lock again, or measure beside its new holder, until the program that does so
     ends."""
@@ -198,37 +198,37 @@ async def _hold_again(
         answer = _parse_holder_line(await anext(lines, b""))
         if _problem_in_answer(answer) is not None:
             return
-        others.end_loss()
+        others.record_end_of_lock_loss()
         if not answer.get("held"):
-            _note_holder(_owner_from_json(answer.get("by")), others, host.name, tell)
-        await _note_others(lines, others, host.name, tell)
+            _report_holder(_owner_from_json(answer.get("by")), others, host.name, report)
+        await _report_others(lines, others, host.name, report)
     finally:
         await stream.close()
 
 
-def _note_holder(
+def _report_holder(
     owner: MeasurementOwner | None,
     others: OtherMeasurements,
     host: str,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    who = others.note_begin(owner)
-    tell(f"{host} is being measured: {who}; measuring beside it")
+    who = others.record_begin(owner)
+    report(f"{host} is being measured: {who}; measuring beside it")
 
 
-async def _note_others(
-    lines: AsyncIterator[bytes], others: OtherMeasurements, host: str, tell: Callable[[str], None]
+async def _report_others(
+    lines: AsyncIterator[bytes], others: OtherMeasurements, host: str, report: Callable[[str], None]
 ) -> None:
     """Note who begins and ends to measure on the host, as its program says, and report each begin
-    through `tell`."""
+    through `report`."""
     async for line in lines:
         answer = _parse_holder_line(line)
         joined, left = (_owner_from_json(answer.get(name)) for name in ("joined", "left"))
         if joined is not None:
-            who = others.note_begin(joined)
-            tell(f"{host} is measured by somebody else at the same time: {who}")
+            who = others.record_begin(joined)
+            report(f"{host} is measured by somebody else at the same time: {who}")
         if left is not None:
-            others.note_end(left)
+            others.record_end(left)
 
 
 async def read_lock_holder(host: Host, directory: str) -> MeasurementOwner | None:
@@ -250,7 +250,7 @@ async def read_lock_holder(host: Host, directory: str) -> MeasurementOwner | Non
 
 def _holder_on_this_machine(directory: str) -> MeasurementOwner | None:
     try:
-        return _owner_from_json(measurement_lock_holder.holder_in(directory))
+        return _owner_from_json(measurement_lock_holder.find_lock_holder(directory))
     except OSError:
         return None
 

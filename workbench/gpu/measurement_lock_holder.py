@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from workbench.gpu.process_facts import start_of, uids_of
+from workbench.gpu.process_facts import start_time_of, uids_of
 from workbench.gpu.settings import register
 from workbench.model.untrusted_numbers import integer_or_none, number_for_field, strict_json
 
@@ -51,12 +51,12 @@ def main() -> None:
     try:
         directory = register.register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if orders.get("look"):
-            _print_answer({"by": holder_in(directory)})
+            _print_answer({"by": find_lock_holder(directory)})
             return
         lock = _open_lock_file(f"{directory}/{LOCK}")
         told: Any = ()
         while not _try_lock(lock):
-            by = holder_in(directory)
+            by = find_lock_holder(directory)
             who = by and (by["pid"], by["what"])
             if who != told:
                 _print_answer({"by": by})
@@ -66,13 +66,13 @@ def main() -> None:
                 return
             if not orders["wait"] or _stdin_closes(EACH_S):
                 return
-        holder_in(directory)  # removes the files of killed processes of this user
+        find_lock_holder(directory)  # removes the files of killed processes of this user
         own = _write_holder_file(directory, orders, PREFIX)
     except OSError as error:
         _print_answer({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
         return
     _print_answer({"held": True})
-    _tell_of_others(directory, own, with_holder=False, known={})
+    _print_others(directory, own, with_holder=False, known={})
     _remove_file(own)
 
 
@@ -80,11 +80,11 @@ def _measure_beside(directory: str, orders: dict[str, Any], by: dict[str, Any] |
     """Name this process in a file beside that of the lock's holder `by`, until stdin is closed."""
     own = _write_holder_file(directory, orders, BESIDE_PREFIX)
     known = {} if by is None else {_identity(by): by}
-    _tell_of_others(directory, own, with_holder=True, known=known)
+    _print_others(directory, own, with_holder=True, known=known)
     _remove_file(own)
 
 
-def _tell_of_others(
+def _print_others(
     directory: str, own: str, *, with_holder: bool, known: dict[Any, dict[str, Any]]
 ) -> None:
     """Print who begins and who ends to measure on this host, until stdin is closed. `own` is the
@@ -95,7 +95,7 @@ def _tell_of_others(
         with contextlib.suppress(OSError):
             files = _holder_files(directory, BESIDE_PREFIX)
             others = [one.said for one in files if one.inode != own_inode]
-            holder = holder_in(directory) if with_holder else None
+            holder = find_lock_holder(directory) if with_holder else None
             if holder is not None:
                 others.append(holder)
             now = {_identity(said): said for said in others}
@@ -171,7 +171,7 @@ def _write_holder_file(directory: str, orders: dict[str, Any], prefix: str) -> s
     return path
 
 
-def holder_in(directory: str) -> dict[str, Any] | None:
+def find_lock_holder(directory: str) -> dict[str, Any] | None:
     """Return who holds the measurement lock. None if no process holds it.
 
     The kernel's list of locks decides. A file in which a holder names itself counts only if it
@@ -179,7 +179,7 @@ def holder_in(directory: str) -> dict[str, Any] | None:
     not list the locks of processes in other containers. Then the file alone counts, if its own lock
     is not in the list either.
     """
-    files, locks = list(_holder_files(directory, PREFIX)), kernel_locks()
+    files, locks = list(_holder_files(directory, PREFIX)), read_flock_locks()
     lock = _inode_of(f"{directory}/{LOCK}")
     for pid, inode in locks:
         if inode == lock:
@@ -189,7 +189,7 @@ def holder_in(directory: str) -> dict[str, Any] | None:
     return next((one.said for one in files if one.inode not in listed), None)
 
 
-def kernel_locks() -> list[tuple[int, tuple[int, int]]]:
+def read_flock_locks() -> list[tuple[int, tuple[int, int]]]:
     """Return (pid, (device, inode)) of each lock that a process of this machine has taken with
     flock, from /proc/locks."""
     found = []
@@ -233,7 +233,7 @@ def _process_with_lock(pid: int) -> dict[str, Any]:
 
 
 def _started_unix_s(pid: int) -> float | None:
-    ticks = start_of(pid)
+    ticks = start_time_of(pid)
     try:
         with open("/proc/uptime") as file:
             up_s = float(file.read().split()[0])

@@ -79,7 +79,7 @@ class Launch:
         return self.plan.workdir
 
 
-def launch_of(
+def build_launch(
     plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None
 ) -> Launch:
     """Return what an export of the plan needs, as a Launch, with a further Launch for each node of

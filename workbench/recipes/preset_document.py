@@ -21,12 +21,12 @@ def preset_id_of(recipe: Recipe) -> str:
     name."""
     plan = recipe.plan
     if plan is None:
-        return name_of(recipe.name or "recipe")
+        return slug_of(recipe.name or "recipe")
     model = plan.model.rstrip("/").rpartition("/")[2]
-    return name_of(recipe.name or f"{plan.engine}-{model}")
+    return slug_of(recipe.name or f"{plan.engine}-{model}")
 
 
-def name_of(text: str) -> str:
+def slug_of(text: str) -> str:
     """Return `text` in lower case, with only the characters that ids of presets, containers and
     services may have. At most 64 characters."""
     plain = (

@@ -79,7 +79,7 @@ class Simple:
         return bool(self.words or self.redirects or self.arrays)
 
 
-def simple_commands(text: str) -> list[Simple]:
+def split_simple_commands(text: str) -> list[Simple]:
     """Return the simple commands of a script in their order. Raises InputError for a quote or
     bracket that is not closed, and for a script longer than MAX_CHARS."""
     if len(text) > MAX_CHARS:
@@ -343,12 +343,12 @@ class _Lexer:
             if depth == 0:
                 return lexer.at + 1
             try:
-                lexer._skip_one(quotes)
+                lexer._skip_part(quotes)
             except InputError:
                 break
         return self._index_after_closing_bracket(begin)
 
-    def _skip_one(self, quotes: str) -> None:
+    def _skip_part(self, quotes: str) -> None:
         """Go on to what follows the next character, or the quoted text, variable or code that
         begins there."""
         char = self.text[self.at]
@@ -389,12 +389,12 @@ def _variable_part(inside: str, source: str, quotes: str) -> Part:
     name, colon, operator, word = found.groups()
     escaped = '\\"$`}' if quotes else ""
     if operator == "+":
-        alternative = parts_of(word, quotes=quotes, escaped=escaped)
+        alternative = split_parts(word, quotes=quotes, escaped=escaped)
         return Variable(name, alternative=alternative, source=source)
     if operator in ("-", "="):
         return Variable(
             name,
-            parts_of(word, quotes=quotes, escaped=escaped),
+            split_parts(word, quotes=quotes, escaped=escaped),
             source=source,
             if_empty=bool(colon),
             assigns=operator == "=",
@@ -406,12 +406,12 @@ def _here_document_parts(text: str) -> Word:
     """Return the parts of a here-document in which the shell replaces variables. A text that is
     not that of a shell, such as one with a bracket that is not closed, stays as it is."""
     try:
-        return parts_of(text, escaped="\\$`")
+        return split_parts(text, escaped="\\$`")
     except InputError:
         return (text,)
 
 
-def parts_of(text: str, special: str = "$`", quotes: str = "", escaped: str = "") -> Word:
+def split_parts(text: str, special: str = "$`", quotes: str = "", escaped: str = "") -> Word:
     """Return the parts of a text: plain text, variables and code. Only the characters in `special`
     begin a variable or code. A text between two of the quotation marks in `quotes` loses them, and
     a character in `escaped` loses the backslash before it, as in a shell. All other characters,
@@ -442,7 +442,7 @@ def parts_of(text: str, special: str = "$`", quotes: str = "", escaped: str = ""
 def compose_value_parts(text: str) -> Word:
     """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a
     dollar sign."""
-    pieces = [parts_of(piece, "$") for piece in text.split("$$")]
+    pieces = [split_parts(piece, "$") for piece in text.split("$$")]
     joined: list[Part] = list(pieces[0])
     for piece in pieces[1:]:
         joined += ["$", *piece]

@@ -92,9 +92,9 @@ class SimState:
         first read, one could see less than another: as after a reload of the driver."""
         start = self.directory / "thermal.json"
         if not start.exists():
-            _write_json(start, self._cold(time.time()))
+            _write_json(start, self._initial_thermal_state(time.time()))
 
-    def _cold(self, now: float) -> dict[str, Any]:
+    def _initial_thermal_state(self, now: float) -> dict[str, Any]:
         """Return the stored temperatures and energies of GPUs that have done nothing yet."""
         count = self.profile.count
         return {"unix_s": now, "c": [self.profile.gpu.ambient_c + 4.0] * count, "j": [0.0] * count}
@@ -179,7 +179,7 @@ class SimState:
         if stamp != self._thermal_stamp or not self._thermal[1]:
             self._thermal_stamp = stamp
             before = dict(enumerate(self._thermal[2]))
-            start = stored or self._cold(now)
+            start = stored or self._initial_thermal_state(now)
             # energy never decreases, even if an engine was killed before it stored its last values
             joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
             self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)
@@ -352,12 +352,12 @@ class SimState:
             self._read(time.time())
             at, celsius, joules = self._thermal
             _write_json(self._paths["thermal.json"], {"unix_s": at, "c": celsius, "j": joules})
-            self._drop_dead()
+            self._delete_loads_of_ended_processes()
             yield
         finally:
             os.close(handle)
 
-    def _drop_dead(self) -> None:
+    def _delete_loads_of_ended_processes(self) -> None:
         alive = {f"{load['pid']}.json" for load in self._loads}
         for path in self._loads_dir.glob("*.json"):
             if path.name not in alive:

@@ -38,20 +38,20 @@ class EngineLog:
         """Write one line with the engine's prefix. `source` is the file and line of the real
         engine's code that would write it. For a line of a worker process, `process` and `pid` are
         its name and process id."""
-        self.raw(
+        self.write_raw_line(
             self.engine.log_line(self, text, source=source, process=process, pid=pid, level=level)
         )
 
-    def raw(self, text: str) -> None:
+    def write_raw_line(self, text: str) -> None:
         """Write a line without the engine's prefix."""
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def access(self, peer: str, method: str, path: str, status: int) -> None:
+    def write_access_line(self, peer: str, method: str, path: str, status: int) -> None:
         """Write the line that uvicorn, the HTTP server of the engines, logs for one request."""
         phrase = _PHRASES.get(status, "")
         text = self.engine.access_line(
             f'INFO:     {peer} - "{method} {path} HTTP/1.1" {status} {phrase}'
         )
         if text is not None:
-            self.raw(text)
+            self.write_raw_line(text)

@@ -133,7 +133,7 @@ class Metrics:
     def text(self) -> bytes:
         """Return the body of the reply to GET /metrics."""
         self.collect()
-        return ("\n".join(self.launch.engine.metrics(self)) + "\n").encode()
+        return ("\n".join(self.launch.engine.metric_lines(self)) + "\n").encode()
 
 
 def samples(values: Mapping[str, float], kind: str, labels: str = "") -> list[str]:

@@ -52,7 +52,7 @@ class EngineServer:
         self.end: asyncio.Future[int] | None = None
         self.port = plan.port
         self.tasks: list[asyncio.Task[None]] = []
-        self.links = RankLinks(plan, self._load_of_rank_0, self._end_on_lost_rank)
+        self.links = RankLinks(plan, self._publish_load_of_rank_0, self._end_on_lost_rank)
         self.placed: Fit | None = None
 
     # -- life --------------------------------------------------------------------------------------
@@ -61,9 +61,9 @@ class EngineServer:
         loop = asyncio.get_running_loop()
         self.end = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
+            loop.add_signal_handler(number, self._stop_on_signal)
         starting = loop.create_task(self._start())
-        starting.add_done_callback(self._wait_for_start)
+        starting.add_done_callback(self._report_start_failure)
         try:
             return await self.end
         except Stop as stop:
@@ -75,39 +75,39 @@ class EngineServer:
                 task.cancel()
             self._end_workers()
 
-    def _wait_for_start(self, starting: asyncio.Task[None]) -> None:
+    def _report_start_failure(self, starting: asyncio.Task[None]) -> None:
         error = None if starting.cancelled() else starting.exception()
         if error and self.end and not self.end.done():
             self.end.set_exception(error)
 
-    def _asked_to_stop(self) -> None:
+    def _stop_on_signal(self) -> None:
         if "hang_on_term" in self.faults and not self.ready:
             self._end_workers()
             return
         if self.end and not self.end.done():
-            self.engine.stopping(self.log)
+            self.engine.log_stop(self.log)
             self.end.set_result(0)
 
-    def _load_of_rank_0(self, loads: list[Load], active_unix_s: float | None) -> None:
+    def _publish_load_of_rank_0(self, loads: list[Load], active_unix_s: float | None) -> None:
         if self.placed is not None:
             self._publish_once(self.placed, loads, active_unix_s)
 
     def _end_on_lost_rank(self, line: str) -> None:
         if self.end and not self.end.done():
-            self.log.raw(line)
+            self.log.write_raw_line(line)
             self.end.set_result(1)
 
     async def _start(self) -> None:
         plan, log = self.plan, self.log
         startup.write_banner(log, plan, self.state.profile.name)
         if "exit_at_start" in self.faults:
-            log.raw("RuntimeError: simulated fault: the engine ends at once")
+            log.write_raw_line("RuntimeError: simulated fault: the engine ends at once")
             raise Stop(1)
         bound = self._bind() if self.engine.binds_first and not plan.headless else None
         try:
-            await self._write(self.engine.before_loading(plan))
+            await self._write_phases(self.engine.lines_before_loading(plan))
             if plan.master:
-                await self.links.join()
+                await self.links.connect_to_rank_0()
             placed = memory_fit.place_server(plan, self.state)
             self.placed = placed
             self._start_workers(len(placed.replicas))
@@ -116,14 +116,16 @@ class EngineServer:
             await asyncio.sleep(min(0.3, 0.1 * startup.start_seconds(plan)))
             if self.engine.fails_in_worker(failure):
                 self._start_workers(1)
-            self.engine.failed(log, failure, self._worker_pids())
+            self.engine.log_failure(log, failure, self._worker_pids())
             raise Stop(failure.code) from None
-        api = self._serve_with(placed)
-        api.damage(self.faults)
+        api = self._make_api(placed)
+        api.apply_faults(self.faults)
         server = None
         if self.engine.listens_while_loading and not plan.headless:
             server = await self._listen(api, self._bind())
-        await self._write(self.engine.loading(plan, placed, self._worker_pids(), self._address()))
+        await self._write_phases(
+            self.engine.lines_while_loading(plan, placed, self._worker_pids(), self._address())
+        )
         if "never_ready" in self.faults:
             await asyncio.Event().wait()
         if plan.headless:
@@ -131,21 +133,25 @@ class EngineServer:
         else:
             server = server or await self._listen(api, bound or self._bind())
             api.ready = self.ready = True
-            await self._write([self.engine.ready(self._address())])
+            await self._write_phases([self.engine.ready_line(self._address())])
         loop = asyncio.get_running_loop()
         self.tasks += [loop.create_task(r.run()) for r in self.replicas]
         self.tasks += [
             loop.create_task(c)
-            for c in (self._publish(placed), self._write_statistics(), self._watch(api))
+            for c in (
+                self._publish_load(placed),
+                self._write_statistics(),
+                self._watch_workers(api),
+            )
         ]
 
-    async def _write(self, phases: Iterable[startup.StartupPhase]) -> None:
+    async def _write_phases(self, phases: Iterable[startup.StartupPhase]) -> None:
         total = startup.start_seconds(self.plan)
         for phase in phases:
             if phase.share:
                 await asyncio.sleep(phase.share * total)
             if phase.raw:
-                self.log.raw(phase.text)
+                self.log.write_raw_line(phase.text)
             else:
                 self.log.line(phase.text, **phase.fields)
 
@@ -164,7 +170,7 @@ class EngineServer:
                 sock.bind((plan.host, port))
             except OSError as error:
                 sock.close()
-                self.engine.port_taken(self.log, plan.host, port, error)
+                self.engine.log_taken_port(self.log, plan.host, port, error)
                 continue
             self.port = port
             return sock
@@ -234,7 +240,7 @@ class EngineServer:
             }
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
-    async def _publish(self, placed: Fit) -> None:
+    async def _publish_load(self, placed: Fit) -> None:
         """Repeatedly report the server's load on its GPUs (`placed`) to the simulated driver, and
         give each replica of the model the clocks that the driver computes from this load."""
         was_busy, last, active = False, time.monotonic(), None
@@ -245,10 +251,11 @@ class EngineServer:
             last = now
             busy = any(a.busy > 0.0 for a in activities)
             if busy or was_busy:
-                active = time.time() if busy else active
+                if busy:
+                    active = time.time()
                 shares = [(a.busy, a.memory, a.compute) for a in activities]
                 self._publish_once(placed, shares, active)
-                self.links.pass_on(shares, active)
+                self.links.forward_load(shares, active)
                 readings = self.state.readings()
                 for i, gpus in enumerate(placed.replicas):
                     if activities[i].busy > 0.0:
@@ -261,7 +268,7 @@ class EngineServer:
 
     # -- serving -----------------------------------------------------------------------------------
 
-    def _serve_with(self, placed: Fit) -> Api:
+    def _make_api(self, placed: Fit) -> Api:
         plan, gpu = self.plan, self.state.profile.gpu
         noise = float(os.environ.get("WORKBENCH_SIM_NOISE", "0.005"))
         seed = int(os.environ.get("WORKBENCH_SIM_SEED", str(os.getpid())))
@@ -289,7 +296,7 @@ class EngineServer:
                 seed=seed + i,
             )
             self.replicas.append(replica)
-            self.engine.observe(self, replica)
+            self.engine.log_steps(self, replica)
         self.metrics = Metrics(plan, self.replicas, placed.kv_tokens)
         return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
 
@@ -308,10 +315,10 @@ class EngineServer:
                 (r.counters.prompt_tokens, r.counters.generated_tokens) for r in self.replicas
             ]
             busy = totals != before or any(r.load for r in self.replicas)
-            self.engine.statistics(self, before, now - last, busy or was_busy)
+            self.engine.write_statistics(self, before, now - last, busy or was_busy)
             before, last, was_busy = totals, now, busy
 
-    async def _watch(self, api: Api) -> None:
+    async def _watch_workers(self, api: Api) -> None:
         """End the server with status 1 when one of its worker processes has ended. Also cause the
         simulated faults that begin after the start (crash_after_ready, unresponsive_after)."""
         since = time.monotonic()
@@ -326,7 +333,7 @@ class EngineServer:
                 self.log.line(
                     "EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR"
                 )
-                self.log.raw(
+                self.log.write_raw_line(
                     "RuntimeError: CUDA error: an illegal memory access was encountered "
                     "(simulated fault)"
                 )

@@ -38,12 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     engine, words = engines.load_engine(words[1]), words[2:]
     version = os.environ.get("WORKBENCH_SIM_VERSION")
-    answer = engine.answer(words, Catalog(engine, version).version)
+    answer = engine.version_text(words, Catalog(engine, version).version)
     if answer is not None:
         sys.stdout.write(answer + "\n")
         return 0
     try:
-        words = engine.arguments(words)
+        words = engine.flag_words(words)
         if {"-h", "--help"} & set(words):
             names = sorted(Catalog(engine).spellings)
             sys.stdout.write(

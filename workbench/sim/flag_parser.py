@@ -45,7 +45,7 @@ class Catalog:
             for text in (f"--{flag['name']}", *flag.get("aliases", ())):
                 self.spellings[text] = (flag, True)
         for flag in data["flags"]:
-            for text in engine.negations(flag):
+            for text in engine.negated_options(flag):
                 self.spellings.setdefault(text, (flag, False))
 
     @staticmethod
@@ -63,7 +63,7 @@ class Catalog:
     def find(self, option: str) -> tuple[dict[str, Any], bool] | None:
         """Return (definition of the flag, whether the option turns the flag on) for a command-line
         option. None for an unknown option."""
-        option = self.engine.normalized(option)
+        option = self.engine.normalize_option(option)
         if option in self.spellings:
             return self.spellings[option]
         if self.engine.accepts_prefixes and option.startswith("--"):
@@ -74,7 +74,7 @@ class Catalog:
     def _by_prefix(self, option: str) -> tuple[dict[str, Any], bool] | None:
         matches = [text for text in self.spellings if text.startswith(option)]
         if len({id(self.spellings[text][0]) for text in matches}) > 1:
-            raise self.engine.reject(
+            raise self.engine.rejection_error(
                 f"ambiguous option: {option} could match {', '.join(sorted(matches))}"
             )
         return self.spellings[matches[0]] if matches else None
@@ -113,7 +113,7 @@ def parse_flags(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], 
         else:
             values[flag["name"]] = value
     if unknown:
-        raise catalog.engine.reject("unrecognized arguments: " + " ".join(unknown))
+        raise catalog.engine.rejection_error("unrecognized arguments: " + " ".join(unknown))
     return values, positional
 
 
@@ -144,13 +144,13 @@ def _parse_flag_value(
             given.append(rest.pop(0))
     title = "/".join([f"--{flag['name']}", *flag.get("aliases", ())])
     if not given and flag.get("nargs") not in ("*", "?"):
-        raise engine.missing_value(option, title, many)
+        raise engine.missing_value_error(option, title, many)
     if json_field or flag["kind"] == "json":
         return _parse_json_value(engine, title, given[0]) if given else None
     values = [_convert_value(engine, flag, title, text) for text in given]
     if many:
         return values
-    return values[0] if values else True
+    return next(iter(values), True)
 
 
 def _parse_json_value(engine: SimulatedEngine, title: str, text: str) -> Any:
@@ -158,7 +158,7 @@ def _parse_json_value(engine: SimulatedEngine, title: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         if text[:1] in "{[":
-            raise engine.reject(
+            raise engine.rejection_error(
                 f"argument {title}: Value {text} cannot be converted to <function loads>."
             ) from None
         return text
@@ -168,12 +168,14 @@ def _convert_value(engine: SimulatedEngine, flag: dict[str, Any], title: str, te
     kind, choices = flag["kind"], flag.get("choices") or ()
     if choices and text not in map(str, choices):
         listed = ", ".join(repr(str(c)) for c in choices)
-        raise engine.reject(f"argument {title}: invalid choice: {text!r} (choose from {listed})")
+        raise engine.rejection_error(
+            f"argument {title}: invalid choice: {text!r} (choose from {listed})"
+        )
     if text in (flag.get("words") or ()):
         return text
     if kind == "bool":
         if text.lower() not in TRUE_WORDS | FALSE_WORDS:
-            raise engine.reject(f"argument {title}: Invalid boolean value: {text}")
+            raise engine.rejection_error(f"argument {title}: Invalid boolean value: {text}")
         return text.lower() in TRUE_WORDS
     if kind == "int" and flag.get("human_readable_int"):
         human = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG])", text)
@@ -182,7 +184,7 @@ def _convert_value(engine: SimulatedEngine, flag: dict[str, Any], title: str, te
     try:
         return {"int": int, "float": float}.get(kind, str)(text)
     except ValueError:
-        raise engine.invalid_value(title, kind, text) from None
+        raise engine.invalid_value_error(title, kind, text) from None
 
 
 def parse_small_yaml(text: str) -> dict[str, Any]:

@@ -59,28 +59,28 @@ class Request:
                 REASONS[status].encode(),
                 content_type.encode(),
                 len(data),
-                self._closing(),
+                self._connection_header(),
                 data,
             )
         )
-        self.connection.done()
+        self.connection.finish_reply()
 
     def start_stream(self) -> None:
         self.connection.send(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; "
-            b"charset=utf-8\r\ntransfer-encoding: chunked\r\n%s\r\n" % self._closing()
+            b"charset=utf-8\r\ntransfer-encoding: chunked\r\n%s\r\n" % self._connection_header()
         )
 
-    def event(self, data: bytes) -> None:
+    def send_event(self, data: bytes) -> None:
         """Send one chunk of complete server-sent events."""
         self.connection.send(b"%x\r\n%s\r\n" % (len(data), data))
 
     def end_stream(self, data: bytes = b"") -> None:
         last = b"%x\r\n%s\r\n" % (len(data), data) if data else b""
         self.connection.send(last + b"0\r\n\r\n")
-        self.connection.done()
+        self.connection.finish_reply()
 
-    def _closing(self) -> bytes:
+    def _connection_header(self) -> bytes:
         return b"connection: close\r\n" if self.connection.last else b""
 
 
@@ -111,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
         if self.idle:
             self.idle.cancel()
             self.idle = None
-        self._next()
+        self._handle_next_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -122,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
         if self.transport:
             self.transport.write(data)
 
-    def done(self) -> None:
+    def finish_reply(self) -> None:
         """Mark the reply to the current request as complete, and handle the connection's next
         request."""
         self.current = None
@@ -131,11 +131,11 @@ class ClientConnection(asyncio.Protocol):
         if self.last:
             self.transport.close()
         elif self.buffer:
-            self._next()
+            self._handle_next_request()
         elif self.idle_s:
             self.idle = asyncio.get_running_loop().call_later(self.idle_s, self.transport.close)
 
-    def _next(self) -> None:
+    def _handle_next_request(self) -> None:
         if self.current or not self.transport:
             return
         head, found, rest = self.buffer.partition(b"\r\n\r\n")

@@ -139,7 +139,7 @@ class LanguageModel:
         divergence = damage.kld * _divergence_factor(context) if damage.kld else 0.0
         if together > 1:
             divergence += _BATCH_KLD
-        return _Distribution(context, divergence).of(token, top)
+        return _Distribution(context, divergence).predict(token, top)
 
     def most_probable(self, context: Sequence[int], **batch: int) -> int:
         """Return the most probable token after `context`."""
@@ -169,27 +169,31 @@ class _Distribution:
         self._probable.update(ngrams.common)
         self._tilt, self._scale = 0.0, 0.0
         if divergence > 0:
-            shares = [(self._side(token), self._plain(token)) for token in self._probable]
+            shares = [
+                (self._side(token), self._undamaged_probability(token)) for token in self._probable
+            ]
             plus = sum(share for side, share in shares if side > 0)
             minus = sum(share for side, share in shares if side < 0)
             self._tilt = _tilt_for_divergence(plus, minus, divergence)
             self._scale = _normalizing_log(plus, minus, self._tilt)
 
-    def of(self, token: int, top: int) -> Predicted:
+    def predict(self, token: int, top: int) -> Predicted:
         """Return the log probability of `token` and those of the most probable tokens."""
         if not top:
-            return Predicted(self._log(token), ())
-        best = nlargest(top, ((self._log(one), -one) for one in self._probable))
-        return Predicted(self._log(token), tuple((-one, logged) for logged, one in best))
+            return Predicted(self._log_probability(token), ())
+        best = nlargest(top, ((self._log_probability(one), -one) for one in self._probable))
+        return Predicted(
+            self._log_probability(token), tuple((-one, logged) for logged, one in best)
+        )
 
-    def _plain(self, token: int) -> float:
+    def _undamaged_probability(self, token: int) -> float:
         outside = _SPARE / len(self._ngrams.tokens)
         share = self._alone_weight * self._ngrams.alone.get(token, outside)
         return share + sum(weight * counts[token] for weight, counts in self._parts)
 
-    def _log(self, token: int) -> float:
+    def _log_probability(self, token: int) -> float:
         tilt = self._side(token) * self._tilt if token in self._probable else 0.0
-        return log(self._plain(token)) + tilt - self._scale
+        return log(self._undamaged_probability(token)) + tilt - self._scale
 
     def _side(self, token: int) -> int:
         return self._flip * _vocabulary_side(token)

@@ -65,7 +65,7 @@ def read_launch_options(
         flags = {**_read_config(catalog, path), **flags}
     elif engine.default_config and Path(engine.default_config).is_file():
         flags = {**_read_config(catalog, engine.default_config), **flags}
-    return engine.launch(catalog, flags, positional)
+    return engine.parse_launch(catalog, flags, positional)
 
 
 def options_from_flags(
@@ -155,6 +155,6 @@ def _read_config(catalog: Catalog, path: str) -> dict[str, Any]:
     try:
         return flag_parser.parse_small_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise catalog.engine.reject(
+        raise catalog.engine.rejection_error(
             f"argument --config: cannot read {path}: {error.strerror}"
         ) from None

@@ -86,12 +86,12 @@ def place_server(launch: LaunchOptions, state: SimState) -> Fit:
     """
     path = launch.engine.model_path(launch)
     if path is not None and not _path_exists(path):
-        raise launch.engine.missing_model(path)
+        raise launch.engine.missing_model_failure(path)
     gpus = visible_gpus(state)
     per_replica = launch.engine.gpus_per_replica(launch, state, gpus)
     needed = per_replica * launch.dp
     if needed > len(gpus) or not gpus:
-        raise launch.engine.too_few_gpus(needed, len(gpus))
+        raise launch.engine.too_few_gpus_failure(needed, len(gpus))
     replicas = tuple(tuple(gpus[r * per_replica : (r + 1) * per_replica]) for r in range(launch.dp))
     fits = [_fit_on_gpus(launch, state, replica) for replica in replicas]
     smallest = min(fits, key=lambda f: f.kv_tokens)

@@ -225,11 +225,11 @@ def _repeat_query(options: Options, devices: list[Device]) -> None:
     if "csv" not in words:
         raise Exit(2, '"--format=" is required: csv[,noheader][,nounits]')
     units, show_header = "nounits" not in words, "noheader" not in words
-    apps = "--query-compute-apps" in options
-    names = [
-        n.strip() for n in options.get("--query-compute-apps" if apps else "--query-gpu").split(",")
-    ]
-    if not apps:
+    option, rows = "--query-gpu", _gpu_rows
+    if "--query-compute-apps" in options:
+        option, rows = "--query-compute-apps", _app_rows
+    names = [name.strip() for name in options.get(option).split(",")]
+    if rows is _gpu_rows:
         for name in names:
             if name not in FIELDS:
                 raise Exit(2, f'Field "{name}" is not a valid field to query.')
@@ -239,17 +239,17 @@ def _repeat_query(options: Options, devices: list[Device]) -> None:
     due = time.monotonic()
     while True:
         for device in _responding_devices(devices):
-            for line in (
-                _app_rows(device, names, units)
-                if apps
-                else [", ".join(query_cell(device, n, units) for n in names)]
-            ):
+            for line in rows(device, names, units):
                 print(line)
         sys.stdout.flush()
         if not period:
             return
         due += period
         time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _gpu_rows(device: Device, names: list[str], units: bool) -> list[str]:
+    return [", ".join(query_cell(device, name, units) for name in names)]
 
 
 def _app_rows(device: Device, names: list[str], units: bool) -> list[str]:

@@ -157,23 +157,23 @@ class SimulatedNvml:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name not in self._entries:
-            body = self._body(name) if name.startswith("nvml") else None
+            body = self._find_implementation(name) if name.startswith("nvml") else None
             if body is None or name in self._state.faults().get("missing", ()):
                 raise AttributeError(f"undefined symbol: {name}")
-            self._entries[name] = self._entry(name, body)
+            self._entries[name] = self._make_entry_point(name, body)
         return self._entries[name]
 
-    def _body(self, name: str) -> Callable[..., None] | None:
+    def _find_implementation(self, name: str) -> Callable[..., None] | None:
         """Return the Python function that implements the NVML function `name`. None if the
         simulated library lacks it."""
         name = _SAME_AS.get(name, name)
-        whole = self._body_of_gpu(name)
+        whole = self._find_gpu_implementation(name)
         of_instance = _OF_INSTANCE.get(name)
         if whole is None or of_instance is None:
             return whole
 
         def either(handle: Any, *results: Any) -> None:
-            number = self._instance(handle)
+            number = self._instance_of_handle(handle)
             if number is None:
                 whole(handle, *results)
             else:
@@ -181,17 +181,17 @@ class SimulatedNvml:
 
         return either
 
-    def _body_of_gpu(self, name: str) -> Callable[..., None] | None:
+    def _find_gpu_implementation(self, name: str) -> Callable[..., None] | None:
         """Return the Python function that implements the NVML function `name` for a whole GPU."""
         if name in _SYSTEM:
             return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))
         if name in _DEVICE:
             return lambda handle, *results: _put_all(
-                results, _DEVICE[name](self._state.profile, self._reading(handle))
+                results, _DEVICE[name](self._state.profile, self._reading_of_handle(handle))
             )
         return getattr(self, "_" + name, None)
 
-    def _entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
+    def _make_entry_point(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
         """Return a function that calls `body` and returns an NVML code. If a simulated fault
         requires this for the NVML function `name`, the function hangs or returns an error code
         instead."""
@@ -212,14 +212,14 @@ class SimulatedNvml:
 
         return call
 
-    def _instance(self, handle: Any) -> tuple[int, int] | None:
+    def _instance_of_handle(self, handle: Any) -> tuple[int, int] | None:
         """Return (GPU, number) of the MIG instance to which `handle` belongs; None if it belongs to
         a whole GPU."""
         value = ctypes.c_size_t.from_buffer(handle).value
         number = value >> INSTANCE_BITS
         return ((value & ~(-1 << INSTANCE_BITS)) - 1, number - 1) if number else None
 
-    def _index(self, handle: Any) -> int:
+    def _index_of_handle(self, handle: Any) -> int:
         index = ctypes.c_size_t.from_buffer(handle).value - 1
         if index >> INSTANCE_BITS > 0:
             raise NvmlRefusal(NOT_SUPPORTED)
@@ -230,8 +230,8 @@ class SimulatedNvml:
             raise NvmlRefusal(GPU_IS_LOST)
         return index
 
-    def _reading(self, handle: Any) -> SimulatedReading:
-        return self._state.readings()[self._index(handle)]
+    def _reading_of_handle(self, handle: Any) -> SimulatedReading:
+        return self._state.readings()[self._index_of_handle(handle)]
 
     # -- library and system ------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class SimulatedNvml:
 
     # -- devices -----------------------------------------------------------------------------------
 
-    def _give(self, out: Any, index: int) -> None:
+    def _write_handle(self, out: Any, index: int) -> None:
         if index in self._state.faults().get("lost", ()):
             raise NvmlRefusal(GPU_IS_LOST)
         ctypes.c_size_t.from_buffer(out._obj).value = index + 1
@@ -255,16 +255,16 @@ class SimulatedNvml:
     def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, out: Any) -> None:
         if not 0 <= _value_of_argument(index) < self._state.profile.count:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._give(out, _value_of_argument(index))
+        self._write_handle(out, _value_of_argument(index))
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: Any, out: Any) -> None:
         text = _text_of_argument(uuid)
         if text not in self._uuids:
             raise NvmlRefusal(NOT_FOUND)
-        self._give(out, self._uuids.index(text))
+        self._write_handle(out, self._uuids.index(text))
 
     def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, number: Any, out: Any) -> None:
-        index, mig = self._index(handle), self._state.profile.mig
+        index, mig = self._index_of_handle(handle), self._state.profile.mig
         if mig is None or not 0 <= _value_of_argument(number) < mig[1]:
             raise NvmlRefusal(NOT_FOUND)
         value = (index + 1) | (_value_of_argument(number) + 1) << INSTANCE_BITS
@@ -275,21 +275,21 @@ class SimulatedNvml:
         ids = [self._state.profile.bus_id(i) for i in range(self._state.profile.count)]
         if text not in ids:
             raise NvmlRefusal(NOT_FOUND)
-        self._give(out, ids.index(text))
+        self._write_handle(out, ids.index(text))
 
     def _nvmlDeviceGetPciInfo_v3(self, handle: Any, out: Any) -> None:
-        index, info = self._index(handle), out._obj
+        index, info = self._index_of_handle(handle), out._obj
         text = self._state.profile.bus_id(index)
         info.busId, info.busIdLegacy = text.encode(), text[4:].encode()
         info.domain, info.bus, info.device = int(text[:8], 16), int(text[9:11], 16), 0
 
     def _nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, out: Any) -> None:
         profile = self._state.profile
-        nodes = {profile.numa_node(self._index(handle)) for handle in (one, other)}
+        nodes = {profile.numa_node(self._index_of_handle(handle)) for handle in (one, other)}
         _put_in_pointer(out, HOST_BRIDGE if len(nodes) == 1 else SEVERAL_NODES)
 
     def _nvmlDeviceGetP2PStatus(self, one: Any, other: Any, kind: Any, out: Any) -> None:
-        self._index(one), self._index(other)
+        self._index_of_handle(one), self._index_of_handle(other)
         direct = self._state.profile.interconnect.custom_us is not None
         status = self._state.faults().get("p2p", P2P_OK if direct else P2P_NOT_OF_GPU)
         _put_in_pointer(
@@ -312,21 +312,21 @@ class SimulatedNvml:
         return memory_mhz
 
     def _nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
-        point = self._reading(handle).point
+        point = self._reading_of_handle(handle).point
         _put_in_pointer(out, self._clock_mhz(kind, point.sm_mhz, point.memory_mhz))
 
     def _nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
-        self._index(handle)
+        self._index_of_handle(handle)
         gpu = self._state.profile.gpu
         _put_in_pointer(out, self._clock_mhz(kind, gpu.sm_max_mhz, gpu.memory_max_mhz))
 
     def _nvmlDeviceGetApplicationsClock(self, handle: Any, _kind: Any, _out: Any) -> None:
-        self._index(handle)
+        self._index_of_handle(handle)
         raise NvmlRefusal(DEPRECATED)
 
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
-    def _fill(self, values: list[int], count: Any, out: Any) -> None:
+    def _write_array(self, values: list[int], count: Any, out: Any) -> None:
         """Write `values` to the array `out` and their number to `count`. If the array is too small,
         write the required size to `count` and raise the NVML error for this."""
         self._check_room(len(values), count, out)
@@ -340,27 +340,27 @@ class SimulatedNvml:
             raise NvmlRefusal(INSUFFICIENT_SIZE)
 
     def _nvmlDeviceGetSupportedMemoryClocks(self, handle: Any, count: Any, out: Any) -> None:
-        self._index(handle)
+        self._index_of_handle(handle)
         if not self._state.profile.gpu.memory_steps_mhz:
             raise NvmlRefusal(NOT_SUPPORTED)
-        self._fill(list(self._state.profile.gpu.memory_steps_mhz), count, out)
+        self._write_array(list(self._state.profile.gpu.memory_steps_mhz), count, out)
 
     def _nvmlDeviceGetSupportedGraphicsClocks(
         self, handle: Any, memory_mhz: Any, count: Any, out: Any
     ) -> None:
-        self._index(handle)
+        self._index_of_handle(handle)
         gpu = self._state.profile.gpu
         if not gpu.memory_steps_mhz:
             raise NvmlRefusal(NOT_SUPPORTED)
         if _value_of_argument(memory_mhz) not in gpu.memory_steps_mhz:
             raise NvmlRefusal(NOT_FOUND)
         steps = int((gpu.sm_max_mhz - gpu.sm_idle_mhz) / gpu.sm_step_mhz)
-        self._fill(
+        self._write_array(
             [round(gpu.sm_max_mhz - i * gpu.sm_step_mhz) for i in range(steps + 1)], count, out
         )
 
     def _nvmlDeviceGetUtilizationRates(self, handle: Any, out: Any) -> None:
-        reading = self._reading(handle)
+        reading = self._reading_of_handle(handle)
         if self._state.profile.mig:
             raise NvmlRefusal(NOT_SUPPORTED)
         unified = self._state.profile.gpu.unified_memory  # always 0 with unified memory
@@ -372,7 +372,7 @@ class SimulatedNvml:
     # -- power, energy, temperature ----------------------------------------------------------------
 
     def _nvmlDeviceGetTemperatureV(self, handle: Any, out: Any) -> None:
-        reading = self._reading(handle)
+        reading = self._reading_of_handle(handle)
         if out._obj.sensorType != 0:
             raise NvmlRefusal(INVALID_ARGUMENT)
         out._obj.temperature = round(reading.temperature_c)
@@ -380,14 +380,14 @@ class SimulatedNvml:
     def _nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, out: Any) -> None:
         if _value_of_argument(sensor) != 0:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        _put_in_pointer(out, round(self._reading(handle).temperature_c))
+        _put_in_pointer(out, round(self._reading_of_handle(handle).temperature_c))
 
     def _nvmlDeviceGetMarginTemperature(self, handle: Any, out: Any) -> None:
-        margin = self._state.profile.gpu.slowdown_c - self._reading(handle).temperature_c
+        margin = self._state.profile.gpu.slowdown_c - self._reading_of_handle(handle).temperature_c
         out._obj.marginTemperature = round(margin)
 
     def _nvmlDeviceGetTemperatureThreshold(self, handle: Any, kind: Any, out: Any) -> None:
-        self._index(handle)
+        self._index_of_handle(handle)
         above = {0: 5.0, 1: 2.0, 3: 0.0}.get(_value_of_argument(kind))
         if above is None or self._state.profile.gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
@@ -396,10 +396,10 @@ class SimulatedNvml:
     # -- memory, PCIe, processes -------------------------------------------------------------------
 
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> None:
-        if self._instance(handle) is not None:
+        if self._instance_of_handle(handle) is not None:
             self._instance_memory(out._obj)
             return
-        reading, gpu = self._reading(handle), self._state.profile.gpu
+        reading, gpu = self._reading_of_handle(handle), self._state.profile.gpu
         if gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
         info = out._obj
@@ -412,10 +412,10 @@ class SimulatedNvml:
         info.free = info.total - info.used
 
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, out: Any) -> None:
-        if self._instance(handle) is not None:
+        if self._instance_of_handle(handle) is not None:
             self._instance_memory(out._obj)
             return
-        reading, gpu = self._reading(handle), self._state.profile.gpu
+        reading, gpu = self._reading_of_handle(handle), self._state.profile.gpu
         if gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
         info = out._obj
@@ -427,14 +427,14 @@ class SimulatedNvml:
         info.free = info.total - info.reserved - info.used
 
     def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, out: Any) -> None:
-        processes = self._reading(handle).processes
+        processes = self._reading_of_handle(handle).processes
         self._check_room(len(processes), count, out)
         for i, process in enumerate(processes):
             out[i].pid, out[i].usedGpuMemory = process.pid, process.memory_bytes
             out[i].gpuInstanceId = out[i].computeInstanceId = 0xFFFFFFFF
 
     def _nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, _out: Any) -> None:
-        self._index(handle)
+        self._index_of_handle(handle)
         count._obj.value = 0
 
     _nvmlDeviceGetMPSComputeRunningProcesses_v3 = _nvmlDeviceGetGraphicsRunningProcesses_v3
@@ -442,7 +442,7 @@ class SimulatedNvml:
     # -- errors --------------------------------------------------------------------------------------
 
     def _nvmlDeviceGetPcieReplayCounter(self, handle: Any, out: Any) -> None:
-        index = self._reading(handle).index
+        index = self._reading_of_handle(handle).index
         if self._state.profile.gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
         _put_in_pointer(out, int(self._state.faults().get("replays", {}).get(str(index), 0)))
@@ -453,7 +453,7 @@ class SimulatedNvml:
 
     def _nvmlDeviceRegisterEvents(self, handle: Any, _types: Any, events: Any) -> None:
         number = ctypes.c_size_t.from_buffer(events).value
-        self._event_sets[number - 1] = self._index(handle)
+        self._event_sets[number - 1] = self._index_of_handle(handle)
 
     def _nvmlEventSetWait_v2(self, events: Any, data: Any, _timeout_ms: Any) -> None:
         index = self._event_sets[ctypes.c_size_t.from_buffer(events).value - 1]
@@ -465,7 +465,7 @@ class SimulatedNvml:
     # -- field values ------------------------------------------------------------------------------
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> None:
-        reading, profile = self._reading(handle), self._state.profile
+        reading, profile = self._reading_of_handle(handle), self._state.profile
         false_values = self._state.faults().get("fields", {})
         stamp = int(time.time() * 1e6)
         for entry in values._obj[: _value_of_argument(count)]:
@@ -484,8 +484,8 @@ class SimulatedNvml:
 
     # -- setters -----------------------------------------------------------------------------------
 
-    def _set(self, handle: Any, **change: Any) -> None:
-        index, faults = self._index(handle), self._state.faults()
+    def _change_setting(self, handle: Any, **change: Any) -> None:
+        index, faults = self._index_of_handle(handle), self._state.faults()
         if faults.get("no_permission"):
             raise NvmlRefusal(NO_PERMISSION)
         kept = {k: v for k, v in change.items() if k not in faults.get("ignored", ())}
@@ -495,7 +495,7 @@ class SimulatedNvml:
             self._state.set_faults(lost=[*faults.get("lost", ()), index], lost_after=None)
 
     def _nvmlDeviceSetPersistenceMode(self, handle: Any, mode: Any) -> None:
-        self._set(handle, persistence=bool(_value_of_argument(mode)))
+        self._change_setting(handle, persistence=bool(_value_of_argument(mode)))
 
     def _nvmlDeviceSetPowerManagementLimit(self, handle: Any, milliwatts: Any) -> None:
         gpu, watts = self._state.profile.gpu, _value_of_argument(milliwatts) / 1000.0
@@ -503,26 +503,28 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_SUPPORTED)
         if not gpu.power_min_w <= watts <= gpu.power_max_w:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._set(handle, limit_w=None if watts == gpu.power_default_w else watts)
+        self._change_setting(handle, limit_w=None if watts == gpu.power_default_w else watts)
 
     def _nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
         low, high = _value_of_argument(low), _value_of_argument(high)
         symbolic = {physics.TDP_MHZ, physics.UNLIMITED_MHZ}
         if (low in symbolic) != (high in symbolic) or low > high:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._set(handle, gpu_lock_mhz=[low, high])
+        self._change_setting(handle, gpu_lock_mhz=[low, high])
 
     def _nvmlDeviceResetGpuLockedClocks(self, handle: Any) -> None:
-        self._set(handle, gpu_lock_mhz=None)
+        self._change_setting(handle, gpu_lock_mhz=None)
 
     def _nvmlDeviceSetMemoryLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
         if not self._state.profile.gpu.memory_locks:
             raise NvmlRefusal(NOT_SUPPORTED)
         if _value_of_argument(low) > _value_of_argument(high):
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._set(handle, memory_lock_mhz=[_value_of_argument(low), _value_of_argument(high)])
+        self._change_setting(
+            handle, memory_lock_mhz=[_value_of_argument(low), _value_of_argument(high)]
+        )
 
     def _nvmlDeviceResetMemoryLockedClocks(self, handle: Any) -> None:
         if not self._state.profile.gpu.memory_locks:
             raise NvmlRefusal(NOT_SUPPORTED)
-        self._set(handle, memory_lock_mhz=None)
+        self._change_setting(handle, memory_lock_mhz=None)

@@ -16,7 +16,7 @@ from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
 from workbench.sim.language_model import PIECE, Damage, LanguageModel, token_ids_of
 from workbench.sim.launch_options import LaunchOptions
-from workbench.sim.reply_text import ReplyText, pack_vector, vector_of
+from workbench.sim.reply_text import CHAT, COMPLETION, ReplyForm, ReplyText, pack_vector, vector_of
 from workbench.sim.scheduler import Replica, Sequence
 from workbench.sim.scored_reply import ScoredReply
 
@@ -78,16 +78,16 @@ class Api:
         }
         embedding: Routes = {("POST", "/v1/embeddings"): self._embed}
         self.routes: Routes = {
-            ("GET", "/health"): self._health,
-            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._reply_health,
+            ("GET", "/v1/models"): self._reply_models,
             **(embedding if launch.embeds else generation),
-            ("POST", self.engine.tokenize_path): self._tokenize,
-            **self.engine.routes(self),
+            ("POST", self.engine.tokenize_path): self._reply_tokens,
+            **self.engine.extra_routes(self),
         }
         if launch.metrics:
-            self.routes[("GET", "/metrics")] = self._metrics
+            self.routes[("GET", "/metrics")] = self._reply_metrics
 
-    def damage(self, faults: Mapping[str, float]) -> None:
+    def apply_faults(self, faults: Mapping[str, float]) -> None:
         """Damage the answers of the server as the `faults` say."""
         self.garbage = "garbage" in faults
         together, turn = "broken_together" in faults, "broken_second_turn" in faults
@@ -114,17 +114,17 @@ class Api:
             status = error.status
             request.reply(status, self.engine.error_body(error))
         if request.path not in ("/health", "/metrics") or status != 200:
-            self.log.access(request.peer, request.method, request.path, status)
+            self.log.write_access_line(request.peer, request.method, request.path, status)
 
     def _unknown_route_error(self, path: str) -> ApiError:
         if any(path == known for _, known in self.routes):
             return ApiError(405, "NotFoundError", "Method Not Allowed")
         return ApiError(404, "NotFoundError", "Not Found")
 
-    def next_id(self, chat: bool) -> str:
-        """Return the id of a new reply, to a chat request (`chat`) or to a completion request."""
+    def next_id(self, form: ReplyForm) -> str:
+        """Return the id of a new reply of this form."""
         self.count += 1
-        return f"{'chatcmpl' if chat else 'cmpl'}-simulated-{self.created:x}-{self.count}"
+        return f"{form.id_prefix}-simulated-{self.created:x}-{self.count}"
 
     def chat_text(self, request: Request) -> str:
         """Return the messages of a chat request as one text, without the tokens of the chat
@@ -133,7 +133,7 @@ class Api:
 
     # -- small routes ------------------------------------------------------------------------------
 
-    def _tokenize(self, request: Request) -> None:
+    def _reply_tokens(self, request: Request) -> None:
         """Reply with the token ids of the text in a request. If the engine accepts messages, they
         can replace the text."""
         field = self.engine.tokenize_field
@@ -146,15 +146,15 @@ class Api:
             ids = token_ids_of(given)
         else:
             raise bad_request(f"{field}: Field required", field)
-        request.reply(200, self.engine.token_reply(ids, self.max_len))
+        request.reply(200, self.engine.token_count_body(ids, self.max_len))
 
-    def _metrics(self, request: Request) -> None:
+    def _reply_metrics(self, request: Request) -> None:
         request.reply(200, self.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _health(self, request: Request) -> None:
-        request.reply(200 if self.ready else 503, self.engine.health(self.ready))
+    def _reply_health(self, request: Request) -> None:
+        request.reply(200 if self.ready else 503, self.engine.health_body(self.ready))
 
-    def _models(self, request: Request) -> None:
+    def _reply_models(self, request: Request) -> None:
         entries = [
             {
                 "id": name,
@@ -190,7 +190,7 @@ class Api:
         if not chat and self.engine.asks_log_probabilities(body):
             self.engine.reply_scored(self, request, body)
             return
-        length = self._length(body, len(prompt), chat)
+        length = self._choose_length(body, len(prompt), chat)
         reply = ApiReply(self, request, body, chat, length)
         sequence = Sequence(prompt, length, reply.deliver)
         reply.sequence = sequence
@@ -207,7 +207,7 @@ class Api:
         `body_of` makes the body of the reply."""
         if not ids:
             raise bad_request("The decoder prompt cannot be empty")
-        most = self._length({"max_tokens": length, "ignore_eos": True}, len(ids), chat=False)
+        most = self._choose_length({"max_tokens": length, "ignore_eos": True}, len(ids), chat=False)
         scored = ScoredReply(self, request, ids, most, body_of)
         self._add(scored.sequence, request)
 
@@ -249,13 +249,13 @@ class Api:
                     "usage": usage,
                 }
                 request.reply(
-                    200, {"id": self.next_id(False), "created": int(time.time()), **frame}
+                    200, {"id": self.next_id(COMPLETION), "created": int(time.time()), **frame}
                 )
 
         sequence = Sequence(prompt, 1, deliver, embedding=True)
         self._add(sequence, request)
 
-    def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
+    def _choose_length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
         """Return the number of tokens to generate for a request. This is the limit in its `body` if
         the engine must ignore the end of the text, otherwise a typical length up to the limit.
         `prompt` is the number of prompt tokens, and `chat` says whether it is a chat request.
@@ -367,18 +367,19 @@ class ApiReply:
         self.reason = (
             "length" if limit is None or length >= limit or body.get("ignore_eos") else "stop"
         )
-        self.id = api.next_id(chat)
+        self.form = CHAT if chat else COMPLETION
+        self.id = api.next_id(self.form)
         self.sequence: Sequence | None = None
         self.sent = 0
         prompt = _chat_text(body) if chat else _prompt_text(body)
         self.text = ReplyText(prompt, garbage=api.garbage)
-        kind = "chat.completion" if chat else "text_completion"
+        created = int(time.time())
         model = body.get("model")
         if model not in api.launch.served:
             model = api.launch.served[0]
-        self.frame = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
+        self.frame = {"id": self.id, "object": self.form.kind, "created": created, "model": model}
         self.frame["system_fingerprint"] = "simulated"
-        self.head = compact({**self.frame, "object": f"{kind}.chunk" if chat else kind})[:-1]
+        self.head = compact({**self.frame, "object": self.form.chunk_kind})[:-1]
 
     def deliver(self, tokens: int, finished: bool) -> None:
         """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once.
@@ -397,36 +398,38 @@ class ApiReply:
         if self.sent == 0:
             self.request.start_stream()
             if self.chat:
-                events = self._content_event(
+                events = self._content_event_text(
                     {"role": "assistant", "content": ""}, None, self._running_usage(sequence, 0)
                 )
         text = self.text.part(self.sent, tokens)
         self.sent += tokens
         reason = self.reason if finished and self.engine.finish_on_content else None
         content = {"content": text} if self.chat else text
-        events += self._content_event(content, reason, self._running_usage(sequence))
+        events += self._content_event_text(content, reason, self._running_usage(sequence))
         if finished:
-            self.request.end_stream((events + self.engine.stream_end(self, sequence)).encode())
+            self.request.end_stream(
+                (events + self.engine.stream_end_events(self, sequence)).encode()
+            )
         else:
-            self.request.event(events.encode())
+            self.request.send_event(events.encode())
 
-    def _content_event(self, content: Any, reason: str | None, fields: dict[str, Any]) -> str:
+    def _content_event_text(self, content: Any, reason: str | None, fields: dict[str, Any]) -> str:
         choice = {
             "index": 0,
-            "delta" if self.chat else "text": content,
+            self.form.content_field: content,
             "logprobs": None,
             "finish_reason": reason,
         }
-        return self.event({"choices": [choice], **fields})
+        return self.event_text({"choices": [choice], **fields})
 
-    def event(self, fields: dict[str, Any]) -> str:
+    def event_text(self, fields: dict[str, Any]) -> str:
         """Return a server-sent event with the fields that all events of the reply have, followed by
         `fields`."""
         return f"data: {self.head},{compact(fields)[1:]}\n\n"
 
-    def finish_event(self, fields: dict[str, Any]) -> str:
+    def finish_event_text(self, fields: dict[str, Any]) -> str:
         """Return a server-sent event with the finish_reason and `fields`, but without text."""
-        return self._content_event({} if self.chat else "", self.reason, fields)
+        return self._content_event_text({} if self.chat else "", self.reason, fields)
 
     def _deliver_whole(self, sequence: Sequence) -> None:
         text = self.text.part(0, sequence.generated)
@@ -438,7 +441,7 @@ class ApiReply:
         told = self.usage_chunk or self.engine.usage_unasked
         usage = self.usage(sequence) if told else None
         reply = {**self.frame, "choices": [choice], "usage": usage}
-        self.request.reply(200, {**reply, **self.engine.more_fields(sequence)})
+        self.request.reply(200, {**reply, **self.engine.extra_reply_fields(sequence)})
 
     def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
         """Return the object "usage" of the reply, with the number of output tokens `made`. If
@@ -451,7 +454,7 @@ class ApiReply:
             "prompt_tokens_details": {"cached_tokens": sequence.cached},
             "owned_by": "simulated",
         }
-        return {**usage, **self.engine.more_usage(sequence)}
+        return {**usage, **self.engine.extra_usage_fields(sequence)}
 
     def _running_usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
         return {"usage": self.usage(sequence, made)} if self.every_usage else {}

@@ -38,7 +38,7 @@ class RankLinks:
         self._joined = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def join(self) -> None:
+    async def connect_to_rank_0(self) -> None:
         """Connect this rank to rank 0. Rank 0 waits until all other ranks have connected."""
         address, _, port = self._launch.master.rpartition(":")
         if self._launch.node_rank == 0:
@@ -54,12 +54,14 @@ class RankLinks:
             self._joined.set()
         await self._joined.wait()
 
-    def pass_on(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
+    def forward_load(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
         """If this process is rank 0, send its load to the processes on the other hosts, because in
         tensor parallelism all GPUs do the same work. `active_unix_s` is when the server last used a
         GPU."""
         line = json.dumps([list(loads), active_unix_s]).encode() + b"\n"
-        for writer in self._writers if self._launch.node_rank == 0 else ():
+        if self._launch.node_rank != 0:
+            return
+        for writer in self._writers:
             writer.write(line)
 
     def close(self) -> None:

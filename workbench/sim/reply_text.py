@@ -11,6 +11,8 @@ import re
 import struct
 import zlib
 
+from workbench.model.lazy_dataclass import dataclass
+
 WORDS = (  # noqa: SIM905
     "the model reads every weight once for each token so memory sets the pace while clocks only "
     "help the prompt and batches share what was read until compute or cache runs short this text "
@@ -20,6 +22,20 @@ GARBAGE = "!"
 VECTOR_NUMBERS = 768
 _TURN = 7
 _CODE_WORD = re.compile(r"code word is (\w+)\.")
+
+
+@dataclass(frozen=True)
+class ReplyForm:
+    """The words of a reply that differ between chats and completions."""
+
+    id_prefix: str
+    kind: str
+    chunk_kind: str
+    content_field: str
+
+
+CHAT = ReplyForm("chatcmpl", "chat.completion", "chat.completion.chunk", "delta")
+COMPLETION = ReplyForm("cmpl", "text_completion", "text_completion", "text")
 
 
 class ReplyText:

@@ -102,7 +102,7 @@ class PrefixCache:
         self.room = max(1, blocks)
         self.known: OrderedDict[int, None] = OrderedDict()
 
-    def hit(self, prompt: list[str]) -> tuple[int, list[int]]:
+    def find_prefix(self, prompt: list[str]) -> tuple[int, list[int]]:
         """Return the number of tokens of `prompt` that need no prefill because they are in the
         cache, and the hashes of the prompt's blocks. The last token always needs prefill."""
         hashes, link = [], 0
@@ -191,8 +191,10 @@ class Replica:
         """Return the activity of the replica's GPUs in the last `interval_s` seconds, and start to
         measure the next interval."""
         now = asyncio.get_running_loop().time()
-        idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
-        self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0
+        idle, self.idle_s = self.idle_s, 0.0
+        if self.idle_since:
+            idle += now - self.idle_since
+            self.idle_since = now
         (stepped, memory, compute), self.work = self.work, (0.0, 0.0, 0.0)
         if self.running and stepped == 0.0:  # one step longer than the interval
             return self._step_time(len(self.running), 0).activity
@@ -217,16 +219,16 @@ class Replica:
                 self.moment = now
             taken = 0
             while (self.running or self.waiting) and taken < 64:
-                self._step()
+                self._run_step()
                 taken += 1
                 if self.moment > loop.time():
                     break
             delay = self.moment - loop.time()
             await asyncio.sleep(max(0.0, delay))
-            self._flush()
+            self._deliver_pending_tokens()
 
-    def _step(self) -> None:
-        self._admit()
+    def _run_step(self) -> None:
+        self._admit_requests()
         budget = max(1, self.batched_tokens - len(self.running))
         prefill, fresh = 0, []
         for sequence in self.running:
@@ -247,11 +249,13 @@ class Replica:
         counters = self.counters
         counters.steps += 1
         counters.busy_sequence_steps += len(self.running)
-        counters.prefill_s += seconds if prefill else 0.0
-        counters.decode_s += 0.0 if prefill else seconds
+        if prefill:
+            counters.prefill_s += seconds
+        else:
+            counters.decode_s += seconds
         if fresh and self.on_prefill:
             self.on_prefill(fresh, prefill)
-        self._hand_out()
+        self._hand_out_tokens()
         if self.on_step:
             self.on_step()
 
@@ -266,7 +270,7 @@ class Replica:
             prefill_tokens=prefill,
         )
 
-    def _admit(self) -> None:
+    def _admit_requests(self) -> None:
         while self.waiting and len(self.running) < self.max_sequences:
             sequence = self.waiting[0]
             need = len(sequence.prompt) + sequence.length
@@ -276,7 +280,7 @@ class Replica:
             sequence.admitted = max(self.moment, sequence.arrived)
             self.moment = max(self.moment, sequence.arrived)
             if self.cache:
-                sequence.cached, sequence.blocks = self.cache.hit(sequence.prompt)
+                sequence.cached, sequence.blocks = self.cache.find_prefix(sequence.prompt)
             sequence.to_prefill = len(sequence.prompt) - sequence.cached
             self.reserved += need
             self.running.append(sequence)
@@ -286,7 +290,7 @@ class Replica:
             self.counters.cached_tokens += sequence.cached
             self.counters.queue_s.append(sequence.admitted - sequence.arrived)
 
-    def _hand_out(self) -> None:
+    def _hand_out_tokens(self) -> None:
         counters, moment = self.counters, self.moment
         for sequence in self.running:
             if sequence.to_prefill:
@@ -306,10 +310,10 @@ class Replica:
         if any(s.aborted or s.generated >= s.length for s in self.running):
             for sequence in self.running:
                 if sequence.aborted or sequence.generated >= sequence.length:
-                    self._finish(sequence)
+                    self._finish_request(sequence)
             self.running = [s for s in self.running if not (s.aborted or s.generated >= s.length)]
 
-    def _finish(self, sequence: Sequence) -> None:
+    def _finish_request(self, sequence: Sequence) -> None:
         self.reserved -= len(sequence.prompt) + sequence.length
         counters = self.counters
         if sequence.aborted:
@@ -318,13 +322,14 @@ class Replica:
         counters.finished += 1
         counters.finished_prompt_tokens += len(sequence.prompt)
         counters.finished_cached_tokens += sequence.cached
-        counters.finished_tokens += 0 if sequence.embedding else sequence.generated
+        if not sequence.embedding:
+            counters.finished_tokens += sequence.generated
         counters.e2e_s.append(sequence.last - sequence.arrived)
         if sequence.generated > 1:
             counters.tpot_s.append((sequence.last - sequence.first) / (sequence.generated - 1))
         self._done.append(sequence)
 
-    def _flush(self) -> None:
+    def _deliver_pending_tokens(self) -> None:
         for sequence in self.running:
             if sequence.pending:
                 count, sequence.pending = sequence.pending, 0

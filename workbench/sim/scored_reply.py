@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim.language_model import LanguageModel, Predicted, text_of_tokens, turns_of
+from workbench.sim.reply_text import COMPLETION
 from workbench.sim.scheduler import Sequence as RequestSequence
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ScoredReply:
         body_of: Callable[[ScoredReply], dict[str, Any]],
     ) -> None:
         self.ids = list(ids)
-        self.id = api.next_id(chat=False)
+        self.id = api.next_id(COMPLETION)
         self.served = api.launch.served[0]
         self.stale_prompts, self.zeros = api.stale_prompts, api.zero_log_probabilities
         self.sequence = RequestSequence([str(one) for one in ids], length, self._deliver)

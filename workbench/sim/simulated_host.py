@@ -66,7 +66,9 @@ class SimulatedHost(BaseHost):
         self.kind = inner.kind
         self.is_local = inner.is_local
         self.may_sudo = inner.may_sudo
-        name = f"sim:{profile}@{twin}" if twin else f"sim:{profile}"
+        name = f"sim:{profile}"
+        if twin:
+            name += f"@{twin}"
         self.name = name if inner.is_local else f"{inner.name}/{name}"
         self._state_dir = state_dir.rstrip("/")
         # Values of preset variables that exist only on a simulated host.
@@ -90,9 +92,7 @@ class SimulatedHost(BaseHost):
     def environment(self) -> dict[str, str]:
         """Return the environment variables with which a process on `inner` uses the simulated
         programs and driver. Call this after `connect`."""
-        ranks = {"WORKBENCH_SIM_RANKS": "1"} if self.of_cluster else {}
-        return {
-            **ranks,
+        variables = {
             "PATH": f"{BIN}:{self._path or '/usr/local/bin:/usr/bin:/bin'}",
             "WORKBENCH_SIM_PROFILE": self.simulated,
             "WORKBENCH_SIM_STATE": self.driver_state,
@@ -101,6 +101,9 @@ class SimulatedHost(BaseHost):
             "WORKBENCH_GPU_REGISTER": f"{self.driver_state}/register",
             "WORKBENCH_SIM_PYTHON": sys.executable or "python3",
         }
+        if self.of_cluster:
+            variables["WORKBENCH_SIM_RANKS"] = "1"
+        return variables
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
         return self.inner.on_link(listener)
@@ -157,7 +160,7 @@ class SimulatedHost(BaseHost):
             error.next_step = error.next_step and _FREE_SPACE_STEP
             raise
 
-    async def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:
+    async def _merge_environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
         await self._prepare()
         merged = {**self.environment(), **(env or {})}
         if env and "PATH" in env:
@@ -176,7 +179,7 @@ class SimulatedHost(BaseHost):
         env: Mapping[str, str] | None,
     ) -> Completed:
         return await self.inner.run(
-            argv, input=input, timeout_s=timeout_s, env=await self._merged(env)
+            argv, input=input, timeout_s=timeout_s, env=await self._merge_environment(env)
         )
 
     async def stream(
@@ -186,7 +189,7 @@ class SimulatedHost(BaseHost):
         input: bytes | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Stream:
-        return await self.inner.stream(argv, input=input, env=await self._merged(env))
+        return await self.inner.stream(argv, input=input, env=await self._merge_environment(env))
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         if path == BOOT_ID:  # a test starts the simulated host again by writing its own

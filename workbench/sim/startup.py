@@ -58,7 +58,7 @@ def write_banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
         )
 
 
-def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
+def reason_against_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
     """Return the reason why the engine uses NCCL instead of its own all-reduce kernel. None if it
     uses its own kernel, if a flag turns that kernel off, or if the model is not split over GPUs."""
     if launch.tp == 1 or not launch.custom_all_reduce:

@@ -462,10 +462,10 @@ def test_a_start_on_several_gpus_offers_the_trial_and_tells_its_outcome() -> Non
         return [(str(one.level), one.code) for one in found]
 
     assert said() == [("hint", "paths.untested")] and said([1]) == []
-    asyncio.run(multi_gpu.keep_trial_outcome(host, seen(), tried(), "vllm"))
+    asyncio.run(multi_gpu.store_trial_outcome(host, seen(), tried(), "vllm"))
     assert said() == []
     assert said(driver=replace(driver, driver_version="610.1")) == [("hint", "paths.untested")]
-    asyncio.run(multi_gpu.keep_trial_outcome(host, seen(), tried(pair={"hang": True}), "vllm"))
+    asyncio.run(multi_gpu.store_trial_outcome(host, seen(), tried(pair={"hang": True}), "vllm"))
     assert said() == [("warn", "paths.hang")]
     for broken in (b"", b"[]", b"{}", b'{"tested_unix_s": 1, "seen": 3, "tried": [4]}', b"\xff"):
         host.files[f"/state/workbench/{FILE}"] = broken

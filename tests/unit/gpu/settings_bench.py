@@ -61,7 +61,9 @@ class Bench:
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
         self.reading = self.reading or await read_once(self.host)
-        return plan.plan_commands({gpu: settings}, self.reading, await rights.rights_on(self.host))
+        return plan.plan_commands(
+            {gpu: settings}, self.reading, await rights.read_rights(self.host)
+        )
 
     def entries(self) -> list[dict[str, Any]]:
         return list(json.loads(self.path.read_text())["entries"])

@@ -14,7 +14,7 @@ from workbench.gpu.settings import claims
 from workbench.gpu.settings.alterations import (
     alteration_of_claim,
     alterations_of_known_gpus,
-    in_force,
+    select_alterations_in_force,
 )
 from workbench.gpu.settings.claims import ASK, DONE, LEAVE, RESTORE, SettingClaim
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
@@ -224,7 +224,7 @@ def test_what_a_change_would_take_from_somebody_else(
     wanted: float,
     theirs: bool,
 ) -> None:
-    assert claims.is_of_others((UUID, POWER), wanted, live, ours, others) is theirs
+    assert claims.replaces_foreign_value((UUID, POWER), wanted, live, ours, others) is theirs
 
 
 def test_a_claim_about_a_gpu_that_the_host_lacks_is_left_out() -> None:
@@ -254,7 +254,7 @@ def test_of_two_users_limits_the_one_that_is_there_is_in_force(
     ours = Alteration(0, UUID, POWER, 300.0, 250.0, 1.0)
     sample = GpuSample(0, UUID, GpuState.LIVE, power_limit_w=limit_w)
     reading = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (GpuInfo(0, UUID, "x"),), (sample,))
-    shown = in_force([ours], [alteration_of_claim(claim())], reading)
+    shown = select_alterations_in_force([ours], [alteration_of_claim(claim())], reading)
     assert [(one.by, one.now) for one in shown] == found
 
 
@@ -319,7 +319,7 @@ def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
         {"uid": 7, "user": "b\x1bob", "journal": "j", "entries": [entry(**told)]},
         {"uid": 7, "user": "ada", "journal": "mine", "entries": [entry(changing=True)]},
     ]
-    others, own = claims.from_register(found, 7, "mine")
+    others, own = claims.parse_register_claims(found, 7, "mine")
     assert [(c.by, c.now, c.energy_j) for c in others] == [
         ("bob (another state directory)", 1.0, None)
     ]
@@ -345,7 +345,9 @@ class Gpu:
 
     def others(self, user: str) -> list[SettingClaim]:
         return [
-            SettingClaim(name, UUID, 0, self.setting, e["before"], e["now"], claims.set_at(e))
+            SettingClaim(
+                name, UUID, 0, self.setting, e["before"], e["now"], claims.last_changed_unix_s(e)
+            )
             for name, e in self.entries.items()
             if name != user
         ]
@@ -356,7 +358,7 @@ class Gpu:
         by = claims.explaining_claim(others, key, self.told(), old)
         before = by.before if by else self.live
         made = entry(setting=self.setting, before=before, now=value, set_unix_s=self.at)
-        made["over"] = claims.values_underneath(others, key, self.told(), old)
+        made["over"] = claims.foreign_values_underneath(others, key, self.told(), old)
         if old is not None:
             made["before"] = old["before"]
         self.entries[user], self.live = made, value

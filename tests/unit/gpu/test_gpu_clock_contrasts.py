@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_gpu_proof import lock, moments, told
 
 from workbench.gpu.settings import proof_files
-from workbench.gpu.settings.alterations import locks_on
-from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, measured_clocks
+from workbench.gpu.settings.alterations import select_locks_in_force
+from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
 from workbench.gpu.settings.proof import Proof, judge_all_settings
 from workbench.gpu.telemetry.reading_buffer import Moment
 from workbench.hosts.local import LocalHost
@@ -32,7 +32,9 @@ def seen(
 ) -> Clock:
     """As a run with that lock leaves it."""
     altered = [] if lock_of is None else [lock(lock_of)]
-    found = measured_clocks(altered, moments(sm_mhz=mhz, event_reasons=reasons), told(), load)
+    found = collect_measured_clocks(
+        altered, moments(sm_mhz=mhz, event_reasons=reasons), told(), load
+    )
     return replace(next(c for c in found if c.setting == "gpu_clocks"), **fields)  # type: ignore[arg-type]
 
 
@@ -100,11 +102,11 @@ def test_what_power_explains_is_no_contrast() -> None:
 
 
 def test_a_clock_that_heat_held_down_is_not_kept() -> None:
-    hot = measured_clocks(
+    hot = collect_measured_clocks(
         [], moments(sm_mhz=2100, event_reasons=("SW thermal slowdown",)), told(), "load"
     )
     changed = [m for w in (300.0, 220.0) for m in moments(10, limit_w=w)]
-    assert hot == () and measured_clocks([], changed, told(), "load") == ()
+    assert hot == () and collect_measured_clocks([], changed, told(), "load") == ()
 
 
 @given(
@@ -150,7 +152,7 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
     known = ContrastEvidence((seen(*before),), load="load")
 
     async def load(known: ContrastEvidence, *altered: Alteration) -> Proof:
-        clocks = measured_clocks(altered, moments(), told(), "load")
+        clocks = collect_measured_clocks(altered, moments(), told(), "load")
         proofs = judge_all_settings(altered, moments(), told(), known)
         await evidence.keep_clocks(known, clocks, proofs)
         return next(proof for proof in proofs if proof.setting == "gpu_clocks")
@@ -214,7 +216,7 @@ def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(
     disturbed: list[Moment],
 ) -> None:
     known = ContrastEvidence(
-        measured_clocks([lock("2000,2800")], disturbed, told(), "load"), load="load"
+        collect_measured_clocks([lock("2000,2800")], disturbed, told(), "load"), load="load"
     )
     (proof,) = judge_all_settings([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
     assert proof.in_force is InForce.CONSISTENT and "in force" not in proof.text
@@ -231,7 +233,9 @@ def test_a_power_limit_neither_hides_nor_explains_the_memory_clock() -> None:
     """It lowers the SMs' clock: the memory's has few steps and stays."""
     bound = {"sm_mhz": 2300, "event_reasons": (POWER,)}
     memory = lock("14001,14001", "memory_clocks")
-    known = ContrastEvidence(measured_clocks([], moments(**bound), told(), "load"), load="load")
+    known = ContrastEvidence(
+        collect_measured_clocks([], moments(**bound), told(), "load"), load="load"
+    )
     (followed,) = judge_all_settings([memory], moments(memory_mhz=14001, **bound), told(), known)
     assert followed.in_force is InForce.YES and "13365 MHz without the lock" in followed.text
     (ignored,) = judge_all_settings([memory], moments(**bound), told(), known)
@@ -271,7 +275,7 @@ def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
         altered = [lock(asked)] if (asked := locks[which]) else []
         for proof in judge_all_settings(altered, run, told(), known):
             assert proof.in_force is not InForce.YES, proof.text
-        known = known.with_clocks(measured_clocks(altered, run, told(), "load"))
+        known = known.with_clocks(collect_measured_clocks(altered, run, told(), "load"))
 
 
 def others(now: str, set_unix_s: float) -> tuple[Alteration, ...]:
@@ -296,11 +300,15 @@ def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_sho
 
 
 def test_a_clock_under_anothers_lock_is_none_without_a_lock() -> None:
-    under = measured_clocks(
-        locks_on([], others("1500,1500", 1.0)), moments(sm_mhz=1500), told(), "load"
+    under = collect_measured_clocks(
+        select_locks_in_force([], others("1500,1500", 1.0)), moments(sm_mhz=1500), told(), "load"
     )
     proof = judged("2500,3000", 2790, *under)
     assert proof.in_force is InForce.YES and "1500 MHz with a lock of 1500 MHz" in proof.text
     own = replace(lock("2500,3000"), set_unix_s=2.0)
-    assert [str(a.now) for a in locks_on([own], others("1500,1500", 1.0))] == ["2500,3000"]
-    assert [str(a.now) for a in locks_on([own], others("1500,1500", 3.0))] == ["1500,1500"]
+    assert [str(a.now) for a in select_locks_in_force([own], others("1500,1500", 1.0))] == [
+        "2500,3000"
+    ]
+    assert [str(a.now) for a in select_locks_in_force([own], others("1500,1500", 3.0))] == [
+        "1500,1500"
+    ]

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import told
 
-from workbench.gpu.settings.disturbance import DisturbanceWatch, lock_change_texts, name_setters
+from workbench.gpu.settings.disturbance import (
+    DisturbanceWatch,
+    add_names_of_setters,
+    lock_change_texts,
+)
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.setting_records import Alteration
@@ -30,8 +34,8 @@ def watched(
 ) -> tuple[str, ...]:
     watch = DisturbanceWatch(gpus)
     for one in readings:
-        watch.take_telemetry(one)
-    return watch.changes_during_run(ours)
+        watch.record_telemetry(one)
+    return watch.describe_changes_during_run(ours)
 
 
 def test_a_limit_that_changes_in_the_middle_is_named_also_when_it_is_back_at_the_end() -> None:
@@ -65,13 +69,15 @@ def test_programs_that_come_or_leave_are_named_but_for_the_servers_own() -> None
 def test_programs_that_were_there_all_the_time_are_named_beside_the_servers() -> None:
     watch = DisturbanceWatch((0,))
     for _ in range(3):
-        watch.take_telemetry(reading(300.0, 1, 7, 8))
-    (said,) = watch.programs_beside(frozenset([1]))
+        watch.record_telemetry(reading(300.0, 1, 7, 8))
+    (said,) = watch.describe_other_programs(frozenset([1]))
     assert said == (
         "other programs used the GPU during the whole run: p7 (7) on GPU0, p8 (8) on GPU0"
     )
-    assert watch.programs_beside(frozenset([1, 7, 8])) == ()
-    assert watch.programs_beside(frozenset([99])) == (), "a container's own numbers tell nothing"
+    assert watch.describe_other_programs(frozenset([1, 7, 8])) == ()
+    assert watch.describe_other_programs(frozenset([99])) == (), (
+        "a container's own numbers tell nothing"
+    )
 
 
 @given(st.lists(st.sampled_from([200.0, 300.0, 300.00004, None]), max_size=12))
@@ -93,11 +99,15 @@ def test_locks_are_held_against_the_journal() -> None:
 def test_the_reason_names_the_users_who_changed_settings() -> None:
     refused = ("failed requests", "settings changed during the run: GPU0 power limit 300 -> 220 W")
     ada = Alteration(0, "GPU-0", "power_limit_w", 300.0, 220.0, 0.0, by="ada")
-    assert name_setters(refused, [ada], (0,)) == (
+    assert add_names_of_setters(refused, [ada], (0,)) == (
         refused[0],
         f"{refused[1]} (GPU0 power limit set by ada)",
     )
-    assert name_setters(refused, [ada], (1,)) == name_setters(refused, [], (0,)) == refused
+    assert (
+        add_names_of_setters(refused, [ada], (1,))
+        == add_names_of_setters(refused, [], (0,))
+        == refused
+    )
 
 
 def test_a_lock_that_came_and_went_within_the_run_is_named() -> None:

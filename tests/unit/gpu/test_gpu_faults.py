@@ -51,7 +51,7 @@ class Bench:
         self.reading = self.reading or await read_once(self.host)
         cores = await current_values.read_core_settings(self.host)
         return plan.plan_commands(
-            {gpu: settings}, self.reading, await rights.rights_on(self.host), cores
+            {gpu: settings}, self.reading, await rights.read_rights(self.host), cores
         )
 
     async def set(self, settings: GpuSettings, gpu: str = "0") -> SettingsReport:
@@ -475,7 +475,7 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
             r.why_lost for r in (await alterations.read_journal_records(bench.host, energy))[0]
         ] == ["the driver was reloaded"]
         gone, _ = await alterations.read_journal_records(bench.host, energy)
-        await alterations.forget_lost(bench.host, gone)
+        await alterations.drop_lost_entries(bench.host, gone)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == (
             "gone: the driver was reloaded"
         )

@@ -381,7 +381,7 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
 
     async def again() -> None:
         async with journal.locked_journal(box.host) as held:
-            terms = client.GuardTerms(await rights.rights_on(box.host))
+            terms = client.GuardTerms(await rights.read_rights(box.host))
             assert (await client.start_guard(box.host, terms, held.journal, **FAST)).running
 
     run(again())
@@ -407,7 +407,7 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=20.0))
 
     async def ask() -> list[Any]:
-        terms = client.GuardTerms(await rights.rights_on(box.host))
+        terms = client.GuardTerms(await rights.read_rights(box.host))
         now = await journal.read_journal(box.host)
         starts = (client.start_guard(box.host, terms, now, **FAST) for _ in range(4))
         return await asyncio.gather(*starts)
@@ -446,7 +446,7 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
     async def change() -> None:
         from workbench.gpu.guard.client import GuardTerms, start_guard
 
-        mine = await rights.rights_on(box.host)
+        mine = await rights.read_rights(box.host)
         cores = await current_values.read_core_settings(box.host)
         commands = plan.plan_commands(
             {"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, cores
@@ -499,7 +499,7 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
     one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0)
     assert (
         run(proof_files.read_clocks(box.host)) == clock_contrasts.ContrastEvidence()
-        and run(proof_files.kept_findings(box.host, [one])) == ()
+        and run(proof_files.read_findings(box.host, [one])) == ()
     )
     assert all(
         isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True)

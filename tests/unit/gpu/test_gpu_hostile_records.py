@@ -119,7 +119,7 @@ def use(found: journal.Journal) -> None:
     )
     assert all(map(_log_line, found.log))
     json.dumps(replace_non_finite([record.entry.as_json() for record in records]), allow_nan=False)
-    assert found.without_gone({}).boot_id == "b"
+    assert found.without_lost_entries({}).boot_id == "b"
 
 
 @pytest.mark.parametrize("place", list(places(REGISTER)), ids=str)

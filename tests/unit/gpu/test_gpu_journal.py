@@ -429,7 +429,7 @@ def test_a_look_at_the_settings_sends_no_log(bench: Bench, monkeypatch: pytest.M
         async with journal.locked_journal(bench.host) as held:
             state = held.journal
             for number in range(250):
-                state = state.note("x" * 200, now=number)
+                state = state.with_log_line("x" * 200, now=number)
             await held.save(state)
         whole = await journal.read_journal(bench.host)
         bench.host = Counting()

@@ -151,7 +151,7 @@ def test_the_journal_is_locked_written_and_read_without_python3(
     async def main() -> None:
         async with journal.locked_journal(Bare()) as held:
             assert os.readlink(link) == journal.owner_token()
-            await held.save(held.journal.note("first").note("second"))
+            await held.save(held.journal.with_log_line("first").with_log_line("second"))
         assert not link.is_symlink()
         whole = await journal.read_journal(Bare())
         short = await journal.read_journal(Bare(), with_log=False)
@@ -199,8 +199,8 @@ def test_an_unlock_with_the_last_save_takes_one_program(
 
     async def main() -> None:
         async with journal.locked_journal(Counting()) as held:
-            await held.save(held.journal.note("first"))
-            await held.save(held.journal.note("second"), is_last=True)
+            await held.save(held.journal.with_log_line("first"))
+            await held.save(held.journal.with_log_line("second"), is_last=True)
             assert not (tmp_path / "workbench" / "gpu" / "journal.json.lock").is_symlink()
         async with journal.locked_journal(Counting()) as held:
             assert [line["what"] for line in held.journal.log] == ["first", "second"]

@@ -27,7 +27,7 @@ def test_a_lock_made_meanwhile_is_not_removed_with_a_dead_one(
 
     def take_over() -> None:
         quick.release(DEAD)
-        quick.take(())
+        quick.try_to_lock(())
         at_once.set()
 
     other = threading.Thread(target=take_over)
@@ -42,7 +42,7 @@ def test_a_lock_made_meanwhile_is_not_removed_with_a_dead_one(
     monkeypatch.setattr(os, "readlink", read_and_wait)
     slow.release(DEAD)
     other.join()
-    assert read(link) == "q" and not slow.take(())
+    assert read(link) == "q" and not slow.try_to_lock(())
 
 
 def test_a_program_that_is_stopped_while_it_removes_a_lock_delays_nobody_for_long(
@@ -50,10 +50,10 @@ def test_a_program_that_is_stopped_while_it_removes_a_lock_delays_nobody_for_lon
 ) -> None:
     monkeypatch.setattr(journal_file, "REMOVED_WITHIN_S", 0.02)
     stopped, file = JournalFile(str(tmp_path)), JournalFile(str(tmp_path), owner="one")
-    assert file.take(())
-    with stopped._removing():
+    assert file.try_to_lock(())
+    with stopped._exclusive_removal():
         file.release()
-    assert file.locked_by() == ""
+    assert file.lock_owner() == ""
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:

@@ -73,14 +73,14 @@ async def taken(wait: bool = False, told: list[str] | None = None) -> bool:
         LocalHost(),
         "a benchmark",
         if_held=IfHeld.WAIT if wait else IfHeld.REFUSE,
-        tell=(told if told is not None else []).append,
+        report=(told if told is not None else []).append,
     ):
         return True
 
 
 def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
     async def scenario() -> None:
-        async with locked_for_measurement(LocalHost(), "a sweep of \x1b[31mpower", tell=print):
+        async with locked_for_measurement(LocalHost(), "a sweep of \x1b[31mpower", report=print):
             with pytest.raises(
                 BenchError,
                 match=f"is being measured: a sweep of .*power, by {getpass.getuser()} since",
@@ -101,7 +101,7 @@ def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
 def test_one_that_waits_begins_when_the_first_ends(place: Path) -> None:
     async def scenario() -> None:
         told: list[str] = []
-        async with locked_for_measurement(LocalHost(), "the first", tell=print):
+        async with locked_for_measurement(LocalHost(), "the first", report=print):
             second = asyncio.create_task(taken(True, told))
             while not told:
                 await asyncio.sleep(0.01)
@@ -211,15 +211,15 @@ def test_two_measurements_at_the_same_time_name_each_other(place: Path) -> None:
     async def scenario() -> None:
         told: list[str] = []
         here, began_s = LocalHost(), time.monotonic()
-        beside = locked_for_measurement(here, "ours", if_held=IfHeld.BESIDE, tell=print)
-        async with locked_for_measurement(here, "theirs", tell=told.append) as theirs:
-            assert theirs.since(began_s) == ()
+        beside = locked_for_measurement(here, "ours", if_held=IfHeld.BESIDE, report=print)
+        async with locked_for_measurement(here, "theirs", report=told.append) as theirs:
+            assert theirs.others_since(began_s) == ()
             async with beside as ours:
-                assert ours.since(began_s)[0].startswith("theirs, by ")
-                await until(lambda: bool(theirs.since(began_s)))
-            await until(lambda: not theirs.since(time.monotonic()))
+                assert ours.others_since(began_s)[0].startswith("theirs, by ")
+                await until(lambda: bool(theirs.others_since(began_s)))
+            await until(lambda: not theirs.others_since(time.monotonic()))
             # of a load that began before its end, it stays known
-            assert theirs.since(began_s)[0].startswith("ours, by ")
+            assert theirs.others_since(began_s)[0].startswith("ours, by ")
             assert len(told) == 1 and "at the same time: ours, by " in told[0]
         assert not list(place.glob("workbench-measuring-beside.*"))
 
@@ -232,17 +232,19 @@ def test_a_lock_whose_program_is_killed_is_taken_again_and_its_loss_is_known(pla
     async def scenario() -> None:
         told: list[str] = []
         began_s = time.monotonic()
-        async with locked_for_measurement(LocalHost(), "ours", tell=told.append) as others:
-            assert others.without_lock_s(began_s) is None
+        async with locked_for_measurement(LocalHost(), "ours", report=told.append) as others:
+            assert others.duration_without_lock_s(began_s) is None
             (file,) = place.glob("workbench-measuring.*.json")
             os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
-            await until(lambda: others.without_lock_s(began_s) is not None)
+            await until(lambda: others.duration_without_lock_s(began_s) is not None)
             await until(lambda: not others.lock_is_lost)
             with pytest.raises(BenchError, match="is being measured: ours, by "):
                 await taken()
             assert len(told) == 1 and "the measurement lock is lost" in told[0]
-            assert others.without_lock_s(began_s) > 0.0  # type: ignore[operator]
-            assert others.without_lock_s(time.monotonic()) is None  # of a load that begins now
+            assert others.duration_without_lock_s(began_s) > 0.0  # type: ignore[operator]
+            assert (
+                others.duration_without_lock_s(time.monotonic()) is None
+            )  # of a load that begins now
         assert await taken()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -83,6 +83,6 @@ def test_an_instance_that_the_host_lacks_is_an_error(reading: Telemetry) -> None
 def test_a_setting_of_the_gpu_names_whom_it_concerns(
     divided: SimulatedHost, reading: Telemetry
 ) -> None:
-    mine = asyncio.run(rights.rights_on(divided))
+    mine = asyncio.run(rights.read_rights(divided))
     (command,) = plan.plan_commands({"0": GpuSettings(power_limit_w=400.0)}, reading, mine)
     assert "this concerns all 7 instances of the GPU" in command.note

@@ -56,7 +56,7 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             commands = plan.plan_commands(
                 {"all": GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))},
                 await read_once(host),
-                await rights.rights_on(host),
+                await rights.read_rights(host),
             )
             report = await apply.apply_commands(host, commands)
             assert report.ok and report.outcomes[0].in_force is InForce.YES

@@ -42,7 +42,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def told(directory: Path, journal: str = "b") -> list[Any]:
     """What another journal sees."""
-    found, _ = claims.from_register(
+    found, _ = claims.parse_register_claims(
         register.read_register(str(directory), BOOT), os.geteuid(), journal
     )
     return [claim.now for claim in found]
@@ -233,7 +233,7 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
     (tmp_path / f"{register.PREFIX}0.x.json").write_text(
         text(journal="jx", entries=[entry()] * 600, made_ns=99)
     )
-    found, _ = claims.from_register(register.read_register(str(tmp_path), BOOT), -1, "")
+    found, _ = claims.parse_register_claims(register.read_register(str(tmp_path), BOOT), -1, "")
     assert {c.now for c in found} == {128.0, 129.0}
     lines = list(
         other_changes_lines(

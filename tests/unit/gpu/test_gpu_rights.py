@@ -32,8 +32,8 @@ from workbench.gpu.settings.rights import (
     add_password,
     how_sudo_allows,
     may_set,
-    rights_on,
-    sudo_refusal,
+    parse_sudo_refusal,
+    read_rights,
 )
 from workbench.gpu.settings.sudoers import sudoers_text
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -91,7 +91,7 @@ def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
 
 
 def rights(host: Facts) -> Rights:
-    return asyncio.run(rights_on(host))
+    return asyncio.run(read_rights(host))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("sudo") is None, reason="asks sudo as root")
@@ -237,7 +237,7 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
         (step,) = setting_commands.setting_steps("GPU-a", name, value)
-        assert after.needed_for(after.argv(step.argv)) is None, (name, value)
+        assert after.missing_right_for(after.argv(step.argv)) is None, (name, value)
     for name, value in (("governor", "performance"), ("c_states", "off"), ("c_states", "on")):
         (step,) = setting_commands.setting_steps(
             "host", name, value, cores=cores, tee="/usr/bin/tee"
@@ -383,7 +383,7 @@ def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     ],
 )
 def test_sudos_own_reasons_are_passed_on(said: str, reason: str | None) -> None:
-    assert sudo_refusal(said) == reason
+    assert parse_sudo_refusal(said) == reason
 
 
 # ---- a password
@@ -477,7 +477,7 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
     bench.sudo.allow("ALL", "NOPASSWD: /usr/bin/tee", "NOPASSWD: /bin/tee")
 
     async def work() -> None:
-        known = await add_password(bench.host, await rights_on(bench.host), SECRET)
+        known = await add_password(bench.host, await read_rights(bench.host), SECRET)
         reading = await read_once(bench.host)
         commands = plan_commands(
             {"0": BOTH}, reading, known, await current_values.read_core_settings(bench.host)
@@ -514,7 +514,7 @@ def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
     bench.sudo.allow()
 
     async def work() -> None:
-        known = await rights_on(bench.host)
+        known = await read_rights(bench.host)
         with pytest.raises(
             SettingsError,
             match="sudo says: Sorry, user ada may not run sudo on box; nothing was changed",
@@ -526,7 +526,7 @@ def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
 
 def test_a_password_that_no_line_can_hold(bench: Bench) -> None:
     async def work() -> None:
-        known = await rights_on(bench.host)
+        known = await read_rights(bench.host)
         before = len(bench.sudo.calls)
         with pytest.raises(SettingsError, match="rejects this password"):
             await add_password(bench.host, known, f"{SECRET}\nperformance")

@@ -18,7 +18,7 @@ from workbench.engines.cluster import spread_over_nodes
 from workbench.model.errors import InputError
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
-from workbench.recipes.launch import launch_of
+from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Notes
 from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
 from workbench.session.plans.recipes import export_plan
@@ -66,7 +66,7 @@ def _of_node(plan: LaunchPlan, rank: int) -> LaunchPlan:
 def _exported(plan: LaunchPlan, form: str) -> tuple[str, Notes] | None:
     """Return the text of the export with its notes; None if the form refuses the plan."""
     notes = Notes()
-    launch = launch_of(plan, notes, "a-name", "A title")
+    launch = build_launch(plan, notes, "a-name", "A title")
     try:
         return export_form(form).render(launch, notes), notes
     except InputError as error:

@@ -22,7 +22,7 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, Node
 from workbench.recipes.exports import shell, systemd
-from workbench.recipes.launch import Launch, launch_of
+from workbench.recipes.launch import Launch, build_launch
 from workbench.recipes.recipe import Notes
 from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
 
@@ -43,13 +43,16 @@ SECRET = LaunchPlan(
 
 def exported(plan: LaunchPlan, form: str, **known: Any) -> tuple[str, Notes]:
     notes = Notes()
-    launch = launch_of(plan, notes, "a-name", "A title", **known)
+    launch = build_launch(plan, notes, "a-name", "A title", **known)
     return export_form(form).render(launch, notes), notes
 
 
 def launch_with(argv: list[str], env: dict[str, str], **changes: Any) -> Launch:
     return replace(
-        launch_of(LaunchPlan("vllm", "m"), Notes(), "a", "b"), argv=tuple(argv), env=env, **changes
+        build_launch(LaunchPlan("vllm", "m"), Notes(), "a", "b"),
+        argv=tuple(argv),
+        env=env,
+        **changes,
     )
 
 

@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, Node
-from workbench.recipes.launch import launch_of
+from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Given, Notes, Recipe
 from workbench.recipes.registry import export_form, read_text
 
@@ -96,7 +96,7 @@ def plan_in(recipe: Recipe) -> LaunchPlan:
 
 def values_of(plan: LaunchPlan) -> tuple[str, Notes]:
     notes = Notes()
-    return export_form("helm").render(launch_of(plan, notes, "a-name", ""), notes), notes
+    return export_form("helm").render(build_launch(plan, notes, "a-name", ""), notes), notes
 
 
 def test_a_deployment_gives_the_server_with_the_paths_of_the_node() -> None:
@@ -222,6 +222,6 @@ def test_what_ray_of_the_chart_would_start_otherwise_is_an_error(
 def test_values_for_one_node_of_several_are_an_error() -> None:
     nodes = (Node("head", 0), Node("worker", 1))
     notes = Notes()
-    launch = launch_of(LaunchPlan("vllm", "m", nodes=nodes), notes, "a-name", "")
+    launch = build_launch(LaunchPlan("vllm", "m", nodes=nodes), notes, "a-name", "")
     with pytest.raises(InputError, match="all nodes of a server together"):
         export_form("helm").render(launch.nodes[0][1], notes)

@@ -14,7 +14,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import read_text
-from workbench.recipes.shell_text import Simple, simple_commands
+from workbench.recipes.shell_text import Simple, split_simple_commands
 from workbench.session.plans.recipes import Recipes
 from workbench.session.session import Session
 
@@ -479,7 +479,7 @@ def test_a_case_that_is_not_decided_skips_no_branch() -> None:
     ],
 )
 def test_a_script_is_read_on_after_any_quotes(before: str) -> None:
-    commands = simple_commands(f"{before}\nvllm serve some/model --port 8001\n")
+    commands = split_simple_commands(f"{before}\nvllm serve some/model --port 8001\n")
     words = [("vllm",), ("serve",), ("some/model",), ("--port",), ("8001",)]
     assert commands[-1].words == words
 
@@ -488,5 +488,5 @@ def test_a_script_is_read_on_after_any_quotes(before: str) -> None:
 def test_a_script_of_nothing_but_openings_is_refused_soon(opened: str) -> None:
     commands: list[Simple] = []
     with suppress(InputError):
-        commands = simple_commands(opened * 20_000)
+        commands = split_simple_commands(opened * 20_000)
     assert not any(command.words == [("vllm",)] for command in commands)

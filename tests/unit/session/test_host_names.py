@@ -255,10 +255,10 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
 
 
 def test_sudo_is_not_used_where_hosts_toml_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def rights_on(host: object) -> Rights:
+    async def read_rights(host: object) -> Rights:
         return Rights(prefix=("sudo", "-n"), by_sudoers=True, unasked=True, user="me")
 
-    monkeypatch.setattr(gpu_rights, "rights_on", rights_on)
+    monkeypatch.setattr(gpu_rights, "read_rights", read_rights)
     rights = asyncio.run(Session.of_host().gpu.rights.get())
     assert rights.refusal == "hosts.toml says sudo = false for local" and not rights.prefix
     session = Session.of_host("box")

@@ -453,7 +453,7 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
 
             async def seen(said: str) -> None:
                 async with asyncio.timeout(3.5):  # a second, and what a busy machine adds
-                    while not any(said in text for text in watch.changes_during_run()):
+                    while not any(said in text for text in watch.describe_changes_during_run()):
                         await asyncio.sleep(0.05)
 
             sim.change_setting(0, persistence=True)

@@ -18,7 +18,7 @@ def whole(model: LanguageModel, context: list[int]) -> dict[int, float]:
     kld = model.damage.kld * language_model._divergence_factor(context)
     distribution = language_model._Distribution(context, kld)
     tokens = language_model._shared_model().tokens
-    return {token: distribution.of(token, 0).log_probability for token in tokens}
+    return {token: distribution.predict(token, 0).log_probability for token in tokens}
 
 
 def test_probabilities_of_the_vocabulary_and_of_what_is_outside_add_up_to_one() -> None:

@@ -128,7 +128,7 @@ def test_noise_is_seeded_and_small():
         )
         one.waiting.append(Sequence(["x"] * 16, 100, lambda tokens, finished: None))
         for _ in range(100):
-            one._step()
+            one._run_step()
         return one.moment
 
     quiet = seconds(1, 0.0)
@@ -162,8 +162,10 @@ def test_the_prefix_cache_evicts_the_oldest_blocks():
     cache = PrefixCache(blocks=2)
     first, second = (["a"] * BLOCK * 2 + ["end"], ["b"] * BLOCK * 2 + ["end"])
     for prompt in (first, second):
-        hits, blocks = cache.hit(prompt)
+        hits, blocks = cache.find_prefix(prompt)
         assert hits == 0
         cache.add(blocks)
-    assert cache.hit(second)[0] == 2 * BLOCK and cache.hit(first)[0] == 0
-    assert cache.hit(["b"] * BLOCK * 2)[0] == BLOCK  # the last token is computed whatever is cached
+    assert cache.find_prefix(second)[0] == 2 * BLOCK and cache.find_prefix(first)[0] == 0
+    assert (
+        cache.find_prefix(["b"] * BLOCK * 2)[0] == BLOCK
+    )  # the last token is computed whatever is cached

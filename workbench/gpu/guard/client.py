@@ -123,7 +123,7 @@ async def start_guard(
             "sudo": list(rights.prefix),
             "options": options,
         }
-        how, why = _as_root(
+        how, why = _choose_root_prefix(
             rights, journal, GUARD_PROGRAM.argv(rights.python3 or "", False, orders)
         )
         if why is not None:
@@ -170,7 +170,7 @@ async def start_guard(
     return view
 
 
-def _as_root(
+def _choose_root_prefix(
     rights: Rights, journal: Journal, argv: Sequence[str]
 ) -> tuple[tuple[str, ...], str | None]:
     """Return (prefix, problem). `prefix` is the sudo command to put before the command `argv` that
@@ -229,7 +229,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
         seen = GuardStatus(
             GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})")
         )
-    if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):
+    if seen.view.problem and not seen.view.running and await _has_nothing_to_watch(host):
         return replace(seen, view=replace(seen.view, problem=None))
     return seen
 
@@ -238,12 +238,14 @@ def _parse_seconds(text: str) -> float:
     return parse_decimal(text, *range_of("unix_s")) or 0.0
 
 
-async def _nothing_to_watch(host: Host) -> bool:
+async def _has_nothing_to_watch(host: Host) -> bool:
     try:
         journal = await journals.read_journal(host, with_log=False)
     except SettingsError:
         return False
-    return not any(entry.watch and entry.state != KEPT_STATE for entry in _living_entries(journal))
+    return not any(
+        entry.watch and entry.state != KEPT_STATE for entry in _entries_that_still_apply(journal)
+    )
 
 
 def _parse_guard_status(
@@ -334,14 +336,14 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
     user chose to keep, after `heartbeat_s` seconds without a heartbeat from this Workbench. Raises
     SettingsError if no trial runs and `heartbeat_s` applies to no setting."""
     async with journals.locked_journal(host) as held:
-        living = _living_entries(held.journal)
+        living = _entries_that_still_apply(held.journal)
         tried = [e for e in living if e.watch.get("trial")]
         watched = [e for e in living if e.watch and e.state != KEPT_STATE]
         if not tried and not (heartbeat_s and watched):
             raise SettingsError(
                 "no trial of GPU settings runs on this host",
                 host=host.name,
-                next_step=await _what_became_of_guard(host),
+                next_step=await _describe_last_act_of_guard(host),
             )
         state = held.journal
         for entry in watched if heartbeat_s else tried:
@@ -358,9 +360,9 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
                     who=journals.user_at_machine(),
                     watch={**watch, "heartbeat_s": heartbeat_s},
                 )
-            state = state.put(entry)
+            state = state.with_entry(entry)
         for entry in tried:
-            state = state.note(
+            state = state.with_log_line(
                 "confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
@@ -374,16 +376,16 @@ async def keep_all_settings(host: Host) -> GuardView:
     already."""
     async with journals.locked_journal(host) as held:
         state = held.journal
-        left = [e for e in _living_entries(state) if e.state != KEPT_STATE]
+        left = [e for e in _entries_that_still_apply(state) if e.state != KEPT_STATE]
         if not left:
             raise SettingsError(
                 "Workbench has changed no GPU setting on this host, so there is no setting to keep",
                 host=host.name,
-                next_step=await _what_became_of_guard(host),
+                next_step=await _describe_last_act_of_guard(host),
             )
         for entry in left:
-            state = state.put(replace(entry, state=KEPT_STATE, watch={}))
-            state = state.note(
+            state = state.with_entry(replace(entry, state=KEPT_STATE, watch={}))
+            state = state.with_log_line(
                 "keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
@@ -397,11 +399,11 @@ def _add_recovery_note(view: GuardView, held: LockedJournal) -> GuardView:
     return replace(view, note="; ".join(filter(None, (held.recovery.text, view.note))))
 
 
-def _living_entries(journal: Journal) -> list[JournalEntry]:
+def _entries_that_still_apply(journal: Journal) -> list[JournalEntry]:
     return [e for e in journal.entries if journal.why_lost(e) is None]
 
 
-async def _what_became_of_guard(host: Host) -> str:
+async def _describe_last_act_of_guard(host: Host) -> str:
     view = (await read_status(host)).view
     if not view.did:
         return "`workbench gpu status` shows the altered settings"

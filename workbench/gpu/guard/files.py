@@ -31,7 +31,7 @@ import stat
 import time
 from collections.abc import Mapping
 
-from workbench.gpu.process_facts import start_of
+from workbench.gpu.process_facts import start_time_of
 from workbench.gpu.settings.journal_file import (
     OPEN_DIRECTORY,
     JournalFile,
@@ -75,7 +75,7 @@ class GuardFiles(JournalFile):
     def token(self) -> str:
         """The guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From the
         process id and the start time, a Workbench can tell whether this guard still runs."""
-        return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
+        return f"{self.boot_id}:{os.getpid()}:{start_time_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
         """Create the guard's directory, its `beats/`, and its lock and log files, if they are
@@ -205,7 +205,7 @@ class GuardFiles(JournalFile):
 
     def write_pid(self) -> None:
         with contextlib.suppress(OSError):
-            self.replace("pid", f"{os.getpid()} {start_of(os.getpid())}\n", self.home)
+            self.replace("pid", f"{os.getpid()} {start_time_of(os.getpid())}\n", self.home)
 
     def append_to_log(self, text: str) -> None:
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"

@@ -221,7 +221,7 @@ class Guard:
     def read_journal(self) -> None:
         """Read the journal again if its file has changed. If it cannot be read, keep the earlier
         entries, and note the reason in `broken`."""
-        stamp = self.files.stamp()
+        stamp = self.files.read_stamp()
         if stamp == self.stamp:
             return
         self.stamp = stamp
@@ -243,7 +243,7 @@ class Guard:
             return
         self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
         try:
-            if not self.files.is_unpublished() or not self.files.take(()):
+            if not self.files.is_unpublished() or not self.files.try_to_lock(()):
                 return
         except OSError:
             return
@@ -357,10 +357,10 @@ class Guard:
         return limit_s is not None and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
 
     def due_reverts(self) -> list[DueRevert]:
-        found = [(entry, self.why_revert_now(entry)) for entry in self.entries]
+        found = [(entry, self.reason_to_revert_now(entry)) for entry in self.entries]
         return [DueRevert(entry, *why) for entry, why in found if why]
 
-    def why_revert_now(self, entry: Entry) -> tuple[str, bool] | None:
+    def reason_to_revert_now(self, entry: Entry) -> tuple[str, bool] | None:
         """Return (reason, trial) if the setting of this journal entry must be reverted now,
         otherwise None. `trial` is true if the revert only ends a trial, or a change that was cut
         off, and so restores the value from before it."""
@@ -384,15 +384,19 @@ class Guard:
         """Return those owners of the entries in `due` that send no heartbeat, as
         "BOOT_ID:PID:START_TIME". If such an owner has locked the journal, the guard may remove the
         lock."""
-        now, found = time.monotonic(), set()
+        found = set()
         for entry, _, trial in due:
-            name = entry["watch"].get("trial") if trial else None
-            overdue = name is not None and now > self.trials[name] + FROZEN_OWNER_AFTER_S
-            if self.heartbeat_is_overdue(entry) or (
-                overdue and not entry["watch"].get("heartbeat_s")
-            ):
+            if self.heartbeat_is_overdue(entry) or (trial and self.owner_is_frozen(entry)):
                 found.add(owner_token(entry))
         return tuple(found)
+
+    def owner_is_frozen(self, entry: Entry) -> bool:
+        """Return whether the trial of this entry ended so long ago that its owner, from which no
+        heartbeat is expected, counts as frozen."""
+        name = entry["watch"].get("trial")
+        if name is None or entry["watch"].get("heartbeat_s"):
+            return False
+        return time.monotonic() > self.trials[name] + FROZEN_OWNER_AFTER_S
 
     # ---- reverting
 
@@ -418,7 +422,9 @@ class Guard:
                 "reverting: " + "; ".join(f"{setting_text(d.entry)} ({d.why})" for d in due)
             )
             keys = {one.key for one in due}
-            self.others = claims.credible_claims(self.files.others(), keys, self.programs.may_set)
+            self.others = claims.credible_claims(
+                self.files.read_foreign_claims(), keys, self.programs.may_set
+            )
             self.record_results(self.restore_all(due))
         finally:
             self.files.release()
@@ -427,7 +433,7 @@ class Guard:
         """Take the journal's lock, and return whether the revert may go on. The locks of the owners
         `silent` do not count, and a broken journal does not prevent a revert."""
         try:
-            return self.files.take(silent) or self.files.take(silent)
+            return self.files.try_to_lock(silent) or self.files.try_to_lock(silent)
         except OSError as error:
             if self.broken is None:
                 self.note_failure(f"the journal cannot be locked: {error.strerror}")
@@ -559,7 +565,7 @@ class Guard:
         locked meanwhile. A Workbench that adds entries holds the same lock until its guard has read
         them, so the guard cannot end just before it is needed."""
         try:
-            if not self.files.take(()):
+            if not self.files.try_to_lock(()):
                 return False
         except OSError:
             if self.broken is None:

@@ -131,9 +131,11 @@ class Programs:
         GPUs, a user who can write their state. True also if this guard may not ask sudo about that
         user."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
-        if self.simulation and claim.uid not in known:
+        if claim.uid in known:
+            return True
+        if self.simulation:
             return can_write(claim.uid, self.simulation)
-        if claim.uid in known or (self.user is not None and "sudo" not in self.files):
+        if self.user is not None and "sudo" not in self.files:
             return True
         try:
             name = pwd.getpwuid(claim.uid).pw_name
@@ -187,7 +189,9 @@ class Programs:
                     if setting == "governor":
                         yield (
                             cpu,
-                            _text(setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)),
+                            _read_stripped_text(
+                                setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)
+                            ),
                             0,
                         )
                         continue
@@ -195,7 +199,7 @@ class Programs:
                         file = setting_commands.C_STATE_FILES.format(
                             root=self.sysfs, cpu=cpu, state=len(texts)
                         )
-                        texts.append(_text(file))
+                        texts.append(_read_stripped_text(file))
                 value = core_values.c_states_of_core(texts)
                 if value is not None:
                     yield cpu, value, len(texts)
@@ -217,7 +221,7 @@ def can_write(uid: int, path: str) -> bool:
     )
 
 
-def _text(path: str) -> str:
+def _read_stripped_text(path: str) -> str:
     with open(path) as file:
         return file.read().strip()
 

@@ -107,7 +107,7 @@ def start_or_find_guard(
             return {"pid": state.get("pid"), "root": state.get("root")}
         if older or state.get("unseen") or (programs.root and state.get("root") is False):
             files.request_guard_end(True)
-        elif state.get("running") and state.get("journal") == files.stamp():
+        elif state.get("running") and state.get("journal") == files.read_stamp():
             return {"pid": state.get("pid"), "root": state.get("root")}
         time.sleep(0.02)
     return {"error": f"the running guard (process {files.read_state().get('pid')}) does not answer"}

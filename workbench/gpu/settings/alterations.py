@@ -41,13 +41,13 @@ async def read_alterations(host: Host) -> tuple[Alteration, ...]:
     return tuple(alteration_of_record(record) for record in found if record.why_lost is None)
 
 
-async def forget_lost(host: Host, gone: Sequence[Record]) -> None:
+async def drop_lost_entries(host: Host, gone: Sequence[Record]) -> None:
     """Remove from the journal the entries in `gone`, whose settings a restart of the host or the
     driver has reset. So each is reported once, and the next reader comes to no other verdict."""
     async with journals.locked_journal(host) as held:
         kept = held.journal
         for record in gone:
-            kept = kept.without_lost(record)
+            kept = kept.without_lost_entry(record)
         if kept.entries != held.journal.entries:
             await held.save(kept)
 
@@ -62,7 +62,7 @@ async def drop_entries_settled_by_others(host: Host) -> None:
         for entry in left:
             if value_equals(entry.setting, now.value(*entry.key), entry.before):
                 what = f"settled: as it was before, {entry.state}"
-                state = state.drop(entry.key).note(
+                state = state.without_entry(entry.key).with_log_line(
                     what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
                 )
         if state is not held.journal:
@@ -89,7 +89,7 @@ def alteration_of_record(record: Record) -> Alteration:
         entry.now,
         entry.since_unix_s,
         state=entry.state,
-        set_unix_s=claims.set_at(entry.facts),
+        set_unix_s=claims.last_changed_unix_s(entry.facts),
         before_known=entry.before_known,
         owner_state=record.owner,
         who=entry.who,
@@ -131,28 +131,28 @@ def find_drifts(
     """Return a Drift for each setting in `alterations` that no longer has the value that this
     user's Workbench set. `others` are the changes by other Workbenches, which can explain the new
     value; so can a full disk of the journal, `disk_full`, on which a revert leaves no trace."""
-    others_claims = list(map(_claim_from_json, others))
+    others_claims = list(map(_claim_of_alteration, others))
     found = []
     for one in alterations:
         live = setting_of(one.setting).read(telemetry, one.gpu_uuid)
-        if text := claims.drift_message(_entry_json(one), live, others_claims, disk_full):
+        if text := claims.drift_message(_entry_of_alteration(one), live, others_claims, disk_full):
             found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
     return tuple(found)
 
 
-def locks_on(
+def select_locks_in_force(
     alterations: Sequence[Alteration], others: Sequence[Alteration]
 ) -> tuple[Alteration, ...]:
     """Return the clock locks that apply now, whichever user set them. The driver cannot report a
     lock, so the newest known change of each lock is returned."""
-    return in_force(_only_locks(alterations), _only_locks(others))
+    return select_alterations_in_force(_select_locks(alterations), _select_locks(others))
 
 
-def _only_locks(alterations: Sequence[Alteration]) -> list[Alteration]:
+def _select_locks(alterations: Sequence[Alteration]) -> list[Alteration]:
     return [one for one in alterations if is_lock(one.setting)]
 
 
-def in_force(
+def select_alterations_in_force(
     alterations: Sequence[Alteration],
     others: Sequence[Alteration],
     telemetry: Telemetry | None = None,
@@ -161,14 +161,14 @@ def in_force(
     in `telemetry` is known, or that is a clock lock. A change that a program other than Workbench
     has replaced has the value of that program. Without a reading of a setting, all its changes are
     returned."""
-    by_claim = {_claim_from_json(one): one for one in others}
+    by_claim = {_claim_of_alteration(one): one for one in others}
     ours = {(one.gpu_uuid, one.setting): one for one in alterations}
     found: list[Alteration] = []
     for key in sorted({*ours, *(claim.key for claim in by_claim)}):
         uuid, setting = key
         own = ours.get(key)
         live = None if telemetry is None else setting_of(setting).read(telemetry, uuid)
-        entry = _entry_json(own) if own is not None else None
+        entry = _entry_of_alteration(own) if own is not None else None
         by = claims.explaining_claim(list(by_claim), key, live, entry)
         if by is not None:
             found.append(by_claim[by])
@@ -186,7 +186,9 @@ def drift_of_lock(one: Alteration, others: Sequence[Alteration]) -> str | None:
     None."""
     if not is_lock(one.setting):
         return None
-    return claims.drift_message(_entry_json(one), None, list(map(_claim_from_json, others)))
+    return claims.drift_message(
+        _entry_of_alteration(one), None, list(map(_claim_of_alteration, others))
+    )
 
 
 def warnings_without_guard(
@@ -211,7 +213,7 @@ def warnings_without_guard(
     return tuple(found)
 
 
-def _entry_json(one: Alteration) -> dict[str, Any]:
+def _entry_of_alteration(one: Alteration) -> dict[str, Any]:
     return {
         "gpu_uuid": one.gpu_uuid,
         "setting": one.setting,
@@ -223,7 +225,7 @@ def _entry_json(one: Alteration) -> dict[str, Any]:
     }
 
 
-def _claim_from_json(one: Alteration) -> SettingClaim:
+def _claim_of_alteration(one: Alteration) -> SettingClaim:
     return SettingClaim(
         one.by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s
     )

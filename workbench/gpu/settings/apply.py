@@ -29,7 +29,7 @@ from workbench.gpu.settings.command_runner import CommandRun
 from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import join_sentences
-from workbench.gpu.settings.plan import commands_for
+from workbench.gpu.settings.plan import make_setting_commands
 from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_last
 from workbench.gpu.settings.rights import Rights
 from workbench.gpu.settings.standstill import StandstillWatch
@@ -103,10 +103,10 @@ async def apply_commands(
         return await asyncio.shield(change)
     except asyncio.CancelledError:
         stop.set()
-        raise Interrupted(await _left_after_interruption(change)) from None
+        raise Interrupted(await _describe_interrupted_change(change)) from None
 
 
-async def _left_after_interruption(change: asyncio.Task[SettingsReport]) -> str:
+async def _describe_interrupted_change(change: asyncio.Task[SettingsReport]) -> str:
     """Wait for the end of a change that was told to stop. Return what it has left."""
     try:
         report = await change
@@ -148,7 +148,7 @@ async def _carry_out_commands(
         rolled_back: list[SettingOutcome] = []
         if all(o.ok for o in outcomes):
             outcomes = _add_notes(outcomes, before, rights, now, _unpublished_note(held.journal))
-            outcomes = await _settle_entries(held, was, outcomes)
+            outcomes = await _mark_entries_applied(held, was, outcomes)
         else:
             outcomes, rolled_back = await _roll_back_commands(held, was, outcomes, ran, rights, now)
         if not any(e.watch for e in held.journal.entries):
@@ -224,31 +224,31 @@ async def _write_and_publish_entries(
     until = time.monotonic() + journals.WAIT_S
     while True:
         now = await read_values(host, settings)
-        was = held.journal.without_gone(now.energy_j)
+        was = held.journal.without_lost_entries(now.energy_j)
         if seen is not None:
-            _check_that_all_is_seen(annotate_commands(commands, was, now), seen, host.name)
+            _check_foreign_values_were_shown(annotate_commands(commands, was, now), seen, host.name)
         before = {c: _previous_value(c, was, now) for c in commands}
         state = was
         for one in commands:
-            old = was.get(one.gpu_uuid, one.setting)
+            old = was.find_entry(one.gpu_uuid, one.setting)
             live = now.value(one.gpu_uuid, one.setting)
             if old is not None and claims.changed_by_hand(old.facts, live, was.others):
                 # A revert restores the value of the other program, not the one before it.
-                state, old = state.drop(old.key), None
+                state, old = state.without_entry(old.key), None
             entry = replace(
                 _new_journal_entry(one, before[one], state, now),
                 earlier=_fields_of_present_entry(one, was),
             )
             if watch:
                 entry = replace(entry, watch=watch(entry, old))
-            state = state.put(entry)
-        await _save_first(held, state)
-        rival = held.rival(keys)
+            state = state.with_entry(entry)
+        await _save_before_commands(held, state)
+        rival = held.find_rival_claim(keys)
         if rival is None and _claims_on_keys(
-            held.journal.without_gone(now.energy_j).others, keys
+            held.journal.without_lost_entries(now.energy_j).others, keys
         ) == _claims_on_keys(was.others, keys):
             return now, was, before
-        await _save_first(held, replace(was, others=held.journal.others))
+        await _save_before_commands(held, replace(was, others=held.journal.others))
         if time.monotonic() > until:
             raise _simultaneous_change_error(rival, host.name)
         await asyncio.sleep(random.uniform(*RETRY_DELAYS_S))
@@ -274,7 +274,7 @@ def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> Setting
     )
 
 
-def _check_that_all_is_seen(
+def _check_foreign_values_were_shown(
     commands: Sequence[SettingCommand], seen: Collection[tuple[str, str]], host: str
 ) -> None:
     """Raise SettingsError if one of `commands` would replace a value of somebody else that is not
@@ -302,7 +302,7 @@ def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> K
     "unknown". For any other setting it is "read", and the value is None if the driver does not
     report it."""
     if is_lock(one.setting):
-        return state.known_lock(one.gpu_uuid, one.setting)
+        return state.find_known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
@@ -371,7 +371,7 @@ def _new_journal_entry(
         energy_j=now.energy_j.get(one.gpu_uuid),
         state=setting_commands.PENDING,
         set_unix_s=now.telemetry.unix_s,
-        over=tuple(claims.values_underneath(state.others, key, live, old)),
+        over=tuple(claims.foreign_values_underneath(state.others, key, live, old)),
         origin=origin,
     )
 
@@ -379,7 +379,7 @@ def _new_journal_entry(
 def _fields_of_present_entry(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
     """Return the fields that the present journal entry of the command's setting has and the new one
     will not, so that a change that is cut off can be taken back. None if there is no entry."""
-    entry = was.get(one.gpu_uuid, one.setting)
+    entry = was.find_entry(one.gpu_uuid, one.setting)
     if entry is None:
         return None
     if entry.state == setting_commands.PENDING:
@@ -396,7 +396,7 @@ def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) 
     )
 
 
-async def _save_first(held: LockedJournal, state: Journal) -> None:
+async def _save_before_commands(held: LockedJournal, state: Journal) -> None:
     try:
         await held.save(state)
     except HostError as error:
@@ -437,7 +437,7 @@ def annotate_commands(
 ) -> list[SettingCommand]:
     """Return the commands of a plan. If another program set a setting last, its command gets a note
     that says so."""
-    state, noted_commands = state.without_gone(now.energy_j), []
+    state, noted_commands = state.without_lost_entries(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
         ours = state.facts_of(*key)
@@ -445,7 +445,7 @@ def annotate_commands(
         note = claims.drift_message(ours, live, state.others) if ours else None
         if by and not note:
             note = f"now {by.text}"
-        foreign = claims.is_of_others(key, one.value, live, ours, state.others)
+        foreign = claims.replaces_foreign_value(key, one.value, live, ours, state.others)
         noted_commands.append(replace(one, note=join_sentences(one.note, note), foreign=foreign))
     return noted_commands
 
@@ -465,7 +465,9 @@ def _revert_warning(
     if one.right is not None or before[0] is None:
         return ""
     value = setting_commands.value_to_restore(before[0])
-    commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.cores)
+    commands = make_setting_commands(
+        one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.cores
+    )
     lacking = next(filter(None, (c.right for c in commands)), None)
     return f"these rights allow the change but not its revert: {lacking}" if lacking else ""
 
@@ -473,7 +475,7 @@ def _revert_warning(
 # -- after the commands ----------------------------------------------------------------------------
 
 
-async def _settle_entries(
+async def _mark_entries_applied(
     held: LockedJournal, was: Journal, outcomes: Sequence[SettingOutcome]
 ) -> list[SettingOutcome]:
     """Mark the new entries of the journal as applied, remove those whose setting has its previous
@@ -482,12 +484,12 @@ async def _settle_entries(
     state = held.journal
     for outcome in outcomes:
         one = outcome.command
-        entry = state.get(one.gpu_uuid, one.setting)
+        entry = state.find_entry(one.gpu_uuid, one.setting)
         assert entry is not None  # _write_and_publish_entries put it there
         if _is_as_before(entry):
-            state = state.drop(entry.key)
+            state = state.without_entry(entry.key)
         else:
-            state = state.put(replace(entry, state="applied", earlier=None))
+            state = state.with_entry(replace(entry, state="applied", earlier=None))
     done = await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
     if held.was_lost:
         return await _withdraw_reverted_entries(held.host, was, done)
@@ -528,7 +530,7 @@ async def _withdraw_reverted_entries(
         state = held.journal
         for one in reverted:
             key = (one.gpu_uuid, one.setting)
-            state = state.back_to(key, was.get(*key))
+            state = state.with_earlier_entry(key, was.find_entry(*key))
         await held.save(state)
     told = (
         "it was set and read back, and then reverted by another program, such as the guard, which "
@@ -572,12 +574,12 @@ async def _roll_back_commands(
     undo: list[JournalEntry] = []
     for outcome in outcomes:
         one = outcome.command
-        entry = state.get(one.gpu_uuid, one.setting)
+        entry = state.find_entry(one.gpu_uuid, one.setting)
         assert entry is not None
         if judged.is_surely_unchanged(outcome, ran.get(one)) or value_equals(
             one.setting, outcome.before, one.value
         ):
-            state = state.back_to(entry.key, was.get(*entry.key))
+            state = state.with_earlier_entry(entry.key, was.find_entry(*entry.key))
         else:
             undo.append(replace(entry, before=outcome.before, before_known=outcome.before_known))
     undone: list[SettingOutcome] = []
@@ -586,7 +588,7 @@ async def _roll_back_commands(
         back[entry.key] = all(o.ok for o in found)
         state = log_outcomes(state, "roll back", found)
         if back[entry.key]:
-            state = state.back_to(entry.key, was.get(*entry.key))
+            state = state.with_earlier_entry(entry.key, was.find_entry(*entry.key))
         undone += found
     final = [
         _mark_rolled_back(o, back.get((o.command.gpu_uuid, o.command.setting))) for o in outcomes

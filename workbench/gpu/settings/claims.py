@@ -92,7 +92,7 @@ class RevertDecision(NamedTuple):
     by: str = ""  # the user to whom the setting is left, as LEFT_TO names it
 
 
-def from_register(
+def parse_register_claims(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
     """Return (claims of other Workbenches, published entries of this journal). `found` is the
@@ -123,7 +123,7 @@ def _claim_of_entry(entry: Entry, by: str, uid: int) -> SettingClaim:
         setting=entry["setting"],
         before=entry["before"],
         now=entry["now"],
-        set_unix_s=set_at(entry),
+        set_unix_s=last_changed_unix_s(entry),
         state=str(entry.get("state", "applied")),
         energy_j=energy_j if is_number(energy_j) else None,
         boot_id=entry["boot_id"],
@@ -134,7 +134,7 @@ def _claim_of_entry(entry: Entry, by: str, uid: int) -> SettingClaim:
     )
 
 
-def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
+def claims_on_setting(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
     """Return those of `claims` that are about the setting `key`, which is (GPU UUID, key of the
     setting), oldest first."""
     return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
@@ -163,11 +163,11 @@ def explaining_claim(
     None if there is no such claim, or if this Workbench's own `entry` has the same value and is
     newer."""
     setting = key[1]
-    matching = [c for c in claims_on(claims, key) if _can_be_live(setting, c.now, live)]
+    matching = [c for c in claims_on_setting(claims, key) if _can_be_live(setting, c.now, live)]
     by = next(reversed(matching), None)
     if by is None or entry is None or not _is_own(entry, live):
         return by
-    return None if by.set_unix_s <= set_at(entry) else by
+    return None if by.set_unix_s <= last_changed_unix_s(entry) else by
 
 
 def _can_be_live(setting: str, value: Any, live: Any) -> bool:
@@ -178,7 +178,7 @@ def _is_own(entry: Entry, live: Any) -> bool:
     return _can_be_live(entry["setting"], entry["now"], live)
 
 
-def values_underneath(
+def foreign_values_underneath(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
     """Return the values that other Workbenches have set for the setting `key` and that this
@@ -186,13 +186,13 @@ def values_underneath(
     `live` is the host's present value, and `entry` the earlier entry of the setting, or None."""
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
-        return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
+        return [c.now for c in claims_on_setting(claims, key) if c.set_unix_s <= by.set_unix_s]
     if entry is None or not _is_own(entry, live):
         return []
     return list(entry.get("over") or ())
 
 
-def set_at(entry: Entry) -> float:
+def last_changed_unix_s(entry: Entry) -> float:
     """Return the Unix time at which the setting of this journal entry was last changed."""
     return float(entry.get("set_unix_s") or entry["since_unix_s"])
 
@@ -201,7 +201,7 @@ def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     """Return the value that a setting gets if this journal entry is reverted. It is the newest of
     the entry's values in `over`, set by other Workbenches, that one of them still claims. If there
     is none, it is the entry's `before`."""
-    lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
+    lasting = [c.now for c in claims_on_setting(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(value_equals(entry["setting"], value, now) for now in lasting):
             return value
@@ -282,7 +282,7 @@ def changed_by_hand(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> 
     return explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry) is None
 
 
-def is_of_others(
+def replaces_foreign_value(
     key: tuple[str, str],
     value: Any,
     live: Any,

@@ -115,7 +115,7 @@ def _stable_key(one: Alteration) -> tuple[Any, ...]:
 # -- readings under a load -------------------------------------------------------------------------
 
 
-def readings_under_load(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
+def select_readings_under_load(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
     """Return the readings of one GPU that were made under load, with a utilization of at least
     MIN_LOADED_UTILIZATION_PCT percent."""
     return [
@@ -141,7 +141,7 @@ def causes_of_lower_clock(reading: BenchmarkReading) -> set[str]:
     }
 
 
-def measured_clocks(
+def collect_measured_clocks(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
 ) -> tuple[Clock, ...]:
     """Return the measured clocks of every GPU that was busy under the load named `load`.
@@ -150,7 +150,7 @@ def measured_clocks(
     locks = {(a.gpu_uuid, a.setting): a.now for a in alterations if isinstance(a.now, ClockRange)}
     found: list[Clock] = []
     for info in telemetry.infos:
-        readings = readings_under_load(moments, info.index)
+        readings = select_readings_under_load(moments, info.index)
         limits, limiter = {r.limit_w for r in readings}, _most_frequent_limiter(readings)
         if len(limits) != 1 or limiter not in (None, POWER, UNNAMED):
             continue
@@ -190,7 +190,7 @@ def is_within_lock(mhz: float, lock: ClockRange) -> bool:
     return lock.min_mhz - CLOCK_TOLERANCE_MHZ <= mhz <= lock.max_mhz + CLOCK_TOLERANCE_MHZ
 
 
-def contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that a lock has an effect, because it differs from
     `clock`. It must have been measured with another lock or with none, under the same
     circumstances. None if there is no such clock."""
@@ -200,7 +200,7 @@ def contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     return None
 
 
-def clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known`, measured without a lock, which proves that the lock raised
     `clock`, although not up to the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
@@ -212,7 +212,7 @@ def clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     return None
 
 
-def clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same
     MHz as `clock`, although it was measured with another lock and is above that lock's range. None
     if there is no such clock."""
@@ -227,7 +227,7 @@ def refutes_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
     as high as under another lock that forbids it."""
     if clock.lock is None:
         return False
-    return clock.is_above_lock or clock_that_ignores_lock(clock, known) is not None
+    return clock.is_above_lock or find_clock_that_ignores_lock(clock, known) is not None
 
 
 def _clocks_differ(clock: Clock, other: Clock) -> bool:

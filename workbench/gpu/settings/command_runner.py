@@ -85,7 +85,7 @@ async def run_all(
     still for so long that the guard may have reverted the commands before."""
     ran: dict[SettingCommand, CommandRun] = {}
     for one in commands:
-        if standstill.stood_still():
+        if standstill.has_stood_still():
             raise SettingsError(
                 f"this Workbench stood still for {standstill.longest_s:.0f} s while it changed GPU "
                 "settings, and the guard reverts a change without a heartbeat; nothing more was "

@@ -95,11 +95,11 @@ async def read_core_settings(host: Host) -> Cores:
         elif what == "governor":
             governors[core] = first
             shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
-    found = {
-        cpu: core_values.c_states_of_core([of[number] for number in sorted(of)])
-        for cpu, of in disabled.items()
-    }
-    c_states = {cpu: value for cpu, value in found.items() if value is not None}
+    c_states: dict[int, str] = {}
+    for cpu, states in disabled.items():
+        value = core_values.c_states_of_core([states[number] for number in sorted(states)])
+        if value is not None:
+            c_states[cpu] = value
     why = Cores().why
     if not (governors and c_states):
         why = _why_settings_are_missing(await host.facts(), bool(disabled))

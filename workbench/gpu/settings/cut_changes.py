@@ -35,16 +35,16 @@ class SettledChanges(NamedTuple):
         """The outcome as a sentence for the user."""
         if self.applied:
             return f"{self.entry.text} was applied, although the answer was lost"
-        lost = state_text(self.entry)
+        lost = cut_off_state_text(self.entry)
         return f"{self.entry.text} was not applied: {lost} before the command"
 
 
-def state_text(entry: JournalEntry) -> str:
+def cut_off_state_text(entry: JournalEntry) -> str:
     ours = process_state_of(entry.owner) == THIS
     return "the link was lost" if ours else "the Workbench that began the change ended"
 
 
-def cut_off_changes(records: Sequence[Record]) -> list[Record]:
+def select_cut_off_changes(records: Sequence[Record]) -> list[Record]:
     """Return those records whose change was cut off: it is announced, and nobody carries it out."""
     return [
         record
@@ -62,7 +62,7 @@ async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[S
     unless its commands were `never_sent`. The caller knows that this process makes no change now.
     """
     async with journals.locked_journal(host) as held:
-        records = cut_off_changes(held.journal.records())
+        records = select_cut_off_changes(held.journal.records())
         if not records:
             return ()
         now = await read_values(host, {record.entry.setting for record in records})
@@ -70,15 +70,15 @@ async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[S
         state = held.journal
         for record in records:
             sure = never_sent and record.owner == THIS
-            age_s = now.telemetry.unix_s - claims.set_at(record.entry.facts)
+            age_s = now.telemetry.unix_s - claims.last_changed_unix_s(record.entry.facts)
             if sure or age_s >= SETTLED_AFTER_S:
-                state = _settle_entry(state, record.entry, now, settled)
+                state = _settle_cut_change(state, record.entry, now, settled)
         if state is not held.journal:
             await held.save(state)
         return tuple(settled)
 
 
-def _settle_entry(
+def _settle_cut_change(
     state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[SettledChanges]
 ) -> Journal:
     """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The
@@ -88,16 +88,16 @@ def _settle_entry(
     if value_equals(entry.setting, live, earlier.get("now", entry.before)):
         outcome = SettledChanges(entry, applied=False)
         kept = entry_before_change(entry)
-        state = state.back_to(entry.key, kept)
+        state = state.with_earlier_entry(entry.key, kept)
     elif value_equals(entry.setting, live, entry.now):
         outcome = SettledChanges(entry, applied=True)
-        state = state.back_to(entry.key, replace(entry, state=APPLIED, earlier=None))
+        state = state.with_earlier_entry(entry.key, replace(entry, state=APPLIED, earlier=None))
     else:
         return state
     settled.append(outcome)
     keys: dict[str, Any] = {"gpu_uuid": entry.gpu_uuid, "setting": entry.setting}
     what = "cut off: " + ("applied" if outcome.applied else "not applied")
-    return state.note(what, **keys, now=live, ok=True, message=outcome.text)
+    return state.with_log_line(what, **keys, now=live, ok=True, message=outcome.text)
 
 
 def entry_before_change(entry: JournalEntry) -> JournalEntry | None:
@@ -105,4 +105,4 @@ def entry_before_change(entry: JournalEntry) -> JournalEntry | None:
     not altered before."""
     if entry.earlier is None:
         return None
-    return replace(journals.entry_from({**entry.as_json(), **entry.earlier}), earlier=None)
+    return replace(journals.parse_entry({**entry.as_json(), **entry.earlier}), earlier=None)

@@ -3,7 +3,7 @@ used these GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
@@ -24,8 +24,8 @@ SETTINGS_CHANGED_TEXT = "settings changed during the run"
 
 
 class DisturbanceWatch:
-    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `take_telemetry` every reading
-    from before the load to after it. Then `changes_during_run` returns what changed. Only programs that
+    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `record_telemetry` every reading
+    from before the load to after it. Then `describe_changes_during_run` returns what changed. Only programs that
     compute on a GPU count, not those that draw windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
@@ -35,12 +35,12 @@ class DisturbanceWatch:
         self._came: dict[int, str] = {}
         self._went: dict[int, str] = {}
 
-    def take_telemetry(self, telemetry: Telemetry | None) -> None:
+    def record_telemetry(self, telemetry: Telemetry | None) -> None:
         if telemetry is None:
             return
         for setting in SETTINGS:
             if setting.of_host:
-                self._note_value(
+                self._record_value(
                     setting.label, setting, getattr(telemetry.host, setting.reading or "", None)
                 )
         for sample in telemetry.gpus:
@@ -48,25 +48,25 @@ class DisturbanceWatch:
                 for setting in SETTINGS:
                     if setting.reading and not setting.of_host:
                         value = getattr(sample, setting.reading)
-                        self._note_value(f"GPU{sample.index} {setting.label}", setting, value)
+                        self._record_value(f"GPU{sample.index} {setting.label}", setting, value)
                 if sample.processes is not None:
-                    self._note_programs(sample.index, sample.processes)
+                    self._record_programs(sample.index, sample.processes)
 
-    def _note_value(self, name: str, setting: Setting, value: SettingValue | None) -> None:
+    def _record_value(self, name: str, setting: Setting, value: SettingValue | None) -> None:
         seen = self._values.setdefault(name, [])
         text = setting.format(round(value, 1) if isinstance(value, float) else value)
         if value is not None and seen[-1:] != [text]:
             seen.append(text)
 
-    def _note_programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
+    def _record_programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
         running = {
             p.pid: f"{p.name or 'process'} ({p.pid}) on GPU{gpu}"
             for p in found
             if "compute" in p.kind
         }
         first = self._first.setdefault(gpu, running)
-        self._came.update({pid: name for pid, name in running.items() if pid not in first})
-        self._went.update({pid: name for pid, name in first.items() if pid not in running})
+        self._came.update(_without_programs(running, first))
+        self._went.update(_without_programs(first, running))
 
     @property
     def new_process_ids(self) -> frozenset[int]:
@@ -76,18 +76,18 @@ class DisturbanceWatch:
     def is_under_way(self) -> bool:
         return any(self._first.values())
 
-    def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
+    def describe_other_programs(self, ours: frozenset[int]) -> tuple[str, ...]:
         """Return a warning that names the programs, other than the server, that used the GPUs
         during the whole benchmark, or () if there were none. `ours` are the server's process ids.
         If none of them was seen on the GPUs, return (), because the server is then in a container
         and its ids differ from those that the driver reports."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
-        others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
+        others = list(_without_programs(found, ours | self._went.keys()).values())
         if len(others) in (0, len(found)):
             return ()
         return (f"other programs used the GPU during the whole run: {_list_some_names(others)}",)
 
-    def changes_during_run(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
+    def describe_changes_during_run(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
         """Return the changes during the benchmark as texts. `ours` are the process ids of the
         server under test, whose start or end is no change."""
         settings = [
@@ -95,8 +95,8 @@ class DisturbanceWatch:
             for name, values in self._values.items()
             if len(values) > 1
         ]
-        came = [name for pid, name in self._came.items() if pid not in ours]
-        went = [name for pid, name in self._went.items() if pid not in ours]
+        came = list(_without_programs(self._came, ours).values())
+        went = list(_without_programs(self._went, ours).values())
         changes = {
             SETTINGS_CHANGED_TEXT: ", ".join(settings),
             "other programs started on the GPU during the run": _list_some_names(came),
@@ -105,7 +105,11 @@ class DisturbanceWatch:
         return tuple(f"{what}: {names}" for what, names in changes.items() if names)
 
 
-def name_setters(
+def _without_programs(programs: Mapping[int, str], pids: Collection[int]) -> dict[int, str]:
+    return {pid: name for pid, name in programs.items() if pid not in pids}
+
+
+def add_names_of_setters(
     reasons: Sequence[str], claimed: Sequence[Alteration], gpus: Collection[int]
 ) -> tuple[str, ...]:
     """Return the `reasons` why a result is invalid. The one that settings changed names the users

@@ -137,7 +137,7 @@ class JournalEntry:
         return {**fields_of_entry, **values, "over": [value_to_store(value) for value in self.over]}
 
 
-def entry_from(data: Mapping[str, Any]) -> JournalEntry:
+def parse_entry(data: Mapping[str, Any]) -> JournalEntry:
     """Return the journal entry with the fields in `data`, a dict that `as_json` returned, possibly
     in another version of Workbench. Fields that this version does not know become `more`. Raises
     TypeError or KeyError if a field is missing."""
@@ -180,12 +180,12 @@ class Journal:
     disk_full: bool = False  # so that a change of the journal cannot be written
     more: Mapping[str, Any] = field(default_factory=dict)  # parts of a later version
 
-    def get(self, uuid: str, setting: str) -> JournalEntry | None:
+    def find_entry(self, uuid: str, setting: str) -> JournalEntry | None:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
     def facts_of(self, uuid: str, setting: str) -> dict[str, Any] | None:
         """Return the fields of the entry for a setting, None if the setting has no entry."""
-        entry = self.get(uuid, setting)
+        entry = self.find_entry(uuid, setting)
         return None if entry is None else entry.facts
 
     @property
@@ -198,22 +198,22 @@ class Journal:
         """The keys of the settings that have an entry."""
         return {entry.setting for entry in self.entries}
 
-    def put(self, entry: JournalEntry) -> Journal:
+    def with_entry(self, entry: JournalEntry) -> Journal:
         """Return the journal with `entry` in place of the earlier entry for the same setting. The
         new entry keeps the previous value (`before`) of the earlier one."""
-        old = self.get(entry.gpu_uuid, entry.setting)
+        old = self.find_entry(entry.gpu_uuid, entry.setting)
         if old is not None:
             kept = {
                 name: getattr(old, name)
                 for name in ("before", "before_known", "since_unix_s", "origin")
             }
             entry = replace(entry, **kept)
-        return replace(self, entries=(*(e for e in self.entries if e.key != entry.key), entry))
+        return replace(self, entries=(*self.without_entry(entry.key).entries, entry))
 
-    def drop(self, key: tuple[str, str]) -> Journal:
+    def without_entry(self, key: tuple[str, str]) -> Journal:
         return replace(self, entries=tuple(e for e in self.entries if e.key != key))
 
-    def note(self, what: str, **facts: Any) -> Journal:
+    def with_log_line(self, what: str, **facts: Any) -> Journal:
         """Return the journal with one more line in its log: the event `what`, and further fields of
         the line in `facts`."""
         values = {name: value_to_store(value) for name, value in facts.items()}
@@ -226,7 +226,7 @@ class Journal:
         }
         return replace(self, log=(*self.log, line)[-LOG_LINES:])
 
-    def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
+    def without_lost_entries(self, energy_j: Mapping[str, float]) -> Journal:
         """Return the journal without the entries whose settings a restart of the host or the driver
         has reset. The log names these entries. `energy_j` has the present energy counters of the
         GPUs in joules by UUID: if nothing better is known, a counter below the one in the entry
@@ -234,18 +234,20 @@ class Journal:
         kept = self
         for record in self.records(energy_j):
             if record.why_lost is not None:
-                kept = kept.without_lost(record)
+                kept = kept.without_lost_entry(record)
         others = [c for c in self.others if not self.why_lost(c, energy_j.get(c.gpu_uuid))]
         return replace(kept, others=tuple(others))
 
-    def without_lost(self, lost: Record) -> Journal:
+    def without_lost_entry(self, lost: Record) -> Journal:
         """Return the journal without the entry of `lost`, whose setting a restart has reset. The
         log names the entry. An entry that has changed since stays."""
         entry = lost.entry
-        if self.get(*entry.key) != entry:
+        if self.find_entry(*entry.key) != entry:
             return self
         what = f"gone: {lost.why_lost}"
-        return self.drop(entry.key).note(what, gpu_uuid=entry.gpu_uuid, setting=entry.setting)
+        return self.without_entry(entry.key).with_log_line(
+            what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
+        )
 
     def why_lost(
         self, entry: JournalEntry | SettingClaim, energy_j: float | None = None
@@ -266,10 +268,10 @@ class Journal:
             for e in self.entries
         )
 
-    def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
+    def with_earlier_entry(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
         """Return the journal with the entry of the setting `key` replaced by the earlier `entry`,
         or removed if `entry` is None."""
-        left = self.drop(key)
+        left = self.without_entry(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def with_changes(self, old: Journal, new: Journal) -> Journal:
@@ -277,20 +279,20 @@ class Journal:
         that `new` has no longer is removed only if it has not changed since."""
         merged = self
         for key in dict.fromkeys(e.key for e in (*old.entries, *new.entries)):
-            was, now = old.get(*key), new.get(*key)
+            was, now = old.find_entry(*key), new.find_entry(*key)
             if now is not None and now != was:
-                merged = merged.put(now)
-            elif now is None and merged.get(*key) == was:
-                merged = merged.drop(key)
+                merged = merged.with_entry(now)
+            elif now is None and merged.find_entry(*key) == was:
+                merged = merged.without_entry(key)
         lines = tuple(line for line in new.log if line not in old.log)
         return replace(merged, log=(*merged.log, *lines)[-LOG_LINES:])
 
-    def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
+    def find_known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
         """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim",
         "journal", "default" or "unknown"). The driver cannot report a lock. So it is the one that
         another Workbench claims to have set, or the one that this Workbench set last since the
         boot, or UNKNOWN."""
-        entry = self.get(uuid, setting)
+        entry = self.find_entry(uuid, setting)
         own = self.facts_of(uuid, setting)
         claim = claims.explaining_claim(self.others, (uuid, setting), None, own)
         if claim is not None:
@@ -335,7 +337,7 @@ class LockedJournal:
         recovered = self.journal.recovered
         answer = await ask_journal_program(
             self.host,
-            root_of(self.path),
+            directory_of_journal(self.path),
             "save",
             journal=data,
             owner=owner_token(),
@@ -362,14 +364,14 @@ class LockedJournal:
         except LostLock:
             answer = await _acquire_lock(self.host, self.path)
             self.is_locked = True
-            fresh = _journal_from(answer, self.path, self.host.name)
+            fresh = _journal_from_answer(answer, self.path, self.host.name)
             await self.save(fresh.with_changes(self.journal, journal), is_last=True)
 
     async def read(self) -> None:
         """Read the journal again, and with it the claims of other Workbenches."""
         self.journal = await read_journal(self.host)
 
-    def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
+    def find_rival_claim(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
         """Return the claim of another Workbench that is changing one of the settings `keys` at this
         moment, None if none is."""
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
@@ -379,7 +381,7 @@ async def journal_path_on(host: Host) -> str:
     return f"{await host.state_dir()}/gpu/journal.json"
 
 
-def root_of(path: str) -> str:
+def directory_of_journal(path: str) -> str:
     return path.rpartition("/")[0]
 
 
@@ -392,11 +394,11 @@ async def read_journal(host: Host, *, with_log: bool = True) -> Journal:
     wrote the file.
     """
     path = await journal_path_on(host)
-    answer = await ask_journal_program(host, root_of(path), "read", log=with_log)
-    return _journal_from(answer, path, host.name)
+    answer = await ask_journal_program(host, directory_of_journal(path), "read", log=with_log)
+    return _journal_from_answer(answer, path, host.name)
 
 
-def _journal_from(answer: JournalAnswer, path: str, host: str) -> Journal:
+def _journal_from_answer(answer: JournalAnswer, path: str, host: str) -> Journal:
     """Return the journal from the answer of the program on the host to "read"."""
     if "error" in answer:
         raise _unusable_journal_error("read", path, host, answer)
@@ -463,10 +465,10 @@ def _recover_from_register(known: Journal, why: str, damaged: str = "") -> Journ
         )
     if not register.own:
         return None
-    entries = tuple(map(entry_from, register.own))
+    entries = tuple(map(parse_entry, register.own))
     kept = tuple(f"{e.text}, before {value_text_of(e.setting, e.before)}" for e in entries)
     found = replace(known, entries=entries, recovered=Recovery(why, kept, damaged))
-    return found.note(f"recovered from the host's register: {why}")
+    return found.with_log_line(f"recovered from the host's register: {why}")
 
 
 def _unusable_journal_error(
@@ -475,7 +477,7 @@ def _unusable_journal_error(
     """Return the error for a journal that cannot be `what` ("read", "locked")."""
     why = clean_text(str(answer["error"]))
     full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
-    look = f"`ls -ld {root_of(path)} {path}` on that host shows what is there, and whose it is"
+    look = f"`ls -ld {directory_of_journal(path)} {path}` on that host shows what is there, and whose it is"
     return SettingsError(
         f"the journal of GPU settings {path} cannot be {what}: {why}; nothing was changed",
         host=host,
@@ -537,7 +539,7 @@ def parse_journal(
                 path,
                 host,
             )
-        entries = tuple(map(entry_from, data["entries"]))
+        entries = tuple(map(parse_entry, data["entries"]))
         log = tuple(line for line in data["log"] if _is_log_line(line))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged_journal_error(f"the journal is damaged ({error})", path, host) from None
@@ -551,9 +553,11 @@ def _is_log_line(line: Any) -> bool:
     if not isinstance(line, dict) or find_impossible_number(line):
         return False
     texts = ("boot_id", "who", "what", "gpu_uuid", "setting", "message")
-    known = number_for_field("unix_s", line.get("unix_s", 0.0)) is not None
-    known &= isinstance(line.get("ok", True), bool)
-    return known and all(isinstance(line.get(name, ""), str) for name in texts)
+    if number_for_field("unix_s", line.get("unix_s", 0.0)) is None:
+        return False
+    if not isinstance(line.get("ok", True), bool):
+        return False
+    return all(isinstance(line.get(name, ""), str) for name in texts)
 
 
 _PARTS = ("version", "entries", "log")
@@ -569,7 +573,7 @@ async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
         answer = await _acquire_lock(host, path)
         held = LockedJournal(host, path)
         try:
-            held.journal = _journal_from(answer, path, host.name)
+            held.journal = _journal_from_answer(answer, path, host.name)
             held.recovery = held.journal.recovered
             if held.recovery:
                 with suppress(HostError):
@@ -579,7 +583,9 @@ async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
             # the link is lost: the lock stays, and its owner recognizes it
             with suppress(HostError):
                 if held.is_locked:
-                    await ask_journal_program(host, root_of(path), "unlock", owner=owner_token())
+                    await ask_journal_program(
+                        host, directory_of_journal(path), "unlock", owner=owner_token()
+                    )
     finally:
         _ours[path] -= 1
 
@@ -587,13 +593,15 @@ async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
 async def is_being_changed(host: Host) -> bool:
     """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's
     values can differ from the entries."""
-    found = await ask_journal_program(host, root_of(await journal_path_on(host)), "holder")
+    found = await ask_journal_program(
+        host, directory_of_journal(await journal_path_on(host)), "holder"
+    )
     return bool(found.get("by")) and not found.get("void")
 
 
 async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> JournalAnswer:
     """Ask once for the lock, and return the answer."""
-    root = root_of(path)
+    root = directory_of_journal(path)
     try:
         return await ask_journal_program(host, root, "lock", owner=owner, dead=dead)
     except HostUnreachable:
@@ -622,7 +630,7 @@ async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
             raise _unusable_journal_error("locked", path, host.name, answer)
         held = clean_text(str(answer.get("by") or ""))
         # left by an interrupted change of this process, or by a process of this machine
-        void = (held == owner and _ours[path] == 1) or lock_is_dead(held)
+        void = (held, _ours[path]) == (owner, 1) or lock_is_dead(held)
         if void and not dead:
             dead = [held.rpartition(":")[0]]
         elif time.monotonic() > until:

@@ -25,7 +25,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_of, uids_of
+from workbench.gpu.process_facts import boot_id, start_time_of, uids_of
 from workbench.gpu.settings import claims, register
 from workbench.model import setting_commands
 from workbench.model.setting_commands import JOURNAL_VERSION
@@ -117,7 +117,7 @@ class JournalFile:
         whether the writer still runs."""
         return self.owner
 
-    def stamp(self) -> list[int]:
+    def read_stamp(self) -> list[int]:
         """Return [modification time in ns, inode, size] of the journal's file, by which every
         change of the file can be noticed. [] if the file is missing."""
         try:
@@ -161,7 +161,7 @@ class JournalFile:
         The caller has locked the journal, so nobody else writes one."""
         for name in os.listdir(self.at):
             pid = name[len(_NEW) :]
-            if name.startswith(_NEW) and pid.isdecimal() and not start_of(int(pid)):
+            if name.startswith(_NEW) and pid.isdecimal() and not start_time_of(int(pid)):
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=self.at)
 
@@ -203,7 +203,7 @@ class JournalFile:
                     where, register.register_file_name(self.root), self.boot_id, entries
                 )
 
-    def others(self) -> tuple[claims.SettingClaim, ...]:
+    def read_foreign_claims(self) -> tuple[claims.SettingClaim, ...]:
         """Return the settings that other Workbenches have changed, as they claim in the host's
         register. () if the register cannot be read."""
         return self.read_register()[0]
@@ -224,11 +224,13 @@ class JournalFile:
             found = register.read_register(self.shared, self.boot_id)
         except OSError:
             return (), ()
-        return claims.from_register(found, os.geteuid(), register.register_file_name(self.root))
+        return claims.parse_register_claims(
+            found, os.geteuid(), register.register_file_name(self.root)
+        )
 
     # ---- the lock
 
-    def take(self, silent: tuple[str, ...]) -> bool:
+    def try_to_lock(self, silent: tuple[str, ...]) -> bool:
         """Try once to lock the journal by creating a link, and return whether that worked. `silent`
         names owners whose lock does not count, such as those without a heartbeat, as
         "BOOT_ID:PID:START_TIME". If the lock belongs to one of them or to a process that has ended,
@@ -250,19 +252,21 @@ class JournalFile:
             self.waiting = (owner, time.monotonic())
         waited_s = time.monotonic() - self.waiting[1]
         no_heartbeat = owner.startswith(tuple(name + ":" for name in silent))
-        if no_heartbeat or waited_s > LEASE_S or self.has_ended(owner, found.st_uid):
+        if no_heartbeat or waited_s > LEASE_S or self.owner_has_ended(owner, found.st_uid):
             self.release(owner)
         return False
 
-    def has_ended(self, owner: str, uid: int) -> bool:
+    def owner_has_ended(self, owner: str, uid: int) -> bool:
         """Return whether the owner of a lock is a process of this host that has ended, or that does
         not run as the user who made the lock. `owner` is the lock's text,
         "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the owner of the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
-        return ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid)))
+        if not ours:
+            return False
+        return start_time_of(int(pid)) != start or uid not in uids_of(int(pid))
 
-    def locked_by(self) -> str:
+    def lock_owner(self) -> str:
         """Return the owner of the lock; "" if the journal is not locked."""
         try:
             return os.readlink(self.link, dir_fd=self.at)
@@ -271,12 +275,12 @@ class JournalFile:
 
     def release(self, owner: str | None = None) -> None:
         """Remove the lock of `owner`, by default of this writer. Do nothing if it is another's."""
-        with self._removing(), contextlib.suppress(OSError):
-            if self.locked_by() == (owner or self.token):
+        with self._exclusive_removal(), contextlib.suppress(OSError):
+            if self.lock_owner() == (owner or self.token):
                 os.unlink(self.link, dir_fd=self.at)
 
     @contextlib.contextmanager
-    def _removing(self) -> Iterator[None]:
+    def _exclusive_removal(self) -> Iterator[None]:
         """Let one program at a time remove a lock. If two did so at once, the slower one could
         remove the lock that a third has made since. A program that is stopped here delays others
         by REMOVED_WITHIN_S."""

@@ -140,11 +140,11 @@ class JournalProgram:
         os.makedirs(self.root, 0o700, exist_ok=True)
         file = self.file
         file.owner = owner
-        held = file.take(tuple(dead)) or file.take(tuple(dead))
+        held = file.try_to_lock(tuple(dead)) or file.try_to_lock(tuple(dead))
         found = self.holder()
         if not held and found["void"]:
             file.release(found["by"])
-            held = file.take(())
+            held = file.try_to_lock(())
         if not held:
             return {"held": False, **found}
         try:
@@ -161,7 +161,7 @@ class JournalProgram:
             link = os.stat(file.link, dir_fd=file.at, follow_symlinks=False)
         except OSError:
             return {"by": None, "void": False}
-        void = _is_old(link.st_mtime) or file.has_ended(owner, link.st_uid)
+        void = _is_old(link.st_mtime) or file.owner_has_ended(owner, link.st_uid)
         return {"by": owner, "void": void}
 
     def save(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class JournalProgram:
         "aside", keep the old file, which is damaged, under another name. With "unlocks", the lock
         ends then."""
         file, journal, owner = self.file, request["journal"], request["owner"]
-        holder = file.locked_by()
+        holder = file.lock_owner()
         if holder != owner:
             return {"lost": holder or None}
         if request["aside"]:

@@ -56,14 +56,15 @@ def outcome_of_change(
             one, ok, known, one.value, found, in_force, join_sentences(*parts), how
         )
 
+    latest = after or now
     if ran is None:
         return outcome(False, InForce.NOT_CHECKED, "not run, because the command before it failed")
     if ran.failure and not (
         ran.unsure and value_equals(one.setting, found, one.value)
     ):  # not done; else only the answer was lost
-        step = hypervisor_note(one, now) or f"By hand: {manual_command_text(one, after or now)}"
+        step = hypervisor_note(one, now) or f"By hand: {manual_command_text(one, latest)}"
         return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
-    lost = volatility_warning(one, after or now)
+    lost = volatility_warning(one, latest)
     if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
         return outcome(

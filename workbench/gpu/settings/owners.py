@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.gpu.process_facts import boot_id, start_of
+from workbench.gpu.process_facts import boot_id, start_time_of
 
 THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
@@ -20,7 +20,7 @@ def owner_facts() -> dict[str, Any]:
         "machine": os.uname().nodename,
         "boot_id": boot_id(),
         "pid": os.getpid(),
-        "start": start_of(os.getpid()),
+        "start": start_time_of(os.getpid()),
     }
 
 
@@ -52,7 +52,7 @@ def process_state_of(owner: Mapping[str, Any]) -> str:
     if owner.get("boot_id") != boot_id():
         return DEAD  # this machine has restarted since
     pid = owner.get("pid")
-    if not isinstance(pid, int) or start_of(pid) != owner.get("start"):
+    if not isinstance(pid, int) or start_time_of(pid) != owner.get("start"):
         return DEAD
     return THIS if pid == os.getpid() else ALIVE
 
@@ -62,7 +62,9 @@ def lock_is_dead(token: str) -> bool:
     the owner (see `owner_token`)."""
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{os.uname().nodename}")
-    return ours and start_of(int(pid)) != start
+    if not ours:
+        return False
+    return start_time_of(int(pid)) != start
 
 
 def owner_text(token: str) -> str:

@@ -47,7 +47,7 @@ def plan_commands(
         changed = [setting for setting in SETTINGS if setting.key in settings]
         for key in (setting.key for setting in changed if setting.of_host):
             cores.check_value(key, settings[key])
-            commands += commands_for(HOST_INDEX, HOST, key, settings[key], rights, cores)
+            commands += make_setting_commands(HOST_INDEX, HOST, key, settings[key], rights, cores)
         on_gpus = [(setting, settings[setting.key]) for setting in changed if not setting.of_host]
         if not on_gpus and selector == "all":
             continue
@@ -88,7 +88,7 @@ def select_gpus(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
     return found
 
 
-def commands_for(
+def make_setting_commands(
     index: int,
     uuid: str,
     setting: str,
@@ -104,7 +104,7 @@ def commands_for(
     on = cores.idle_states_by_core(setting) if uuid == HOST else {}
     for step in setting_commands.setting_steps(uuid, setting, value, cores=on, sysfs=cores.sysfs):
         argv = rights.argv(step.argv)
-        right = rights.needed_for(argv)
+        right = rights.missing_right_for(argv)
         commands.append(
             SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note)
         )
@@ -131,7 +131,7 @@ def _commands_of_gpu(
         concerned = f"MIG is on: this concerns all {len(info.instances)} instances of the GPU"
         notes = {key: "; ".join(filter(None, (note, concerned))) for key, note in notes.items()}
     for setting, value in sorted(settings, key=lambda pair: (pair[1] is False) - (pair[1] is True)):
-        yield from commands_for(
+        yield from make_setting_commands(
             info.index, info.uuid, setting.key, value, rights, note=notes[setting.key]
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.engines import memory_locks
 from workbench.engines.gpu_table import find_gpu_type
-from workbench.gpu.settings.alterations import drift_of_lock, locks_on
+from workbench.gpu.settings.alterations import drift_of_lock, select_locks_in_force
 from workbench.gpu.settings.clock_contrasts import (
     BINDING_LIMITER_SHARE,
     CLOCK_TOLERANCE_MHZ,
@@ -23,14 +23,14 @@ from workbench.gpu.settings.clock_contrasts import (
     Clock,
     ContrastEvidence,
     causes_of_lower_clock,
-    clock_before_raise,
     clock_limited_by,
-    clock_that_ignores_lock,
-    contrasting_clock,
+    collect_measured_clocks,
+    find_clock_before_raise,
+    find_clock_that_ignores_lock,
+    find_contrasting_clock,
     is_within_lock,
     limiter_of_difference,
-    measured_clocks,
-    readings_under_load,
+    select_readings_under_load,
 )
 from workbench.gpu.settings.setting_traps import Trap, fill_in_trap, memory_lock_trap
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
@@ -108,8 +108,8 @@ def judge_all_settings(
     load, on all others from the values in `telemetry`. `known` has clocks that were measured
     before, under the same load with another lock or none."""
     known = known or ContrastEvidence()
-    on = locks_on(alterations, known.others)
-    now = measured_clocks(on, moments, telemetry, known.load) if telemetry else ()
+    on = select_locks_in_force(alterations, known.others)
+    now = collect_measured_clocks(on, moments, telemetry, known.load) if telemetry else ()
     clocks = {(clock.gpu_uuid, clock.setting): clock for clock in now}
     proofs = []
     for one in alterations:
@@ -140,7 +140,7 @@ def judge_setting(alteration: Alteration, moments: Sequence[Moment]) -> Proof | 
     """Return the verdict whether one changed setting has an effect, from the readings under load
     alone. None if a load cannot show that, as for persistence mode or for a clock lock that was
     reset."""
-    readings = readings_under_load(moments, alteration.gpu_index)
+    readings = select_readings_under_load(moments, alteration.gpu_index)
     setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
     if setting.proof == "power" and isinstance(now, int | float):
@@ -169,7 +169,7 @@ def _confirm_by_contrast(
     """Return `proof` with the verdict "in force" if a clock measured with another lock proves that
     this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
     reason why this load proves nothing."""
-    other = contrasting_clock(clock, known.clocks) if clock else None
+    other = find_contrasting_clock(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
         how = (
             (f"; under the same load the clock was {_other_clock_text(other)}")
@@ -180,7 +180,7 @@ def _confirm_by_contrast(
         return replace(
             proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text
         )
-    deaf = clock_that_ignores_lock(clock, known.clocks) if clock else None
+    deaf = find_clock_that_ignores_lock(clock, known.clocks) if clock else None
     if deaf is not None:
         text = (
             f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect: the clock was "
@@ -215,7 +215,7 @@ def _why_not_shown(clock: Clock | None, known: ContrastEvidence) -> str:
 def _judge_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
     """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the
     lock raised `clock`, but not up to the lock's minimum. Otherwise return `proof`."""
-    other = clock_before_raise(clock, known.clocks)
+    other = find_clock_before_raise(clock, known.clocks)
     if other is None:
         return proof
     what = _lock_word(proof.setting)
@@ -241,7 +241,6 @@ def _lock_word(setting: str) -> str:
 def _judge_clocks(
     one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]
 ) -> Proof:
-    low, high = lock.min_mhz, lock.max_mhz
     what = _lock_word(one.setting)
     wanted = setting.input_text(lock)
     clocks = [(clock_limited_by(reading, setting), reading) for reading in readings]
@@ -249,8 +248,7 @@ def _judge_clocks(
     if len(pairs) < MIN_READINGS:
         return _unproven_proof(one, what, len(pairs), f"{wanted} MHz")
     outside = [(mhz, r) for mhz, r in pairs if not is_within_lock(mhz, lock)]
-    below = [(mhz, r) for mhz, r in outside if mhz < low]
-    above = [(mhz, r) for mhz, r in outside if mhz > high]
+    below = [reading for mhz, reading in outside if mhz < lock.min_mhz]
     share = len(outside) / len(pairs)
     seen = round(median(mhz for mhz, _ in (outside or pairs)))
 
@@ -274,13 +272,12 @@ def _judge_clocks(
         seen_in = f"{seen} MHz in {_percent_text(1 - share)} of {len(pairs)} readings under load"
         text = f"{what} {wanted} MHz {PROVES_NOTHING_TEXT}: {seen_in}"
         return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
-    limiter, bound = _most_frequent_limiter(
-        [r for _, r in below], {POWER} if setting is MEMORY_CLOCKS else set()
-    )
+    limiter, bound = _most_frequent_limiter(below, {POWER} if setting is MEMORY_CLOCKS else set())
     if not (limiter and bound >= BINDING_LIMITER_SHARE * len(outside)):
         # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor
         # "no effect".
-        limiter = UNNAMED_LIMITER if share < MIN_HOLDING_SHARE and not above else None
+        is_never_above = len(below) == len(outside)
+        limiter = UNNAMED_LIMITER if is_never_above and share < MIN_HOLDING_SHARE else None
     if limiter:
         text = (
             f"{what} {wanted} MHz is not reached: capped by {limiter} for {_percent_text(share)} of the "

@@ -53,14 +53,18 @@ def _clock_keys(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(key) for key in kept if isinstance(key, list))[-MAX_KEPT_CLOCKS:]
 
 
+_TYPES_IN_ROW = {
+    **dict.fromkeys(("gpu_uuid", "setting", "load", "circumstances"), str),
+    **dict.fromkeys(("lock", "limiter"), str | None),
+}
+
+
 def _clock_from_row(row: object) -> Clock | None:
     if not isinstance(row, dict):
         return None
-    texts = ("gpu_uuid", "setting", "load", "circumstances")
-    words = all(isinstance(row.get(name), str) for name in texts)
-    numbers = all(number_for_field(name, row.get(name)) is not None for name in ("mhz", "unix_s"))
-    optional = all(isinstance(row.get(name), str | None) for name in ("lock", "limiter"))
-    if not (words and numbers and optional):
+    if not all(isinstance(row.get(name), kind) for name, kind in _TYPES_IN_ROW.items()):
+        return None
+    if any(number_for_field(name, row.get(name)) is None for name in ("mhz", "unix_s")):
         return None
     lock = setting_of(row["setting"]).from_stored(row["lock"]) if row["lock"] else None
     facts = {f.name: row[f.name] for f in fields(Clock)}
@@ -78,7 +82,7 @@ async def write_clocks(host: Host, known: ContrastEvidence) -> None:
 # -- verdicts --------------------------------------------------------------------------------------
 
 
-async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
+async def store_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
     """Store on the host, for each changed setting, the short text that says whether it has an
     effect. Raises FileError if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
@@ -88,7 +92,7 @@ async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Al
     await host.write_file(f"{await host.state_dir()}/{FINDINGS_FILE}", json.dumps(kept).encode())
 
 
-async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
+async def read_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
     """Return the stored short texts that say whether settings have an effect, as (GPU index, text).
     Texts about settings that have changed since are left out. () if the file is missing or invalid.
     """

@@ -26,7 +26,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_of, uids_of
+from workbench.gpu.process_facts import boot_id, start_time_of, uids_of
 from workbench.model import setting_commands
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
@@ -263,7 +263,9 @@ def _is_being_changed(entry: Mapping[str, Any], file: os.stat_result) -> bool:
 
 
 def _process_lives(pid: Any, start: Any, uid: int) -> bool:
-    return isinstance(pid, int) and bool(start) and start_of(pid) == start and uid in uids_of(pid)
+    return (
+        isinstance(pid, int) and bool(start) and start_time_of(pid) == start and uid in uids_of(pid)
+    )
 
 
 def user_name(uid: int) -> str:

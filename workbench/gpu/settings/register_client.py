@@ -63,12 +63,12 @@ def parse_register(text: object) -> Register:
         )
     except (KeyError, TypeError):
         return Register(problem=f"{UNREAD_REGISTER_TEXT}: its program gave no valid answer")
-    others, own = claims.from_register(found, *mine)
+    others, own = claims.parse_register_claims(found, *mine)
     changes = frozenset(_lock_changes(found))
     unpublished = answer.get("unpublished")
     versions = [one["version"] for one in found if (one["uid"], one["journal"]) == mine]
     return Register(
-        tuple(map(_claim_from_json, others)),
+        tuple(map(_with_parsed_values, others)),
         own,
         directory,
         changes=changes,
@@ -98,6 +98,6 @@ def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
                 )
 
 
-def _claim_from_json(claim: SettingClaim) -> SettingClaim:
+def _with_parsed_values(claim: SettingClaim) -> SettingClaim:
     before, now = (parse_stored_value(claim.setting, value) for value in (claim.before, claim.now))
     return claim._replace(before=before, now=now)

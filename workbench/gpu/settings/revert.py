@@ -20,8 +20,8 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values, re
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.owners import ALIVE
-from workbench.gpu.settings.plan import commands_for, select_gpus
-from workbench.gpu.settings.rights import Rights, may_set, rights_on
+from workbench.gpu.settings.plan import make_setting_commands, select_gpus
+from workbench.gpu.settings.rights import Rights, may_set, read_rights
 from workbench.hosts.base import Host
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
@@ -66,8 +66,8 @@ async def revert_settings(
             return SettingsReport((), path, recovery=held.recovery)
         await _wait_for_rivals(held)
         now = await read_values(host, held.journal.settings)
-        rights = rights or await rights_on(host)
-        state = held.journal.without_gone(now.energy_j)
+        rights = rights or await read_rights(host)
+        state = held.journal.without_lost_entries(now.energy_j)
         state, doubts = await drop_doubted_claims(host, state, rights)
         ways = _revert_decisions(
             _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
@@ -98,12 +98,12 @@ async def revert_settings(
                 if set_again:
                     ours = "applied" if entry.left_to else entry.state
                     set_unix_s = now.telemetry.unix_s
-                    state = state.put(replace(entry, state=ours, set_unix_s=set_unix_s))
+                    state = state.with_entry(replace(entry, state=ours, set_unix_s=set_unix_s))
                 elif way.by:
                     left = setting_commands.LEFT_TO + way.by
-                    state = state.put(replace(entry, state=left, watch={}))
+                    state = state.with_entry(replace(entry, state=left, watch={}))
                 else:
-                    state = state.drop(entry.key)
+                    state = state.without_entry(entry.key)
             notes = [doubts.get(entry.key)]
             if entry.key in of_others:
                 pid = entry.owner.get("pid")
@@ -137,7 +137,7 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
     RIVALS_TIMEOUT_S seconds."""
     keys = held.journal.keys
     until = time.monotonic() + RIVALS_TIMEOUT_S
-    while held.rival(keys) is not None and time.monotonic() < until:
+    while held.find_rival_claim(keys) is not None and time.monotonic() < until:
         await asyncio.sleep(RETRY_INTERVAL_S)
         await held.read()
 
@@ -186,8 +186,10 @@ async def _planned_outcomes(
     state = await journals.read_journal(host)
     if not state.entries:
         return []
-    now, rights = await read_values(host, state.settings), rights or await rights_on(host)
-    state, doubts = await drop_doubted_claims(host, state.without_gone(now.energy_j), rights)
+    now, rights = await read_values(host, state.settings), rights or await read_rights(host)
+    state, doubts = await drop_doubted_claims(
+        host, state.without_lost_entries(now.energy_j), rights
+    )
     found = []
     for entry, way in _revert_decisions(
         _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
@@ -243,7 +245,7 @@ def _revert_commands(
 ) -> tuple[SettingCommand, ...]:
     value = setting_commands.value_to_restore(entry.before)
     index = now.index(entry.gpu_uuid, entry.gpu_index)
-    return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.cores)
+    return make_setting_commands(index, entry.gpu_uuid, entry.setting, value, rights, now.cores)
 
 
 def _entries_to_revert(
@@ -272,7 +274,7 @@ def log_outcomes(state: Journal, what: str, done: Collection[SettingOutcome]) ->
     event, such as "revert"."""
     for o in done:
         one = o.command
-        state = state.note(
+        state = state.with_log_line(
             what,
             gpu_uuid=one.gpu_uuid,
             setting=one.setting,

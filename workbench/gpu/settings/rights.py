@@ -85,13 +85,15 @@ class Rights:
         path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
         return (*self.prefix, path, *command[1:])
 
-    def needed_for(self, argv: Sequence[str]) -> str | None:
+    def missing_right_for(self, argv: Sequence[str]) -> str | None:
         """Return a text that says which right the user lacks to run a command from `argv()`, and
         how to get it. None if the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
         how = how_sudo_allows(self.rules, argv[len(self.prefix) :])
-        if how == "free" or (how == "asks" and (self.unasked or self.password is not None)):
+        if how == "free":
+            return None
+        if how == "asks" and (self.unasked or self.password is not None):
             return None
         asks = (
             "and sudo asks for a password"
@@ -102,7 +104,7 @@ class Rights:
         return f"{why}; {self.advice}"
 
 
-async def rights_on(host: Host) -> Rights:
+async def read_rights(host: Host) -> Rights:
     """Return the user's rights on a host, without trying a command: from uid, capability and user
     namespace, then from sudo's rules."""
     facts = await host.facts()
@@ -112,10 +114,10 @@ async def rights_on(host: Host) -> Rights:
     if facts.simulated is not None:
         return Rights(smi, user=user)
     if facts.uid == 0:
-        return Rights(smi, refusal=await _refusal_of_root(host, facts), user=user)
+        return Rights(smi, refusal=await _read_refusal_of_root(host, facts), user=user)
     if facts.initial_user_namespace is False:
         return Rights(smi, refusal=_ROOT_IN_CONTAINER_TEXT.format("root"), user=user)
-    return await _rights_by_sudo(host, smi, user)
+    return await _read_rights_by_sudo(host, smi, user)
 
 
 async def add_password(host: Host, rights: Rights, password: str) -> Rights:
@@ -143,7 +145,7 @@ async def add_password(host: Host, rights: Rights, password: str) -> Rights:
         ) from None
     if done.returncode == 0:
         return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
-    reason = sudo_refusal(done.err)
+    reason = parse_sudo_refusal(done.err)
     if reason is None:
         raise wrong
     raise SettingsError(
@@ -191,7 +193,7 @@ async def _can_write_simulation(host: Host, uid: int) -> bool:
     return user_can_write(uid, groups, uid=owner, gid=group, mode=mode)
 
 
-def sudo_refusal(said: str) -> str | None:
+def parse_sudo_refusal(said: str) -> str | None:
     """Return why sudo runs no command, in sudo's own words (`said` is its output). None if sudo
     only asks for a password or rejects the given one."""
     for line in map(str.strip, said.splitlines()):
@@ -278,7 +280,7 @@ _ROOT_IN_CONTAINER_TEXT = (
 )
 
 
-async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
+async def _read_refusal_of_root(host: Host, facts: HostFacts) -> str | None:
     if facts.initial_user_namespace is False:
         return _ROOT_IN_CONTAINER_TEXT.format("root")
     done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
@@ -292,7 +294,7 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
     return None
 
 
-async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
+async def _read_rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
     try:
         done = await host.run(
             shell_argv(FIND_PROGRAMS_SCRIPT, SECURE_PATH, *ROOT_PROGRAMS),
@@ -334,7 +336,7 @@ async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
     if how == "no":
         why, step = "there is no sudo", "set it there as root"
     elif not found.sudo_password:
-        why = sudo_refusal(rules) or "sudo does not allow it"
+        why = parse_sudo_refusal(rules) or "sudo does not allow it"
         step = _next_step(why)
     return replace(
         found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step

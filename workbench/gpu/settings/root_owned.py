@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 def only_root_can_change(uid: int, gid: int, mode: int) -> bool:
     """Return whether only root can change a file or link with this owner, group and mode. For a
     directory, return whether only root can change root's entries in it."""
+    if uid != 0:
+        return False
     others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
     if stat.S_ISLNK(mode):
-        return uid == 0  # only the directory decides who can replace a link
+        return True  # only the directory decides who can replace a link
     # only root moves root's files in a sticky directory
     sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
-    return uid == 0 and (not mode & others or bool(sticky))
+    return not mode & others or bool(sticky)
 
 
 def user_can_write(user: int, groups: Collection[int], *, uid: int, gid: int, mode: int) -> bool:

@@ -26,7 +26,7 @@ class StandstillWatch:
         self._last_look_s = time.monotonic()
 
     async def __aenter__(self) -> Self:
-        self._looking = asyncio.create_task(self._look_every_second())
+        self._looking = asyncio.create_task(self._record_pauses())
         return self
 
     async def __aexit__(
@@ -39,18 +39,18 @@ class StandstillWatch:
         with suppress(asyncio.CancelledError):
             await self._looking
 
-    def stood_still(self) -> bool:
+    def has_stood_still(self) -> bool:
         """Return whether this process ever stood still for so long that the guard may have reverted
         the change."""
-        self._look()
+        self._record_pause()
         return self.longest_s >= LIMIT_S
 
-    def _look(self) -> None:
+    def _record_pause(self) -> None:
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._last_look_s)
         self._last_look_s = now_s
 
-    async def _look_every_second(self) -> None:
+    async def _record_pauses(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_INTERVAL_S)
-            self._look()
+            self._record_pause()

@@ -8,9 +8,10 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
-from workbench.recipes.imports.containers import environment_of
+from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
-    count_in,
+    count_field,
+    first_text_field,
     flag_arguments,
     note_unknown_fields,
     table_field,
@@ -51,14 +52,14 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         return Recipe(None, FORM_TITLE, name, title)
     note_unknown_fields(runtime, "engine image version", notes, "runtime: ")
     serving = dict(table_field(document, "serving", notes))
-    if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_in(
+    if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_field(
         context, "target_tokens"
     ):
         serving["max_model_len"] = context["target_tokens"]
     arguments = flag_arguments(engine, serving, notes, "serving: ")
-    identity = text_field(model, "source", notes) or text_field(model, "id", notes)
+    identity = first_text_field(notes, (model, "source"), (model, "id"))
     start = StartOfEngine(engine, (), (f"--{engine.model_flags[0]}", identity, *arguments))
-    env = environment_of(document.get("env"), notes)
+    env = parse_environment(document.get("env"), notes)
     command = ServerCommand(start, env, image=text_field(runtime, "image", notes) or None)
     gpu = text_field(hardware, "gpu_model", notes)
     return Recipe(
@@ -67,8 +68,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         name,
         title,
         text_field(document, "purpose", notes),
-        gpus=count_in(hardware, "gpu_count"),
+        gpus=count_field(hardware, "gpu_count"),
         gpu_names=(gpu,) if gpu else (),
-        memory_gib=float(count) if (count := count_in(hardware, "vram_per_gpu_gb")) else None,
+        memory_gib=float(count) if (count := count_field(hardware, "vram_per_gpu_gb")) else None,
         caveats=tuple(text_list_field(document, "caveats", notes)),
     )

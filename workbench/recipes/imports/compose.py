@@ -13,7 +13,7 @@ from typing import Any
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME, as_list, as_table, clean_text
-from workbench.recipes.imports.containers import Container, environment_of
+from workbench.recipes.imports.containers import Container, parse_environment
 from workbench.recipes.imports.fields import (
     note_unknown_fields,
     table_field,
@@ -22,7 +22,7 @@ from workbench.recipes.imports.fields import (
 )
 from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
-from workbench.recipes.shell_text import Variable, compose_value_parts, simple_commands
+from workbench.recipes.shell_text import Variable, compose_value_parts, split_simple_commands
 
 FORM_TITLE = "compose file"
 _KNOWN = "image entrypoint command environment volumes ports working_dir deploy gpus container_name"
@@ -120,14 +120,17 @@ def _container_of_service(
     for name in _REFUSED.split():
         if filled.get(name):
             notes.add_refused(f"the service's {name}", filled[name])
+    left_out = set(filled)
+    if _open_files(filled):
+        left_out.discard("ulimits")
     for name in _OF_CONTAINER.split():
-        if name in filled and not (name == "ulimits" and _open_files(filled)):
+        if name in left_out:
             notes.add_left_out(name, "a preset starts the server on the host, not in a container")
     return Container(
         text_field(filled, "image", notes),
         _argument_list(filled, "entrypoint", notes),
         _argument_list(filled, "command", notes),
-        env | environment_of(filled.get("environment"), notes),
+        env | parse_environment(filled.get("environment"), notes),
         [_volume_with_host_path(one, directory) for one in _list_field(filled, "volumes", notes)],
         [_port_mapping(one) for one in _list_field(filled, "ports", notes)],
         text_field(filled, "working_dir", notes) or None,
@@ -148,7 +151,7 @@ def _argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[
     value = service.get(name)
     if not isinstance(value, str):
         return text_list_field(service, name, notes)
-    commands = simple_commands(value.replace("$", "\\$"))
+    commands = split_simple_commands(value.replace("$", "\\$"))
     if len(commands) > 1:
         notes.add_refused(
             f"the rest of the service's {name}", " ".join(one.source for one in commands[1:])
@@ -224,8 +227,8 @@ def _fill_in_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
             shorten_value(part.source), f"{part.name} has no value in the compose file's .env"
         )
         return ""
-    if known or (known is not None and part.default is None):
+    if known:
         return known
     if part.default is None:
-        return notes.add_variable(part.name, FORM_TITLE)
+        return notes.add_variable(part.name, FORM_TITLE) if known is None else known
     return "".join(_fill_in_part(one, notes, values) for one in part.default)

@@ -24,12 +24,12 @@ PROGRAMS = ("docker", "podman", "nerdctl")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 
 
-def words_in(text: str) -> frozenset[str]:
+def split_word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Options of `docker run` that take no value; every other option takes one.
-_SWITCHES = words_in(
+_SWITCHES = split_word_set(
     "d detach i interactive t tty rm init privileged P publish-all q quiet read-only "
     "no-healthcheck oom-kill-disable "
     "sig-proxy disable-content-trust replace no-hosts tls-verify"
@@ -64,11 +64,11 @@ class Container:
     open_files: int | None = None
 
 
-def read_run(words: Sequence[str], notes: Notes) -> Container | None:
+def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
     """Return the container that a `docker run` command line starts. None if the command line does
     not start a container."""
     rest = list(words[1:])
-    while rest and rest[0].startswith("-"):
+    while _begins_with_option(rest):
         rest.pop(0)
     if rest[:1] == ["container"]:
         rest.pop(0)
@@ -76,7 +76,7 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
         return None
     rest.pop(0)
     options: list[tuple[str, str]] = []
-    while rest and rest[0].startswith("-"):
+    while _begins_with_option(rest):
         word = rest.pop(0)
         if word == "--":
             break
@@ -88,6 +88,10 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
     for name, value in options:
         _apply_option(container, name, value, notes)
     return container
+
+
+def _begins_with_option(words: Sequence[str]) -> bool:
+    return bool(words) and words[0].startswith("-")
 
 
 def _options_in_word(word: str, rest: list[str]) -> list[tuple[str, str]]:
@@ -179,7 +183,7 @@ def server_commands(
     engine that Workbench supports. If the container starts a shell, `interpret` finds them in the
     shell's script."""
     words = [*container.entrypoint, *container.command]
-    if script := script_of(words):
+    if script := find_shell_script(words):
         found = interpret(
             script[0], notes, env=container.env, positional=script[1], depth=depth + 1
         )
@@ -208,7 +212,7 @@ def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes)
     command.env = _without_inner_paths(command, volumes, notes)
 
 
-def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
+def find_shell_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`; None for any
     other command line."""
     if not words or words[0].rpartition("/")[2] not in _SHELLS:
@@ -298,7 +302,7 @@ def _set_visible_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
         notes.add_not_understood("the choice of GPUs", shorten_value(gpus or seen))
 
 
-def environment_of(given: object, notes: Notes) -> dict[str, str]:
+def parse_environment(given: object, notes: Notes) -> dict[str, str]:
     """Return the environment variables in `given`, which is a mapping or a list of "NAME=value".
     Variables without a usable value are left out and added to `notes`."""
     found: dict[str, str] = {}

@@ -32,6 +32,15 @@ def text_field(document: Mapping[str, Any], name: str, notes: Notes) -> str:
     return ""
 
 
+def first_text_field(notes: Notes, *places: tuple[Mapping[str, Any], str]) -> str:
+    """Return the text of the first of these fields, each a table and a name, that has one. "" if
+    none has."""
+    for table, name in places:
+        if text := text_field(table, name, notes):
+            return text
+    return ""
+
+
 def scalar_text(value: object) -> str:
     """Return a single value of a document as text. Booleans become "true" and "false"."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -61,7 +70,7 @@ def _is_text_or_number(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
-def count_in(document: Mapping[str, Any], name: str) -> int | None:
+def count_field(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
         return value

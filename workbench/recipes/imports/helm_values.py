@@ -18,7 +18,7 @@ from workbench.recipes.imports.fields import (
     text_field,
     text_list_field,
 )
-from workbench.recipes.imports.kubernetes import variables_of
+from workbench.recipes.imports.kubernetes import parse_variables
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -77,7 +77,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     words = (identity, *_model_arguments(model, notes))
     repository, tag = text_field(model, "repository", notes), text_field(model, "tag", notes)
     image = f"{repository}:{tag}" if repository and tag else None
-    env = variables_of(model.get("env"), notes)
+    env = parse_variables(model.get("env"), notes)
     if model.get("hf_token"):
         notes.add_left_out("hf_token", "its value stands in the cluster, or is a secret")
     start = StartOfEngine(registry.get_engine("vllm"), (), words)

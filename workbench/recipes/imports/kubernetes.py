@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from workbench.model.untrusted_text import as_list, as_table
-from workbench.recipes.imports.containers import Container, environment_of
+from workbench.recipes.imports.containers import Container, parse_environment
 from workbench.recipes.imports.fields import (
     text_field,
     text_list_field,
@@ -90,7 +90,7 @@ def _read_container(
             notes.add_left_out(name, "a preset starts the server on the host, not in a container")
     if container.get("envFrom"):
         notes.add_left_out("envFrom", "its variables stand in other objects of the cluster")
-    env = variables_of(container.get("env"), notes)
+    env = parse_variables(container.get("env"), notes)
     image = text_field(container, "image", notes)
     return Container(
         image,
@@ -103,7 +103,7 @@ def _read_container(
     )
 
 
-def variables_of(entries: Any, notes: Notes) -> dict[str, str]:
+def parse_variables(entries: Any, notes: Notes) -> dict[str, str]:
     """Return the environment variables in a list of `{name: NAME, value: VALUE}`. Those whose value
     stands in another object are left out."""
     given: dict[str, Any] = {}
@@ -114,7 +114,7 @@ def variables_of(entries: Any, notes: Notes) -> dict[str, str]:
             notes.add_left_out(f"the variable {one['name']}", "its value stands in the cluster")
         else:
             given[one["name"]] = one.get("value", "")
-    found = environment_of(given, notes)
+    found = parse_environment(given, notes)
     return {name: _with_variables(text, found) for name, text in found.items()}
 
 

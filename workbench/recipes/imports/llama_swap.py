@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.recipes.imports.containers import environment_of
+from workbench.model.untrusted_text import as_table
+from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
     fill_in_placeholders,
     note_unknown_fields,
@@ -17,7 +18,7 @@ from workbench.recipes.imports.fields import (
     text_list_field,
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.imports.shell_script import find_server_commands, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "llama-swap configuration"
@@ -29,10 +30,8 @@ _OF_PROXY = (
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    models = document.get("models")
-    return isinstance(models, Mapping) and any(
-        isinstance(m, Mapping) and "cmd" in m for m in models.values()
-    )
+    models = as_table(document.get("models")).values()
+    return any("cmd" in model for model in map(as_table, models))
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
@@ -77,7 +76,7 @@ def _server_commands_of_model(
         **table_field(model, "macros", notes),
         "MODEL_ID": name,
     }
-    own = environment_of(text_list_field(model, "env", notes), notes)
+    own = parse_environment(text_list_field(model, "env", notes), notes)
     env = {key: _fill_in_macros(text, macros, notes) for key, text in own.items()}
     lines = [
         line
@@ -85,7 +84,7 @@ def _server_commands_of_model(
         if not line.lstrip().startswith("#")
     ]
     text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
-    return interpret(_fill_in_macros(text, macros, notes), notes, env=env)
+    return find_server_commands(_fill_in_macros(text, macros, notes), notes, env=env)
 
 
 def _fill_in_macros(text: str, macros: Mapping[str, Any], notes: Notes) -> str:

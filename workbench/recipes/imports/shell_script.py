@@ -24,7 +24,14 @@ from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports import containers, tabby_config
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, shorten_value
-from workbench.recipes.shell_text import CASE_ENDS, Code, Simple, Variable, Word, simple_commands
+from workbench.recipes.shell_text import (
+    CASE_ENDS,
+    Code,
+    Simple,
+    Variable,
+    Word,
+    split_simple_commands,
+)
 
 FORM_TITLE = "command line"
 _DEEPEST = 3  # scripts within scripts
@@ -32,19 +39,21 @@ _WORDS_OF_CASE = 3  # case WORD in
 _MOST_CHARS = 1024 * 1024  # of all words of a script with its variables filled in
 
 
-_KEYWORDS = containers.words_in("if then elif else do while until ! { time exec command nohup")
-_NO_EFFECT = containers.words_in(
+_KEYWORDS = containers.split_word_set(
+    "if then elif else do while until ! { time exec command nohup"
+)
+_NO_EFFECT = containers.split_word_set(
     "set shopt umask true : fi done esac } ) shift return echo printf exit sleep break continue "
     "trap wait [ [[ test"
 )
 # Programs that start another program, whose words follow their own.
-_WRAPPERS = containers.words_in(
+_WRAPPERS = containers.split_word_set(
     "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba "
     "pixi srun mpirun "
     "systemd-run screen tmux unbuffer nsys"
 )
 # Programs that may name a server's program, but never start it.
-_NOT_STARTING = containers.words_in(
+_NOT_STARTING = containers.split_word_set(
     "pkill pgrep killall kill pidof systemctl journalctl service mkdir cp mv ln rm touch install "
     "chown chmod tee cat tail head grep sed awk find ls which whereis type curl wget apt apt-get "
     "dnf yum pip pip3 docker-compose git cmake make tar rsync scp"
@@ -127,7 +136,7 @@ class _State:
 def read(text: str, notes: Notes, given: Given) -> Recipe:
     """Return the recipe of a command line or a shell script. Parts that are not understood are
     added to `notes`. The entries of a script are the numbers of its server commands, from "1"."""
-    commands = interpret(text, notes)
+    commands = find_server_commands(text, notes)
     if not commands:
         notes.findings.insert(0, no_server_finding(FORM_TITLE))
         return Recipe(None, FORM_TITLE)
@@ -137,7 +146,7 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     recipe = recipe_of(commands, notes, FORM_TITLE)
     if recipe.plan is None or recipe.plan.engine != tabby_config.ENGINE:
         return recipe
-    return replace(recipe, plan=tabby_config.with_file(recipe.plan, notes, given))
+    return replace(recipe, plan=tabby_config.add_settings_of_file(recipe.plan, notes, given))
 
 
 def here_documents(text: str) -> list[str]:
@@ -172,7 +181,9 @@ def recipe_of_first_server(
     for name, read_container in containers_by_name.items():
         if given.entry in (None, name):
             own = noted[name] = Notes()
-            if commands := containers.server_commands(read_container(own), own, interpret):
+            if commands := containers.server_commands(
+                read_container(own), own, find_server_commands
+            ):
                 found[name] = commands
     if not found:
         for own in noted.values():
@@ -191,7 +202,7 @@ def recipe_of_first_server(
     return Recipe(recipe.plan, form, name=first, title=first, gpus=recipe.gpus)
 
 
-def interpret(
+def find_server_commands(
     text: str,
     notes: Notes,
     variables: Mapping[str, str] | None = None,
@@ -217,12 +228,12 @@ def _interpret_script(
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> _State:
-    """Return the state of a shell script at its end; the arguments are those of `interpret`."""
+    """Return the state of a shell script at its end; the arguments are those of `find_server_commands`."""
     environment = dict(env or {})
     known = {**(variables or {}), **environment}
     state = _State(notes, known, environment, positional=positional, depth=depth)
     try:
-        for command in simple_commands(text):
+        for command in split_simple_commands(text):
             _follow_command(command, state)
     except RecursionError:
         raise InputError("the script's quotes or variables are nested too deeply") from None
@@ -230,7 +241,7 @@ def _interpret_script(
 
 
 def _follow_command(command: Simple, state: _State) -> None:
-    if not _is_run(command, state):
+    if not _is_executed(command, state):
         return
     for name, appended, elements in command.arrays:
         before = state.arrays.get(name, []) if appended else []
@@ -258,7 +269,7 @@ def _follow_command(command: Simple, state: _State) -> None:
     elif words[0] == "tee":
         state.notes.add_left_out(f"`{shlex.join(words)}`", _LOGGED)
     elif words[0] == "ulimit":
-        _take_over_file_limit(words, state)
+        _read_file_limit(words, state)
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
         _export_variables(words, state)
     elif words[0] == "cd" and len(words) <= 3:
@@ -269,7 +280,7 @@ def _follow_command(command: Simple, state: _State) -> None:
         _follow_program(words, own, command, state)
 
 
-def _is_run(command: Simple, state: _State) -> bool:
+def _is_executed(command: Simple, state: _State) -> bool:
     """Return False for a command in a branch of an `if` that the shell does not run with the
     script's own values. Keeps the blocks of `state`."""
     first = next(iter(command.words), ())
@@ -305,7 +316,7 @@ def _begins_case(command: Simple, state: _State) -> bool:
     if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
         return False
     text: str | None = _word_text(words[1], state)
-    if _is_unknown(str(text)) or (state.sourced and _may_be_set_elsewhere(words[1], state)):
+    if _is_unknown(str(text)) or _may_be_set_elsewhere(words[1], state):
         text = None
         state.notes.add_refused("a condition", command.source)
     begun = _Case(text, command.source)
@@ -382,7 +393,7 @@ def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) 
     values do not decide it."""
     if len(words) < 2 or words[0] not in ("[", "[[", "test"):
         return None
-    if state.sourced and any(_may_be_set_elsewhere(word, state) for word in command.words):
+    if any(_may_be_set_elsewhere(word, state) for word in command.words):
         return None
     terms = list(words[1:-1] if words[0] != "test" else words[1:])
     if any(map(_is_unknown, terms)):
@@ -413,6 +424,9 @@ def _is_unknown(text: str) -> bool:
 
 
 def _may_be_set_elsewhere(word: Word, state: _State) -> bool:
+    """Return whether a file that the script has sourced may set a variable of the word."""
+    if not state.sourced:
+        return False
     return any(isinstance(part, Variable) and part.name not in state.variables for part in word)
 
 
@@ -480,7 +494,7 @@ def _conda_programs(names: Sequence[str], state: _State) -> str | None:
     return posixpath.join(state.conda, "bin" if name == "base" else f"envs/{name}/bin")
 
 
-def _take_over_file_limit(words: Sequence[str], state: _State) -> None:
+def _read_file_limit(words: Sequence[str], state: _State) -> None:
     """Take over the limit of open files that `ulimit` sets."""
     letters = "".join(word[1:] for word in words[1:] if word.startswith("-"))
     number = parse_whole_number(words[-1])
@@ -505,11 +519,13 @@ def _follow_program(
     are the variables that are assigned in front of it. If it starts a server, add the server's
     command to `state.found`, otherwise add a note that the command is not run."""
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
-    script = containers.script_of(words)
+    script = containers.find_shell_script(words)
     if name in containers.PROGRAMS:
         found = _commands_of_container([word for word in words if word != COMPUTED], state)
     elif script is not None:
-        found = interpret(script[0], state.notes, state.variables, env, script[1], state.depth + 1)
+        found = find_server_commands(
+            script[0], state.notes, state.variables, env, script[1], state.depth + 1
+        )
     elif start := recognize_engine_start(words):
         found = [_server_command_in_state(start, env, state)]
     elif name in _WRAPPERS:
@@ -562,10 +578,10 @@ def _commands_behind_wrapper(
 
 
 def _commands_of_container(words: Sequence[str], state: _State) -> list[ServerCommand]:
-    container = containers.read_run(words, state.notes)
+    container = containers.parse_run_command(words, state.notes)
     if container is None:
         return []
-    return containers.server_commands(container, state.notes, interpret, state.depth)
+    return containers.server_commands(container, state.notes, find_server_commands, state.depth)
 
 
 def _note_words_left_out(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
@@ -635,11 +651,11 @@ def _alternative_text(part: Variable, state: _State) -> str:
     unknown, only a shell could compute it."""
     value = state.variables.get(part.name)
     if value is None or COMPUTED in value:
-        return _computed(part.source, state)
+        return _mark_as_computed(part.source, state)
     return _word_text(part.alternative or ("",), state) if value else ""
 
 
-def _computed(source: str, state: _State) -> str:
+def _mark_as_computed(source: str, state: _State) -> str:
     """Return the mark of a text that only a shell could compute, and note it."""
     state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
     return COMPUTED
@@ -654,9 +670,9 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
             name, about = "project_dir", "directory above that of the script"
         return state.notes.add_variable(name, FORM_TITLE, about)
     if isinstance(part, Code):
-        return _computed(part.source, state)
+        return _mark_as_computed(part.source, state)
     if part.name == "@":
-        return _computed("$@", state)
+        return _mark_as_computed("$@", state)
     if part.alternative is not None:
         return _alternative_text(part, state)
     known = state.variables.get(part.name)

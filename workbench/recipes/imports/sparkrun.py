@@ -11,10 +11,12 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
-from workbench.recipes.imports.containers import environment_of, use_host_paths
+from workbench.model.plan import LaunchPlan
+from workbench.recipes.imports.containers import parse_environment, use_host_paths
 from workbench.recipes.imports.fields import (
-    count_in,
+    count_field,
     fill_in_placeholders,
+    first_text_field,
     flag_arguments,
     note_unknown_fields,
     scalar_text,
@@ -23,7 +25,7 @@ from workbench.recipes.imports.fields import (
     text_list_field,
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.imports.shell_script import find_server_commands, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "sparkrun recipe"
@@ -73,10 +75,10 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
             )
     note_unknown_fields(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
     defaults = table_field(document, "defaults", notes)
-    env = environment_of(document.get("env"), notes)
+    env = parse_environment(document.get("env"), notes)
     volumes = [_expand_home_in_volume(one) for one in text_list_field(document, "volumes", notes)]
     commands = _server_commands_of_recipe(document, defaults, env, notes)
-    title = text_field(document, "name", notes) or text_field(document, "model", notes)
+    title = first_text_field(notes, (document, "name"), (document, "model"))
     if not commands:
         notes.findings.insert(
             0, no_server_finding(FORM_TITLE, [text_field(document, "runtime", notes)])
@@ -88,19 +90,16 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
             command.start = replace(command.start, executable=())
             use_host_paths(command, volumes, notes)
     recipe = recipe_of(commands, notes, FORM_TITLE)
-    nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
+    nodes = count_field(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
         notes.add_left_out(
             f"the placement on {nodes} nodes", "add the nodes with their addresses to the preset"
         )
     metadata = table_field(document, "metadata", notes)
-    about = text_field(document, "description", notes) or text_field(metadata, "description", notes)
+    about = first_text_field(notes, (document, "description"), (metadata, "description"))
     plan = recipe.plan
-    if plan is not None and not plan.model:
-        plan = replace(plan, model=text_field(document, "model", notes))
-    revision = text_field(document, "model_revision", notes)
-    if plan is not None and revision and plan.flag("revision") is None:
-        plan = plan.with_flag("revision", revision)
+    if plan is not None:
+        plan = _with_model_fields(plan, document, notes)
     return replace(
         recipe,
         plan=plan,
@@ -109,6 +108,16 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         about=about,
         gpus=recipe.gpus or (nodes if nodes > 1 else None),
     )
+
+
+def _with_model_fields(plan: LaunchPlan, document: Mapping[str, Any], notes: Notes) -> LaunchPlan:
+    """Return the plan with the model and the revision of the document, where it has none."""
+    if not plan.model:
+        plan = replace(plan, model=text_field(document, "model", notes))
+    revision = text_field(document, "model_revision", notes)
+    if revision and plan.flag("revision") is None:
+        plan = plan.with_flag("revision", revision)
+    return plan
 
 
 def _expand_home_in_volume(volume: str) -> str:
@@ -158,7 +167,7 @@ def _server_commands_of_recipe(
         text = fill_in_placeholders(
             template, _HOLE, {k: scalar_text(v) for k, v in values.items() if v is not None}
         )
-        return interpret(text, notes, env=env)
+        return find_server_commands(text, notes, env=env)
     runtime = text_field(document, "runtime", notes) or "vllm"  # as sparkrun does
     engine = registry.engine_named_in(runtime)
     if engine is None:

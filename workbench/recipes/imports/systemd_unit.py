@@ -12,7 +12,7 @@ from dataclasses import replace
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.imports.shell_script import find_server_commands, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
 
 FORM_TITLE = "systemd unit"
@@ -65,7 +65,7 @@ def _logical_lines(text: str) -> list[str]:
     joined = ""
     for line in text.splitlines():
         stripped = line.strip()
-        if stripped.startswith(("#", ";")) or (not stripped and not joined):
+        if stripped.startswith(("#", ";")) or not (stripped or joined):
             continue
         if stripped.endswith("\\"):
             joined += f"{stripped[:-1]} "
@@ -123,7 +123,7 @@ def _server_commands_of_unit(
     for command in commands:
         words = _expand_variables(_split_words(command.lstrip(_COMMAND_PREFIXES)), env, notes)
         if words:
-            found += interpret(shlex.join(words), notes, env=env)
+            found += find_server_commands(shlex.join(words), notes, env=env)
     return found
 
 

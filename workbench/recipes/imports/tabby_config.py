@@ -15,7 +15,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
-from workbench.model.untrusted_text import clean_data, clean_text
+from workbench.model.untrusted_text import as_table, clean_data, clean_text
 from workbench.recipes import yaml_text
 from workbench.recipes.imports.fields import flag_arguments, table_field
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
@@ -35,9 +35,9 @@ _LEAST_SECTIONS = 2
 
 def recognizes(document: Mapping[str, Any]) -> bool:
     found = [name for name in _config_section_names() if isinstance(document.get(name), Mapping)]
-    model = document.get("model")
-    names_model = isinstance(model, Mapping) and {"model_dir", "model_name"} & model.keys()
-    return bool(names_model) or len(found) >= _LEAST_SECTIONS
+    if {"model_dir", "model_name"} & as_table(document.get("model")).keys():
+        return True
+    return len(found) >= _LEAST_SECTIONS
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
@@ -50,7 +50,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     return Recipe(_plan_of_config(document, notes, source), FORM_TITLE)
 
 
-def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
+def add_settings_of_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     """Return the plan of a command line with the settings of the configuration file that TabbyAPI
     reads: the file that the flag config names, otherwise config.yml in the working directory. The
     command line counts more than the file. If the file cannot be read, the plan is returned as it

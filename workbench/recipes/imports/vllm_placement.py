@@ -15,7 +15,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import as_table
 from workbench.recipes.imports.fields import (
-    count_in,
+    count_field,
     text_field,
     text_list_field,
 )
@@ -63,7 +63,7 @@ class Placement:
         return self.gpus <= gpus and self.gpus * size_gb >= self.need_gb
 
 
-def placement_of(
+def choose_placement(
     document: Mapping[str, Any], variant: Mapping[str, Any], given: Given, notes: Notes
 ) -> Placement:
     """Return the placement of a variant: the number of GPUs that the recipe declares for it, or
@@ -82,7 +82,7 @@ def placement_of(
     return Placement(strategy, next((n for n in _COUNTS if n >= max(enough, least)), None), need)
 
 
-def note_the_fit(
+def note_memory_fit(
     document: Mapping[str, Any],
     variants: Mapping[str, Any],
     chosen: str,
@@ -127,14 +127,14 @@ def _variants_that_fit(
     for name, variant in variants.items():
         if name == chosen or not isinstance(variant, Mapping):
             continue
-        other = placement_of(document, variant, given, Notes())
+        other = choose_placement(document, variant, given, Notes())
         gpus, need = other.gpus, other.need_gb
         if gpus is not None and other.fits_on(len(given.gpus or ()), size):
             found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
     return found
 
 
-def overrides_of(
+def collect_overrides(
     document: Mapping[str, Any],
     variant: Mapping[str, Any],
     strategy: str,
@@ -223,7 +223,7 @@ def _stated_gpu_count(
     by_strategy = as_table(as_table(document.get("strategy_overrides")).get(strategy))
     for value in (variant.get("tp"), by_strategy.get("tp")):
         found = _first_value(value, _hardware_keys(gpus)) if isinstance(value, Mapping) else value
-        if (number := count_in({"tp": found}, "tp")) is not None:
+        if (number := count_field({"tp": found}, "tp")) is not None:
             return number
     return None
 
@@ -238,7 +238,7 @@ def _least_gpu_count(
     for key in _hardware_keys(gpus):
         of_hardware = table.get(key)
         values += [of_hardware, as_table(of_hardware).get(strategy)]
-    counts = [count_in({"least": value}, "least") or 1 for value in values]
+    counts = [count_field({"least": value}, "least") or 1 for value in values]
     return max(2 if strategy in _EXPERT_PARALLEL else 1, *counts)
 
 

@@ -10,16 +10,21 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.model.flags import Origin
-from workbench.model.untrusted_text import as_list
-from workbench.recipes.imports.containers import environment_of
+from workbench.model.untrusted_text import as_list, as_table
+from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
+    first_text_field,
     note_unknown_fields,
     table_field,
     text_field,
     text_list_field,
 )
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
-from workbench.recipes.imports.vllm_placement import note_the_fit, overrides_of, placement_of
+from workbench.recipes.imports.vllm_placement import (
+    choose_placement,
+    collect_overrides,
+    note_memory_fit,
+)
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
 
 FORM_TITLE = "vLLM recipe"
@@ -40,8 +45,7 @@ _OF_VARIANT = (
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    model = document.get("model")
-    return isinstance(model, Mapping) and "model_id" in model
+    return "model_id" in as_table(document.get("model"))
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
@@ -57,28 +61,28 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     note_unknown_fields(document, _KNOWN, notes)
     note_unknown_fields(model, _OF_MODEL, notes, "model: ")
     note_unknown_fields(variant, _OF_VARIANT, notes, f"the variant {chosen}: ")
-    placement = placement_of(document, variant, given, notes)
+    placement = choose_placement(document, variant, given, notes)
     arguments = text_list_field(model, "base_args", notes)
-    env = environment_of(model.get("base_env"), notes)
+    env = parse_environment(model.get("base_env"), notes)
     optional = text_list_field(document, "opt_in_features", notes)
     for name, feature in table_field(document, "features", notes).items():
         if name in optional:
             notes.add_left_out(f"the feature {name}", "the recipe does not switch it on by default")
         elif isinstance(feature, Mapping):
             arguments += text_list_field(feature, "args", notes)
-            env |= environment_of(feature.get("env"), notes)
+            env |= parse_environment(feature.get("env"), notes)
             note_unknown_fields(
                 feature, "args env description label", notes, f"the feature {name}: "
             )
     arguments += text_list_field(variant, "extra_args", notes)
-    env |= environment_of(variant.get("extra_env"), notes)
-    more, more_env = overrides_of(document, variant, placement.strategy, given, notes)
+    env |= parse_environment(variant.get("extra_env"), notes)
+    more, more_env = collect_overrides(document, variant, placement.strategy, given, notes)
     arguments += more
-    env |= environment_of(more_env, notes)
+    env |= parse_environment(more_env, notes)
     _note_the_rest(document, chosen, variants, notes)
-    note_the_fit(document, variants, chosen, placement, given, notes)
+    note_memory_fit(document, variants, chosen, placement, given, notes)
     engine = registry.get_engine("vllm")
-    identity = text_field(variant, "model_id", notes) or text_field(model, "model_id", notes)
+    identity = first_text_field(notes, (variant, "model_id"), (model, "model_id"))
     if identity:
         arguments.insert(0, identity)
     start = StartOfEngine(engine, (), tuple(arguments))
@@ -87,9 +91,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     for flag, value in placement.flags.items():
         if plan.flag(flag) is None:
             plan = plan.with_flag(flag, value, Origin.PRESET)
-    least = text_field(variant, "min_vllm_version", notes) or text_field(
-        model, "min_vllm_version", notes
-    )
+    least = first_text_field(notes, (variant, "min_vllm_version"), (model, "min_vllm_version"))
     title = text_field(meta, "title", notes) or identity
     about = text_field(meta, "description", notes)
     versions = f">={least}" if least[:1].isdecimal() else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import profiles
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.disturbance import lock_change_texts, name_setters
+from workbench.gpu.settings.disturbance import add_names_of_setters, lock_change_texts
 from workbench.gpu.settings.preset_settings import settings_not_applied
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench_cli_options import bench_cli_options
@@ -324,7 +324,7 @@ class Bench:
                     self._idles = {idle_key: (measured.idle, time.monotonic())}
                 measured = await self._mark_if_disturbed(measured, read, locks, changes, known)
                 new = [one for one in self._core.state.others if one not in claimed]
-                refused = name_setters(measured.summary.refused, new, measured.gpus)
+                refused = add_names_of_setters(measured.summary.refused, new, measured.gpus)
                 measured = replace(measured, summary=replace(measured.summary, refused=refused))
             finally:
                 for reading in read:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.bench.energy import IdlePower, with_energy, without_energy
-from workbench.gpu.settings.alterations import locks_on
-from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, measured_clocks
+from workbench.gpu.settings.alterations import select_locks_in_force
+from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, judge_all_settings
 from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
@@ -83,12 +83,12 @@ class Meter:
 
     def _take_reading(self, telemetry: Telemetry) -> None:
         if self._watch is not None:
-            self._watch.take_telemetry(telemetry)
+            self._watch.record_telemetry(telemetry)
 
     def watch_gpus(self, gpus: Sequence[int]) -> DisturbanceWatch:
         """Begin to record what changes on the GPUs with these indices, and return the record."""
         self._watch = DisturbanceWatch(gpus)
-        self._watch.take_telemetry(self.latest_reading)
+        self._watch.record_telemetry(self.latest_reading)
         return self._watch
 
     @property
@@ -134,9 +134,9 @@ class Meter:
         """Return the GPUs' clocks under a load between two times of this process's
         time.monotonic(). Later loads are compared with them to prove which clock locks are in
         force. () without a reading."""
-        latest, on = self._source.latest, locks_on(alterations, known.others)
+        latest, on = self._source.latest, select_locks_in_force(alterations, known.others)
         return (
-            measured_clocks(on, self._readings_under_load(t0_s, t1_s), latest, known.load)
+            collect_measured_clocks(on, self._readings_under_load(t0_s, t1_s), latest, known.load)
             if latest
             else ()
         )

@@ -264,11 +264,11 @@ class Measurement:
         throughout the run), as texts. If the user's own command makes the load, no program counts
         as foreign, because that command may use the GPUs."""
         if self._spec.command:
-            return watch.changes_during_run(watch.new_process_ids), ()
+            return watch.describe_changes_during_run(watch.new_process_ids), ()
         ours = frozenset[int]()
         if watch.new_process_ids or watch.is_under_way:
             ours = frozenset(await self._server_process_ids())
-        return watch.changes_during_run(ours), watch.programs_beside(ours)
+        return watch.describe_changes_during_run(ours), watch.describe_other_programs(ours)
 
     async def _server_process_ids(self) -> set[int]:
         """Return the processes of the server, on a cluster those of all its nodes."""

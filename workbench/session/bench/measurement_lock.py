@@ -40,7 +40,7 @@ class MeasurementLock:
             return
         tell = self.tell or (lambda text: self._core.record_command(f"# {text}"))
         lock = measurement_lock.locked_for_measurement(
-            self._core.host, what, if_held=self.if_held, tell=tell
+            self._core.host, what, if_held=self.if_held, report=tell
         )
         async with lock as self._others, self._hold_nested_lock():
             self._core.update_host(measured_by=None)
@@ -57,12 +57,12 @@ class MeasurementLock:
     def other_measurements_since(self, begin_s: float) -> tuple[str, ...]:
         """Return who else measured on this host at any time after `begin_s` of `time.monotonic`,
         while this session held the lock or measured beside its holder."""
-        return self._others.since(begin_s)
+        return self._others.others_since(begin_s)
 
     def seconds_without_lock(self, begin_s: float) -> float | None:
         """Return for how many seconds since `begin_s` of `time.monotonic` this session had lost the
         lock, None if it has not lost it."""
-        return self._others.without_lock_s(begin_s)
+        return self._others.duration_without_lock_s(begin_s)
 
     @contextmanager
     def allow_work_while_others_measure(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from workbench.gpu.settings.alterations import (
     alteration_of_claim,
     alteration_of_record,
     alterations_of_known_gpus,
-    in_force,
+    select_alterations_in_force,
 )
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown
@@ -130,7 +130,9 @@ class FleetMember:
             telemetry,
             age_s,
             self._servers_with_rates(),
-            in_force(self._own, alterations_of_known_gpus(self._claimed, telemetry), telemetry),
+            select_alterations_in_force(
+                self._own, alterations_of_known_gpus(self._claimed, telemetry), telemetry
+            ),
             self._is_simulated(),
             self._latency_ms,
             self._servers_read,
@@ -366,7 +368,7 @@ class FleetMember:
             energy_j = self._telemetry.energy_j_by_uuid
         records = [record for record in state.records(energy_j) if record.why_lost is None]
         self._own = tuple(map(alteration_of_record, records))
-        self._claimed = tuple(map(alteration_of_claim, state.without_gone(energy_j).others))
+        self._claimed = tuple(map(alteration_of_claim, state.without_lost_entries(energy_j).others))
 
     async def _read_rates(self) -> None:
         supervisor = self._supervisor

@@ -16,12 +16,12 @@ from workbench.gpu.settings.alterations import (
     alteration_of_record,
     alterations_of_known_gpus,
     drop_entries_settled_by_others,
+    drop_lost_entries,
     find_drifts,
-    forget_lost,
     is_unclaimed,
-    locks_on,
+    select_locks_in_force,
 )
-from workbench.gpu.settings.cut_changes import cut_off_changes, settle_cut_changes
+from workbench.gpu.settings.cut_changes import select_cut_off_changes, settle_cut_changes
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError
@@ -68,7 +68,7 @@ class GpuAlterations:
     @property
     def locks_on(self) -> tuple[Alteration, ...]:
         """The clock locks on this host's GPUs, set by this Workbench or by others."""
-        return locks_on(self._core.state.alterations, self._core.state.others)
+        return select_locks_in_force(self._core.state.alterations, self._core.state.others)
 
     async def read(self, *, after_change: bool = False) -> Journal:
         """Read the altered settings, and who altered them, from the journal into the session's
@@ -77,7 +77,7 @@ class GpuAlterations:
         still lists as work under way has ended."""
         state, records = await self._read_host_journal(with_log=False)
         recovery = state.recovered
-        if cut_off_changes(records) and (after_change or not self._is_changing):
+        if select_cut_off_changes(records) and (after_change or not self._is_changing):
             await self._settle_cut_changes()
             state, records = await self._read_host_journal(with_log=False)
         if any(self._is_settled_by_others(record.entry, state.others) for record in records):
@@ -113,9 +113,9 @@ class GpuAlterations:
         the host is a new one, read what an earlier session, or a command, has found."""
         host, state = self._core.host, self._core.state
         if found and self._findings_of is not host:
-            from workbench.gpu.settings.proof_files import kept_findings
+            from workbench.gpu.settings.proof_files import read_findings
 
-            findings = await kept_findings(host, found)
+            findings = await read_findings(host, found)
             self._findings_of = host
             return findings
         changed = _changed_gpus(found, state.alterations)
@@ -181,7 +181,7 @@ class GpuAlterations:
             state = await journal.read_journal(self._core.host, with_log=with_log)
             energy_j = await self._energies_now_j()
             records = state.records(energy_j)
-        return replace(state, others=state.without_gone(energy_j).others), records
+        return replace(state, others=state.without_lost_entries(energy_j).others), records
 
     async def _report_gone_alterations(self, gone: Sequence[Record]) -> None:
         settings = ", ".join(record.entry.text for record in gone)
@@ -190,7 +190,7 @@ class GpuAlterations:
             f"these GPU settings have been reset, because {gone[0].why_lost}: {settings}",
         )
         with suppress(WorkbenchError):
-            await forget_lost(self._core.host, gone)
+            await drop_lost_entries(self._core.host, gone)
 
     async def _energies_now_j(self) -> dict[str, float]:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.clock_contrasts import refutes_its_lock
-from workbench.gpu.settings.proof_files import keep_findings, read_clocks, write_clocks
+from workbench.gpu.settings.proof_files import read_clocks, store_findings, write_clocks
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock
@@ -76,6 +76,6 @@ class GpuEvidence:
                 )
         if shown:
             with suppress(HostError):  # the result contains the proofs, too
-                await keep_findings(
+                await store_findings(
                     self._core.host, self._core.state.gpu_findings, self._core.state.alterations
                 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.journal import JournalEntry, entry_from
+from workbench.gpu.settings.journal import JournalEntry, parse_entry
 from workbench.model.errors import SettingsError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
@@ -41,7 +41,7 @@ class PreviousValues:
     def from_stored(cls, data: Mapping[str, Any]) -> PreviousValues:
         """Return a value before a change that was stored as the JSON object `data`, possibly by an
         earlier version of Workbench."""
-        entry = entry_from(data["entry"]) if data["entry"] else None
+        entry = parse_entry(data["entry"]) if data["entry"] else None
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
 
@@ -66,7 +66,7 @@ async def previous_values_of(
         unknown = (
             info is not None
             and is_lock(setting)
-            and state.known_lock(info.uuid, setting)[0] == UNKNOWN
+            and state.find_known_lock(info.uuid, setting)[0] == UNKNOWN
         )
         value = (
             _present_lock(ours)
@@ -105,5 +105,5 @@ async def restore_gpu(
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:
         async with journal.locked_journal(host) as held:
-            await held.save(held.journal.back_to(previous.entry.key, previous.entry))
+            await held.save(held.journal.with_earlier_entry(previous.entry.key, previous.entry))
     return failed

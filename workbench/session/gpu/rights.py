@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings.rights import Rights, add_password, rights_on
+from workbench.gpu.settings.rights import Rights, add_password, read_rights
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class GpuRights:
 
     async def _rights_on(self, host: Host) -> Rights:
         entry = HostsStore().host(host.name)
-        rights = await rights_on(host)
+        rights = await read_rights(host)
         if entry is None or entry.sudo is not False or not rights.by_sudoers:
             return rights
         return Rights(

@@ -143,11 +143,11 @@ class KeptHistory:
             return
         if any(one.boot_id == boot for one in older.boots):
             return
-        from workbench.doctor.power_off import finding_of_end
+        from workbench.doctor.power_off import examine_last_power_off
         from workbench.model.errors import HostError
 
         try:
-            found = await finding_of_end(self._core.host, older, boot)
+            found = await examine_last_power_off(self._core.host, older, boot)
         except HostError:
             return  # H asks again
         if found is not None:

@@ -317,7 +317,7 @@ def _reached_text(facts: HostFacts) -> str:
 
 
 def _gpus_text(seen: Examination) -> str:
-    if not seen.driver_read:
+    if not seen.is_driver_known:
         return "not read"
     if seen.gpus:
         counts = Counter(gpu.name for gpu in seen.gpus)

@@ -74,7 +74,7 @@ async def examine_host(session: Session) -> HostReport:
     HostUnreachable if there is no connection."""
     from workbench.doctor import examination, multi_gpu_checks
     from workbench.doctor.checks import all_findings
-    from workbench.doctor.multi_gpu import last_trial, trial_still_applies
+    from workbench.doctor.multi_gpu import read_last_trial, trial_still_applies
     from workbench.store.config import ConfigStore
 
     parts, config = examination.TimedParts(), ConfigStore()
@@ -85,7 +85,7 @@ async def examine_host(session: Session) -> HostReport:
         parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_TIMEOUT_S, None),
         parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_TIMEOUT_S, ()),
         _own_file_findings(session, config),
-        parts.read("the last trial of GPU paths", last_trial(host), GPU_PATHS_TIMEOUT_S, None),
+        parts.read("the last trial of GPU paths", read_last_trial(host), GPU_PATHS_TIMEOUT_S, None),
         parts.read(
             "the end of the boot before", _power_off_finding(host), POWER_OFF_TIMEOUT_S, None
         ),
@@ -135,13 +135,13 @@ async def _own_file_findings(session: Session, config: ConfigStore) -> Sequence[
 
 async def _power_off_finding(host: Host) -> Finding | None:
     """Return the finding about the last recorded minute before the host went off, None if it did not."""
-    from workbench.doctor.power_off import finding_of_end
+    from workbench.doctor.power_off import examine_last_power_off
     from workbench.hosts.boot import boot_id
     from workbench.store import history_files
 
     folder = history_files.history_directory(host.name, simulated=host.simulated is not None)
     kept = await asyncio.to_thread(history_files.load_history, folder, host.name, time.time())
-    return await finding_of_end(host, kept, await boot_id(host))
+    return await examine_last_power_off(host, kept, await boot_id(host))
 
 
 def _rights_findings(rights: Rights | None) -> Iterator[Finding]:

@@ -85,7 +85,7 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
     async with session.measurement_lock.hold_lock("a trial of the paths between GPUs"):
         printed = await multi_gpu.try_copies(host, installed)
     try:
-        await multi_gpu.keep_trial_outcome(host, seen, printed, installed.engine)
+        await multi_gpu.store_trial_outcome(host, seen, printed, installed.engine)
     except HostError as error:
         session.core.record_command(f"# the outcome is not kept: {error.message}")
     return _paths_report(host, multi_gpu.parse_gpu_paths(seen, printed, installed.engine))
@@ -130,7 +130,7 @@ async def start_findings(
     ends: Mapping[int, GpuInfo] = {gpu.index: gpu for gpu in gpus if gpu.index in used}
     if len(ends) < 2 or any(gpu.unified_memory or gpu.mig for gpu in ends.values()):
         return ()
-    paths = await multi_gpu.last_trial(host)
+    paths = await multi_gpu.read_last_trial(host)
     if paths is None or not multi_gpu.trial_still_applies(paths, driver, gpus):
         text = "the paths between these GPUs were never tried"
         if paths is not None:

@@ -58,13 +58,13 @@ def export_plan(
     """Return a plan as text in the form of the tool `form`, with references in place of secrets.
     `node` chooses one node of a plan for several nodes. Raises InputError if the form cannot
     express the plan, and PlanError for a plan that cannot be started."""
-    from workbench.recipes.launch import RAY_ORDER, launch_of
-    from workbench.recipes.preset_document import name_of
+    from workbench.recipes.launch import RAY_ORDER, build_launch
+    from workbench.recipes.preset_document import slug_of
     from workbench.recipes.recipe import Notes
     from workbench.recipes.registry import export_form
 
     notes = Notes()
-    launch = launch_of(plan, notes, name_of(name), title, gpus)
+    launch = build_launch(plan, notes, slug_of(name), title, gpus)
     if node is not None:
         found = [its for one, its in launch.nodes if node in (one.key, one.name, str(one.rank))]
         if not found:

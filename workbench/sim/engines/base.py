@@ -61,17 +61,17 @@ class SimulatedEngine:
 
     # -- command line ------------------------------------------------------------------------------
 
-    def answer(self, words: Sequence[str], version: str) -> str | None:
+    def version_text(self, words: Sequence[str], version: str) -> str | None:
         """Return the text that the program prints if the arguments `words` only ask for its
         version. None for any other arguments."""
         return None
 
-    def arguments(self, words: list[str]) -> list[str]:
+    def flag_words(self, words: list[str]) -> list[str]:
         """Return the flags among `words`, the arguments of the program. Raises ArgumentsRejected if
         the program would reject them, for example because of an unknown subcommand."""
         return words
 
-    def normalized(self, option: str) -> str:
+    def normalize_option(self, option: str) -> str:
         """Return a command-line option in the spelling that the flag catalog uses."""
         return option
 
@@ -79,7 +79,7 @@ class SimulatedEngine:
     accepts_prefixes = False
     dotted_fields = False  # "--config.key value" sets a key of a JSON flag
 
-    def negations(self, flag: Mapping[str, Any]) -> set[str]:
+    def negated_options(self, flag: Mapping[str, Any]) -> set[str]:
         """Return the command-line options that turn the flag off, such as --no-x."""
         return {flag["negation"]} if flag.get("negation") else set()
 
@@ -93,26 +93,26 @@ class SimulatedEngine:
         """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument.
         Otherwise do nothing, because the parser then reports all unknown arguments together."""
 
-    def reject(self, why: str) -> ArgumentsRejected:
+    def rejection_error(self, why: str) -> ArgumentsRejected:
         """Return the error for a command line that the engine's parser rejects because of `why`."""
         return ArgumentsRejected(
             f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2
         )
 
-    def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
+    def missing_value_error(self, option: str, title: str, many: bool) -> ArgumentsRejected:
         """Return the error for an option without a value. `title` has all spellings of the option's
         flag. `many` says whether the flag takes several values."""
-        return self.reject(
+        return self.rejection_error(
             f"argument {title}: expected {'at least one' if many else 'one'} argument"
         )
 
-    def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
+    def invalid_value_error(self, title: str, kind: str, text: str) -> ArgumentsRejected:
         """Return the error for an option whose value `text` is not of the type `kind`. `title` has
         all spellings of the option's flag."""
-        return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
+        return self.rejection_error(f"argument {title}: invalid {kind} value: {text!r}")
 
     @abstractmethod
-    def launch(
+    def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
     ) -> LaunchOptions:
         """Return the launch options that the parsed `flags` and the arguments that are no flags
@@ -126,7 +126,7 @@ class SimulatedEngine:
         name = launch.model.id
         return name if name.startswith(("/", "./", "../", "~")) else None
 
-    def missing_model(self, path: str) -> Failure:
+    def missing_model_failure(self, path: str) -> Failure:
         """Return the failure for a model path that does not exist."""
         return Failure(f"FileNotFoundError: Model path {path} does not exist.")
 
@@ -136,7 +136,7 @@ class SimulatedEngine:
         """Return the number of GPUs of this host over which one replica of the model is split."""
         return -(-launch.tp * launch.pp // launch.nodes)
 
-    def too_few_gpus(self, needed: int, have: int) -> Failure:
+    def too_few_gpus_failure(self, needed: int, have: int) -> Failure:
         """Return the failure of an engine that needs more GPUs than are visible."""
         return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
@@ -144,17 +144,17 @@ class SimulatedEngine:
         """Return the size of the KV cache in bytes per GPU. Raises Failure if weights and cache do
         not fit."""
         if memory.weights > memory.free:
-            raise self.out_of_memory(memory.weights, memory)
-        cache = self.wanted_cache(launch, memory)
+            raise self.out_of_memory_failure(memory.weights, memory)
+        cache = self.requested_cache_bytes(launch, memory)
         if cache <= 0:
             raise Failure(
                 "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
             )
         if memory.weights + cache > memory.free:
-            raise self.out_of_memory(memory.weights + cache, memory)
+            raise self.out_of_memory_failure(memory.weights + cache, memory)
         return cache
 
-    def wanted_cache(self, launch: LaunchOptions, memory: GpuMemory) -> float:
+    def requested_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         """Return the size of the KV cache that the flags request, in bytes per GPU."""
         return (launch.kv_tokens or 0) * memory.per_token
 
@@ -162,7 +162,7 @@ class SimulatedEngine:
         """Raise Failure if the KV cache of `cache` bytes per GPU cannot contain one sequence of
         `max_len` tokens."""
 
-    def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
+    def out_of_memory_failure(self, wanted: float, memory: GpuMemory) -> Failure:
         """Return the failure of an engine that runs out of GPU memory because it needs `wanted`
         bytes in total."""
         more = max(wanted - memory.free, 64 << 20) / GIB
@@ -186,13 +186,13 @@ class SimulatedEngine:
         requests."""
         return None
 
-    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
+    def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         """Yield the engine's log lines up to the moment at which it reads the model and allocates
         memory."""
         return iter(())
 
     @abstractmethod
-    def loading(
+    def lines_while_loading(
         self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
     ) -> Iterator[StartupPhase]:
         """Yield the engine's log lines from the reading of the model until the server is ready.
@@ -200,7 +200,7 @@ class SimulatedEngine:
         listens."""
 
     @abstractmethod
-    def ready(self, address: str) -> StartupPhase:
+    def ready_line(self, address: str) -> StartupPhase:
         """Return the log line with which the engine reports that it is ready. `address` is the URL
         at which it listens."""
 
@@ -209,28 +209,28 @@ class SimulatedEngine:
         workers before it fails."""
         return False
 
-    def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
+    def log_failure(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
         """Write the last log lines of an engine that cannot start. `workers` are the process ids of
         its workers."""
         for line in failure.lines:
             log.line(line, level="ERROR")
 
     @abstractmethod
-    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         """Write the log lines of an engine whose port is in use."""
 
-    def stopping(self, log: EngineLog) -> None:
+    def log_stop(self, log: EngineLog) -> None:
         """Write the log line of an engine that is being stopped."""
         log.line("Shutting down")
 
-    def statistics(
+    def write_statistics(
         self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool
     ) -> None:
         """Write the engine's periodic statistics lines, for the last `seconds` seconds. `before`
         has the (prompt tokens, output tokens) of each replica of the model at the start of this
         time. `busy` says whether requests are in progress."""
 
-    def observe(self, server: EngineServer, replica: Replica) -> None:
+    def log_steps(self, server: EngineServer, replica: Replica) -> None:
         """Make the engine write log lines about the steps of a replica of the model, if the real
         engine does so."""
 
@@ -249,10 +249,14 @@ class SimulatedEngine:
         """Return how far the answers of this server are from those of 8-bit weights, as others
         measured it for 4-bit weights. The share of an FP8 KV cache is an assumption."""
         bits = 8 * launch.model.weight_bytes / launch.model.parameters
-        weights = DIVERGENCE_4_BIT if bits < _FEW_BITS else 0.0
         kinds = [str(launch.flags.get(name) or "auto") for name in self.cache_type_flags]
         small = any(kind.startswith(("fp8", "q8", "q4", "nvfp4")) for kind in kinds)
-        return weights + (DIVERGENCE_FP8_CACHE if small else 0.0)
+        divergence = 0.0
+        if bits < _FEW_BITS:
+            divergence += DIVERGENCE_4_BIT
+        if small:
+            divergence += DIVERGENCE_FP8_CACHE
+        return divergence
 
     def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request to /v1/completions asks for log probabilities."""
@@ -263,19 +267,19 @@ class SimulatedEngine:
 
     # -- API ---------------------------------------------------------------------------------------
 
-    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+    def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         """Return the handlers of the engine's own endpoints, by (method, path)."""
         return {}
 
-    def metrics(self, metrics: Metrics) -> list[str]:
+    def metric_lines(self, metrics: Metrics) -> list[str]:
         """Return the body of /metrics as lines, with the metric names of this engine."""
         return []
 
-    def health(self, ready: bool) -> Any:
+    def health_body(self, ready: bool) -> Any:
         """Return the body of the reply to GET /health."""
         return b""
 
-    def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
+    def token_count_body(self, ids: list[int], max_len: int) -> dict[str, Any]:
         """Return the body of the reply of the endpoint that counts tokens. `ids` are the token ids
         of the text, and `max_len` is the longest context of the model in tokens."""
         return {"count": len(ids), "max_model_len": max_len, "tokens": ids}
@@ -293,22 +297,22 @@ class SimulatedEngine:
             }
         }
 
-    def more_usage(self, sequence: RequestSequence) -> dict[str, Any]:
+    def extra_usage_fields(self, sequence: RequestSequence) -> dict[str, Any]:
         """Return the fields of "usage" that only this engine has."""
         return {}
 
-    def more_fields(self, sequence: RequestSequence) -> dict[str, Any]:
+    def extra_reply_fields(self, sequence: RequestSequence) -> dict[str, Any]:
         """Return the top-level fields of a finished reply that only this engine has."""
         return {}
 
-    def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
+    def stream_end_events(self, reply: ApiReply, sequence: RequestSequence) -> str:
         """Return the last server-sent events of a streamed reply: finish_reason (unless the last
         text had it), usage, [DONE]."""
-        fields, text = self.more_fields(sequence), ""
+        fields, text = self.extra_reply_fields(sequence), ""
         if not self.finish_on_content:
-            text += reply.finish_event({} if reply.usage_chunk else fields)
+            text += reply.finish_event_text({} if reply.usage_chunk else fields)
         if reply.usage_chunk:
-            text += reply.event({"choices": [], "usage": reply.usage(sequence), **fields})
+            text += reply.event_text({"choices": [], "usage": reply.usage(sequence), **fields})
         return text + "data: [DONE]\n\n"
 
     def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:

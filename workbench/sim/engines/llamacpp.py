@@ -39,31 +39,31 @@ class SimulatedLlamacpp(SimulatedEngine):
     connection_limits = (100, 5.0)
     tokenize_field = "content"
 
-    def answer(self, words: Sequence[str], version: str) -> str | None:
+    def version_text(self, words: Sequence[str], version: str) -> str | None:
         if "--version" not in words:
             return None
         return f"version: {version.lstrip('b')} (simulated)\nbuilt by Workbench's simulation"
 
     def check_unknown(self, argument: str) -> None:
-        raise self.reject(f"invalid argument: {argument}")
+        raise self.rejection_error(f"invalid argument: {argument}")
 
-    def reject(self, why: str) -> ArgumentsRejected:
+    def rejection_error(self, why: str) -> ArgumentsRejected:
         return ArgumentsRejected(f"error: {why}", 1)
 
-    def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
-        return self.reject(f'expected value for argument "{option}"')
+    def missing_value_error(self, option: str, title: str, many: bool) -> ArgumentsRejected:
+        return self.rejection_error(f'expected value for argument "{option}"')
 
-    def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
-        return self.reject(f'error while handling argument "{title}": stoi')
+    def invalid_value_error(self, title: str, kind: str, text: str) -> ArgumentsRejected:
+        return self.rejection_error(f'error while handling argument "{title}": stoi')
 
-    def launch(
+    def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
     ) -> LaunchOptions:
         if positional:
-            raise self.reject(f"invalid argument: {positional[0]}")
+            raise self.rejection_error(f"invalid argument: {positional[0]}")
         name = flags.get("model") or flags.get("hf-repo") or os.environ.get("LLAMA_ARG_MODEL")
         if not name:
-            raise self.reject("--model or --hf-repo is needed")
+            raise self.rejection_error("--model or --hf-repo is needed")
         # a GGUF file whose name has no quantization is simulated as the usual Q4_K_M
         quant = model_sizes.named_quantization(str(name))
         model = model_sizes.describe_model(str(name) if quant else f"{name}-Q4_K_M")
@@ -89,7 +89,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     def model_path(self, launch: LaunchOptions) -> str | None:
         return str(launch.flags.get("model") or "") or None
 
-    def missing_model(self, path: str) -> Failure:
+    def missing_model_failure(self, path: str) -> Failure:
         return Failure(
             f"gguf_init_from_file: failed to open GGUF file '{path}' (No such file or directory)",
             "llama_model_load: error loading model: llama_model_loader: failed to load model from "
@@ -103,7 +103,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     ) -> int:
         return len(gpus)
 
-    def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
+    def out_of_memory_failure(self, wanted: float, memory: GpuMemory) -> Failure:
         return Failure(
             f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {wanted / (1 << 20):.2f} MiB "
             "on device 0: "
@@ -121,12 +121,12 @@ class SimulatedLlamacpp(SimulatedEngine):
         elapsed = f"{seconds // 60}.{seconds % 60:02d}.{micros // 1000:03d}.{micros % 1000:03d}"
         return f"{elapsed} {level[0]} {text}"
 
-    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
+    def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         yield StartupPhase(0.0, "srv  llama_server: initializing ...")
         yield StartupPhase(0.0, f"cmn  common_param: build_info: {launch.version}")
         yield StartupPhase(0.05, f"srv    load_model: loading model '{launch.model.id}'")
 
-    def loading(
+    def lines_while_loading(
         self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
     ) -> Iterator[StartupPhase]:
         layers, slots = launch.model.layers + 1, launch.max_sequences
@@ -143,17 +143,17 @@ class SimulatedLlamacpp(SimulatedEngine):
         )
         yield StartupPhase(0.1, "srv  llama_server: model loaded")
 
-    def ready(self, address: str) -> StartupPhase:
+    def ready_line(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, f"srv  llama_server: listening on {address}")
 
-    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.line(
             f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}",
             level="E",
         )
         log.line("srv  llama_server: exiting due to HTTP server error", level="E")
 
-    def stopping(self, log: EngineLog) -> None:
+    def log_stop(self, log: EngineLog) -> None:
         """Write nothing, because llama-server logs no line when it is stopped."""
 
     # -- log probabilities ---------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class SimulatedLlamacpp(SimulatedEngine):
 
     # -- API ---------------------------------------------------------------------------------------
 
-    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+    def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         slots = api.launch.max_sequences
         props = {"total_slots": slots, "model_path": api.launch.model.id, "build_info": "simulated"}
 
@@ -192,15 +192,15 @@ class SimulatedLlamacpp(SimulatedEngine):
             ),
         }
 
-    def health(self, ready: bool) -> Any:
+    def health_body(self, ready: bool) -> Any:
         if ready:
             return {"status": "ok"}
         return {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 
-    def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
+    def token_count_body(self, ids: list[int], max_len: int) -> dict[str, Any]:
         return {"tokens": ids}
 
-    def more_fields(self, sequence: RequestSequence) -> dict[str, Any]:
+    def extra_reply_fields(self, sequence: RequestSequence) -> dict[str, Any]:
         prompt_s, decode_s, fresh = (
             sequence.prompt_s,
             sequence.decode_s,
@@ -232,7 +232,7 @@ class SimulatedLlamacpp(SimulatedEngine):
                 f"{count:5d} tokens ({each:8.2f} ms per token, {rate:8.2f} tokens per second)"
             )
 
-    def metrics(self, metrics: Metrics) -> list[str]:
+    def metric_lines(self, metrics: Metrics) -> list[str]:
         replica = metrics.replicas[0]
         counters = replica.counters
         computed = counters.prompt_tokens - counters.cached_tokens
@@ -281,7 +281,7 @@ def _reply_completion(api: Api, request: Request) -> None:
             "tokens_evaluated": len(reply.ids),
             "stop": True,
             "stop_type": "limit",
-            **api.engine.more_fields(reply.sequence),
+            **api.engine.extra_reply_fields(reply.sequence),
         }
         if top:
             answer["completion_probabilities"] = [

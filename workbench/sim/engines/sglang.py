@@ -20,7 +20,12 @@ from workbench.sim.launch_options import (
 )
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.openai_api import body_of, prompt_ids
-from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
+from workbench.sim.startup import (
+    StartupPhase,
+    reason_against_custom_all_reduce,
+    shard_progress,
+    start_seconds,
+)
 
 if TYPE_CHECKING:
     from workbench.sim.engine_log import EngineLog
@@ -54,20 +59,20 @@ class SimulatedSglang(SimulatedEngine):
     tokenizes_messages = False
     accepts_prefixes = True
 
-    def answer(self, words: Sequence[str], version: str) -> str | None:
+    def version_text(self, words: Sequence[str], version: str) -> str | None:
         return f"sglang version: {version}" if words[:1] in (["version"], ["--version"]) else None
 
-    def arguments(self, words: list[str]) -> list[str]:
+    def flag_words(self, words: list[str]) -> list[str]:
         return launch_options.words_after_serve(self, words)
 
-    def launch(
+    def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
     ) -> LaunchOptions:
         if positional:
-            raise self.reject("unrecognized arguments: " + " ".join(positional))
+            raise self.rejection_error("unrecognized arguments: " + " ".join(positional))
         name = flags.get("model-path")
         if not name:
-            raise self.reject("the following arguments are required: --model-path/--model")
+            raise self.rejection_error("the following arguments are required: --model-path/--model")
         chunk = int_flag(flags, "chunked-prefill-size", 8192)
         return launch_options.options_from_flags(
             catalog,
@@ -96,14 +101,14 @@ class SimulatedSglang(SimulatedEngine):
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def missing_model(self, path: str) -> Failure:
+    def missing_model_failure(self, path: str) -> Failure:
         return Failure(
             f"OSError: Can't load the configuration of '{path}': it is neither a directory with a "
             "config.json nor a "
             "model identifier on the hub",
         )
 
-    def wanted_cache(self, launch: LaunchOptions, memory: GpuMemory) -> float:
+    def requested_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         room = min(memory.budget, memory.free) - memory.weights
         if launch.memory_share > 0.95:
             room -= memory.working
@@ -120,11 +125,11 @@ class SimulatedSglang(SimulatedEngine):
     def access_line(self, text: str) -> str | None:
         return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}"
 
-    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
+    def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         given = _server_arguments(launch)
         yield StartupPhase(0.0, f"server_args={given}")
 
-    def loading(
+    def lines_while_loading(
         self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
     ) -> Iterator[StartupPhase]:
         for share, text, raw in self._rank_lines(launch, fit):
@@ -143,7 +148,7 @@ class SimulatedSglang(SimulatedEngine):
             (f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB"),
             False,
         )
-        if why := no_custom_all_reduce(launch, fit):
+        if why := reason_against_custom_all_reduce(launch, fit):
             yield 0.0, f"Custom allreduce is disabled because {why}.", False
         yield 0.02, f"Load weight begin. avail mem={fit.used_bytes / 1e9:.2f} GB", False
         for share, progress in shard_progress(model.weight_bytes, 0.35):
@@ -180,22 +185,22 @@ class SimulatedSglang(SimulatedEngine):
         )
         yield 0.05, text, False
 
-    def ready(self, address: str) -> StartupPhase:
+    def ready_line(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, "The server is fired up and ready to roll!")
 
-    def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
+    def log_failure(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
         log.line("Scheduler hit an exception: Traceback (most recent call last):", process="TP0")
         for line in failure.lines:
-            log.raw(line)
+            log.write_raw_line(line)
         log.line("Received sigquit from a child process. It usually means the child failed.")
 
-    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         text = (
             f"error while attempting to bind on address ('{host}', {port}): address already in use"
         )
-        log.raw(f"ERROR:    [Errno {error.errno}] {text}")
+        log.write_raw_line(f"ERROR:    [Errno {error.errno}] {text}")
 
-    def observe(self, server: EngineServer, replica: Replica) -> None:
+    def log_steps(self, server: EngineServer, replica: Replica) -> None:
         plan, log = server.plan, server.log
         rank = f"TP0 DP{server.replicas.index(replica)}" if plan.dp > 1 else "TP0"
         interval = int(plan.flags.get("decode-log-interval") or 40)
@@ -228,7 +233,7 @@ class SimulatedSglang(SimulatedEngine):
 
     # -- API ---------------------------------------------------------------------------------------
 
-    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+    def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         model = api.launch.model.id
         info = {"model_path": model, "tokenizer_path": model, "is_generation": True}
         server = {**_server_arguments(api.launch), **info, "version": api.launch.version}
@@ -249,7 +254,7 @@ class SimulatedSglang(SimulatedEngine):
         }
         return {"object": "error", **fields}
 
-    def metrics(self, metrics: Metrics) -> list[str]:
+    def metric_lines(self, metrics: Metrics) -> list[str]:
         out = []
         several = len(metrics.replicas) > 1
         for i, (replica, histograms) in enumerate(zip(metrics.replicas, metrics.histograms)):  # noqa: B905

@@ -42,11 +42,11 @@ class SimulatedTabbyapi(SimulatedEngine):
     port_attempts = 10
     tokenize_path, tokenize_field = "/v1/token/encode", "text"
 
-    def launch(
+    def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
     ) -> LaunchOptions:
         if positional:
-            raise self.reject("unrecognized arguments: " + " ".join(positional))
+            raise self.rejection_error("unrecognized arguments: " + " ".join(positional))
         name = text_flag(flags, "model-name", "none")
         # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
         quant = model_sizes.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
@@ -96,7 +96,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     ) -> str:
         return f"{level + ':':<10}{text}"
 
-    def loading(
+    def lines_while_loading(
         self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
     ) -> Iterator[StartupPhase]:
         model = launch.model
@@ -115,10 +115,10 @@ class SimulatedTabbyapi(SimulatedEngine):
         yield StartupPhase(0.0, "Waiting for application startup.")
         yield StartupPhase(0.0, "Application startup complete.")
 
-    def ready(self, address: str) -> StartupPhase:
+    def ready_line(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, f"Uvicorn running on {address} (Press CTRL+C to quit)")
 
-    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.line(f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING")
 
     # -- log probabilities ---------------------------------------------------------------------------
@@ -157,20 +157,20 @@ class SimulatedTabbyapi(SimulatedEngine):
 
     # -- API ---------------------------------------------------------------------------------------
 
-    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+    def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         return {
             ("POST", "/v1/token/decode"): lambda r: r.reply(
                 200, {"text": text_of_tokens(prompt_ids(body_of(r).get("tokens")))}
             )
         }
 
-    def health(self, ready: bool) -> Any:
+    def health_body(self, ready: bool) -> Any:
         return {"status": "healthy", "issues": []} if ready else b""
 
-    def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
+    def token_count_body(self, ids: list[int], max_len: int) -> dict[str, Any]:
         return {"tokens": ids, "length": len(ids)}
 
-    def more_usage(self, sequence: RequestSequence) -> dict[str, Any]:
+    def extra_usage_fields(self, sequence: RequestSequence) -> dict[str, Any]:
         prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
         return {
             "prompt_time": prompt_s,
@@ -180,10 +180,10 @@ class SimulatedTabbyapi(SimulatedEngine):
             "completion_tokens_per_sec": sequence.generated / max(decode_s, 1e-9),
         }
 
-    def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
+    def stream_end_events(self, reply: ApiReply, sequence: RequestSequence) -> str:
         """Return the end of a streamed reply: one event with finish_reason and usage, and [DONE]."""
         usage = {"usage": reply.usage(sequence)} if reply.usage_chunk else {}
-        return reply.finish_event(usage) + "data: [DONE]\n\n"
+        return reply.finish_event_text(usage) + "data: [DONE]\n\n"
 
     def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         prompt_s, decode_s = sequence.prompt_s, sequence.decode_s

@@ -22,7 +22,12 @@ from workbench.sim.launch_options import (
 )
 from workbench.sim.memory_fit import CONTEXT_GIB, GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.openai_api import bad_request, prompt_ids
-from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
+from workbench.sim.startup import (
+    StartupPhase,
+    reason_against_custom_all_reduce,
+    shard_progress,
+    start_seconds,
+)
 
 if TYPE_CHECKING:
     from workbench.sim.engine_log import EngineLog
@@ -58,17 +63,17 @@ class SimulatedVllm(SimulatedEngine):
     finish_on_content = True
     dotted_fields = True
 
-    def answer(self, words: Sequence[str], version: str) -> str | None:
+    def version_text(self, words: Sequence[str], version: str) -> str | None:
         return version if words[:1] in (["--version"], ["-v"]) else None
 
-    def arguments(self, words: list[str]) -> list[str]:
+    def flag_words(self, words: list[str]) -> list[str]:
         return launch_options.words_after_serve(self, words)
 
-    def normalized(self, option: str) -> str:
+    def normalize_option(self, option: str) -> str:
         return option.replace("_", "-") if option.startswith("--") else option
 
-    def negations(self, flag: Mapping[str, Any]) -> set[str]:
-        known = super().negations(flag)
+    def negated_options(self, flag: Mapping[str, Any]) -> set[str]:
+        known = super().negated_options(flag)
         return known | {f"--no-{flag['name']}"} if known else known
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
@@ -76,18 +81,18 @@ class SimulatedVllm(SimulatedEngine):
             return None
         return {"name": "optimization-level", "kind": "bool"}
 
-    def reject(self, why: str) -> ArgumentsRejected:
+    def rejection_error(self, why: str) -> ArgumentsRejected:
         # an unknown argument is rejected by the outer parser
         program = "vllm" if why.startswith("unrecognized") else self.program
         return ArgumentsRejected(
             f"usage: {self.program} [-h] [options]\n{program}: error: {why}", 2
         )
 
-    def launch(
+    def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
     ) -> LaunchOptions:
         if len(positional) > 1:
-            raise self.reject("unrecognized arguments: " + " ".join(positional[1:]))
+            raise self.rejection_error("unrecognized arguments: " + " ".join(positional[1:]))
         name = str(positional[0] if positional else flags.get("model") or "Qwen/Qwen3-0.6B")
         length = flags.get("max-model-len")
         compilation = flags.get("compilation-config") or {}
@@ -133,7 +138,7 @@ class SimulatedVllm(SimulatedEngine):
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def missing_model(self, path: str) -> Failure:
+    def missing_model_failure(self, path: str) -> Failure:
         return Failure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
             f"  Value error, Invalid repository ID or local directory specified: '{path}'. Provide "
@@ -142,7 +147,7 @@ class SimulatedVllm(SimulatedEngine):
             "input_type=ArgsKwargs]",
         )
 
-    def too_few_gpus(self, needed: int, have: int) -> Failure:
+    def too_few_gpus_failure(self, needed: int, have: int) -> Failure:
         return Failure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
             f"  Value error, World size ({needed}) is larger than the number of available GPUs "
@@ -164,7 +169,7 @@ class SimulatedVllm(SimulatedEngine):
                 "Decrease GPU memory utilization or reduce GPU memory used by other processes.",
             )
         if memory.weights > memory.free:
-            raise self.out_of_memory(memory.weights, memory)
+            raise self.out_of_memory_failure(memory.weights, memory)
         cache = memory.budget - context - memory.weights - memory.working
         if cache <= 0:
             raise Failure(
@@ -200,7 +205,7 @@ class SimulatedVllm(SimulatedEngine):
     def access_line(self, text: str) -> str | None:
         return text
 
-    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
+    def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         source = {"source": "api_utils.py:347"}
         yield StartupPhase(0.0, f"  █▄█▀ █     █     █     █  version {launch.version}", source)
         yield StartupPhase(0.0, f"   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀  model   {launch.model.id}", source)
@@ -210,7 +215,7 @@ class SimulatedVllm(SimulatedEngine):
         for text in launch.warnings:
             yield StartupPhase(0.0, text, {"source": "envs.py:2231", **_WARNING})
 
-    def loading(
+    def lines_while_loading(
         self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
     ) -> Iterator[StartupPhase]:
         model = launch.model
@@ -260,7 +265,7 @@ class SimulatedVllm(SimulatedEngine):
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:
             yield 0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111", "INFO"
-        if why := no_custom_all_reduce(launch, fit):
+        if why := reason_against_custom_all_reduce(launch, fit):
             text = f"Custom allreduce is disabled because {why}. To silence this warning, specify "
             yield (
                 0.0,
@@ -326,31 +331,31 @@ class SimulatedVllm(SimulatedEngine):
         text = f"init engine (profile, create kv cache, warmup model) took {whole_s * 0.5:.2f} s"
         yield 0.02, text, "core.py:402", "INFO"
 
-    def ready(self, address: str) -> StartupPhase:
+    def ready_line(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, "INFO:     Application startup complete.", raw=True)
 
     def fails_in_worker(self, failure: Failure) -> bool:
         return "validation error" not in failure.lines[0]
 
-    def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
+    def log_failure(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
         if not workers:
             for line in failure.lines:
-                log.raw(line)
+                log.write_raw_line(line)
             return
         for line in (*failure.lines, "EngineCore failed to start."):
             log.line(
                 line, process="EngineCore", pid=workers[0], source="core.py:1231", level="ERROR"
             )
-        log.raw("RuntimeError: Engine core initialization failed. See root cause above.")
+        log.write_raw_line("RuntimeError: Engine core initialization failed. See root cause above.")
 
-    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
-        log.raw("Traceback (most recent call last):\n    sock.bind(addr)")
-        log.raw(f"OSError: [Errno {error.errno}] {error.strerror}")
+    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+        log.write_raw_line("Traceback (most recent call last):\n    sock.bind(addr)")
+        log.write_raw_line(f"OSError: [Errno {error.errno}] {error.strerror}")
 
-    def stopping(self, log: EngineLog) -> None:
+    def log_stop(self, log: EngineLog) -> None:
         log.line("[shutdown] API server: shutdown triggered", source="launcher.py:254")
 
-    def statistics(
+    def write_statistics(
         self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool
     ) -> None:
         if not (server.plan.stats_log and busy):
@@ -421,7 +426,7 @@ class SimulatedVllm(SimulatedEngine):
 
     # -- API ---------------------------------------------------------------------------------------
 
-    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+    def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         version = {"version": api.launch.version, "simulated": True}
         return {
             ("GET", "/version"): lambda r: r.reply(200, version),
@@ -434,7 +439,7 @@ class SimulatedVllm(SimulatedEngine):
     def error_body(self, error: ApiError) -> dict[str, Any]:
         return {"error": "Unauthorized"} if error.status == 401 else super().error_body(error)
 
-    def metrics(self, metrics: Metrics) -> list[str]:
+    def metric_lines(self, metrics: Metrics) -> list[str]:
         out = []
         launch, tokens = metrics.launch, metrics.kv_tokens
         cache = f'block_size="16",num_gpu_blocks="{tokens // 16}",kv_cache_size_tokens="{tokens}"'

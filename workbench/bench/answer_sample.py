@@ -18,7 +18,7 @@ class AnswerSample:
         self._kept: list[tuple[RequestRecord, Reply, str]] = []
 
     @property
-    def keeps_next_answer(self) -> bool:
+    def is_next_answer_sampled(self) -> bool:
         """Whether the next answer is kept. If it is not, count it with `skip_answer` in place of `add_answer`."""
         return self.seen % self._step == 0
 
@@ -27,7 +27,7 @@ class AnswerSample:
 
     def add_answer(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
         """Note the answer to a request. `prompt` identifies its prompt (`Answer.prompt`)."""
-        if self.keeps_next_answer:
+        if self.is_next_answer_sampled:
             self._kept.append((record, reply, prompt))
             if len(self._kept) > self._limit:
                 del self._kept[1::2]

@@ -242,7 +242,7 @@ class Client:
                 began, until = now, 0
                 ready = self.poller.poll(0)
             else:
-                ready, began, until = self._wait(read + self._pause.ns, wake)
+                ready, began, until = self._wait_for_events(read + self._pause.ns, wake)
             self.clock.first_ns = 0
             self._returned_ns = read = time.monotonic_ns()
             blocked_ns = _BLOCKED_POLL_NS + _BLOCKED_POLL_NS_PER_SOCKET * len(ready)
@@ -262,7 +262,9 @@ class Client:
             while len(self._ended) > self._ahead and self._ended[0][0].is_short:
                 self._process_deferred_request()
 
-    def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int, int]:
+    def _wait_for_events(
+        self, rest_until_ns: int, wake: int | None
+    ) -> tuple[list[tuple[int, int]], int, int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
         `wake`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor, event
         mask), and the times at which the poll began and at which it had to end: 0 if it did not
@@ -313,7 +315,7 @@ class Client:
                 if record.output_tokens is None and self.workload.ask_for_usage():
                     self._rebuild_request_bodies()
             if record.ok and not record.warmup:
-                if self.answers.keeps_next_answer:
+                if self.answers.is_next_answer_sampled:
                     prompt = self.workload.prompt_identity(record.index)
                     self.answers.add_answer(record, exchange.parsed_reply(), prompt)
                 else:
@@ -617,7 +619,7 @@ class Client:
                 may_be_empty=self.spec.random_weights,
             )
             if first and exchange.reply.error is None and not exchange.unsure:
-                self._whole_answers.learn(data, exchange)
+                self._whole_answers.learn_answer(data, exchange)
             self._finish_exchange(slot, exchange.reply.error, exchange.reply.detail)
 
     def _find_known_answer(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
@@ -627,7 +629,7 @@ class Client:
         clock = self.clock
         if clock.unstamped_read or clock.cut_read or self._end_after_ns > _SLOW_SEND_NS:
             return None
-        whole = self._whole_answers.find(data)
+        whole = self._whole_answers.find_answer(data)
         if whole is None:
             return None
         asked = self.workload.asked_tokens(exchange.index, warmup=exchange.warmup)
@@ -794,7 +796,7 @@ class Client:
         if connection is None or exchange is None:
             return
         connection.used += 1
-        reusable = self._keeps_connections and exchange.keeps_connection
+        reusable = self._keeps_connections and exchange.can_reuse_connection
         if not reusable or connection.wants_write:
             self._drop_connection(slot)
 

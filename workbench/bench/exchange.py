@@ -103,7 +103,7 @@ class Exchange:
         return self.reply
 
     @property
-    def keeps_connection(self) -> bool:
+    def can_reuse_connection(self) -> bool:
         """Whether the connection may be used again after the complete answer."""
         if self.whole is not None:
             return self.whole.keep_alive

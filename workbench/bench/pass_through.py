@@ -155,7 +155,7 @@ class PassThrough:
                 return
             self._close_end(joined.server)
             joined.places.pop(0)
-        self._tell(joined, REFUSED)
+        self._report_bytes(joined, REFUSED)
         self._reset(joined)
 
     def _try_address(self, server: _ConnectionEnd, family: int, place: Address) -> int:
@@ -180,9 +180,9 @@ class PassThrough:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.socket = sock
-        self._acts[sock.fileno()] = partial(self._act, end)
+        self._acts[sock.fileno()] = partial(self._handle_events, end)
 
-    def _act(self, end: _ConnectionEnd, events: int) -> None:
+    def _handle_events(self, end: _ConnectionEnd, events: int) -> None:
         joined = end.joined
         if joined.places:
             self._connect(joined)
@@ -227,7 +227,7 @@ class PassThrough:
             return
         data = self._room[:size]
         sent = self._send(near.far, data)
-        self._tell(near.joined, near.kind, data)
+        self._report_bytes(near.joined, near.kind, data)
         if sent == size:
             return
         if sent < 0:  # the far end has gone; first these bytes were told
@@ -298,7 +298,9 @@ class PassThrough:
 
     # ---- frames
 
-    def _tell(self, joined: _JoinedConnections, kind: int, data: memoryview | bytes = b"") -> None:
+    def _report_bytes(
+        self, joined: _JoinedConnections, kind: int, data: memoryview | bytes = b""
+    ) -> None:
         """Tell what happened on a connection."""
         if joined.untold:
             return
@@ -361,7 +363,7 @@ class PassThrough:
             elif name == b"drain":
                 self._drain()
             elif name == b"end":
-                self._end(*map(int, numbers))
+                self._end_connection(*map(int, numbers))
 
     def _drain(self) -> None:
         """Accept no more connections. The reader of the frames knows which of those that are left
@@ -370,9 +372,9 @@ class PassThrough:
         self._send_frame(DRAINING)
         for joined in tuple(self._joined.values()):
             if not joined.told:
-                self._end(joined.number, 0)
+                self._end_connection(joined.number, 0)
 
-    def _end(self, number: int, told: int) -> None:
+    def _end_connection(self, number: int, told: int) -> None:
         """End a connection after the bytes that wait, unless it has passed more on meanwhile."""
         joined = self._joined.get(number)
         if joined is None or told not in (joined.told, ANY_NUMBER):

@@ -79,7 +79,7 @@ class PassedTraffic:
         self.unread = 0
         self.refused = 0
 
-    def take_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
+    def process_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
         """Take what `pass_through` told of a connection."""
         if kind == REFUSED:
             self.refused += 1

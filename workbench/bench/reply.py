@@ -99,7 +99,7 @@ class Reply:
         if body.strip():
             self._parse(b"", body, 0)
         else:
-            self._fail(records.MALFORMED, "the answer is empty")
+            self._record_failure(records.MALFORMED, "the answer is empty")
         del self.stamps_ns[:]  # there are no chunks
         self.first_tokens = None
 
@@ -123,11 +123,13 @@ class Reply:
                 if self.done
                 else "the reply ended without a finish reason"
             )
-            self._fail(records.TRUNCATED, said)
+            self._record_failure(records.TRUNCATED, said)
         elif not (delimited or self.done):
-            self._fail(records.TRUNCATED, "the server closed the connection before [DONE]")
+            self._record_failure(
+                records.TRUNCATED, "the server closed the connection before [DONE]"
+            )
         elif self.finish_reason in _ENGINE_ABORT_REASONS:
-            self._fail(
+            self._record_failure(
                 records.STREAM_ERROR,
                 f"the engine ended the reply with finish reason {self.finish_reason}",
             )
@@ -136,7 +138,9 @@ class Reply:
             tokens is not None and tokens >= _MIN_TOKENS_WITH_TEXT and not self._has_content
         )
         if without_text and not may_be_empty:
-            self._fail(records.NO_CONTENT, f"no content, although usage says {tokens} tokens")
+            self._record_failure(
+                records.NO_CONTENT, f"no content, although usage says {tokens} tokens"
+            )
         if (
             self.error is None
             and asked_tokens is not None
@@ -144,7 +148,7 @@ class Reply:
             and tokens != asked_tokens
         ):
             kind = records.SHORT_ANSWER if tokens < asked_tokens else records.LONG_ANSWER
-            self._fail(
+            self._record_failure(
                 kind,
                 f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason "
                 f"{self.finish_reason})",
@@ -163,7 +167,7 @@ class Reply:
         details = (self.usage or {}).get("prompt_tokens_details")
         return _token_count_in(details if isinstance(details, dict) else None, "cached_tokens")
 
-    def _fail(self, kind: str, detail: str) -> None:
+    def _record_failure(self, kind: str, detail: str) -> None:
         if self.error is None:
             self.error, self.detail = kind, detail
             self._prefix = _UNMATCHED_PREFIX
@@ -182,9 +186,9 @@ class Reply:
         if name == b"error" or (
             isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
         ):
-            self._fail(records.STREAM_ERROR, error_text(data))
+            self._record_failure(records.STREAM_ERROR, error_text(data))
         elif not isinstance(chunk, dict):
-            self._fail(
+            self._record_failure(
                 records.MALFORMED,
                 "an event of the reply is not a JSON object: "
                 f"{data[:80].decode('utf-8', 'replace')}",
@@ -193,7 +197,7 @@ class Reply:
             try:
                 self._read_chunk(chunk, data, key, stamp_ns)
             except (TypeError, AttributeError, IndexError):
-                self._fail(
+                self._record_failure(
                     records.MALFORMED,
                     "an event of the reply is not a completion chunk: "
                     f"{data[:80].decode('utf-8', 'replace')}",

@@ -41,7 +41,7 @@ def main(path: Path, began_s: float) -> int:
     with path.open("ab", buffering=0) as file:
         writer = _TraceWriter(file, began_s)
         for kind, number, at_s, data in read_frames(sys.stdin.fileno()):
-            writer.take_frame(kind, number, at_s, data)
+            writer.process_frame(kind, number, at_s, data)
         writer.end()
     _sort_lines_by_time(path)
     return 0
@@ -57,7 +57,7 @@ class _TraceWriter:
         self._drains = False
         self._answered = 0  # the number of the last request for the totals
 
-    def take_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
+    def process_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
         if kind == pass_through.TOTALS_WANTED:
             self._answered = number
             self._print_totals()
@@ -66,7 +66,7 @@ class _TraceWriter:
             for each in self._passed.connections():
                 self._print_idle(each)
         else:
-            self._passed.take_frame(kind, number, at_s, data)
+            self._passed.process_frame(kind, number, at_s, data)
             if self._drains:
                 self._print_idle(number)
 

@@ -50,7 +50,7 @@ class WholeAnswer:
         self._without_done = exchange.stream and not reply.done
         self._chunks = len(reply.stamps_ns)
 
-    def fits(self, data: bytes) -> bool:
+    def matches(self, data: bytes) -> bool:
         """Return whether `data`, which has the length of this answer, differs from it only in the
         id and the text, and both need no escape in JSON."""
         own_id = data[self._id_begin : self._id_end]
@@ -102,13 +102,13 @@ class WholeAnswers:
         """Allow more answers to be learned. Call this several times a second."""
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
-    def find(self, data: bytes) -> WholeAnswer | None:
+    def find_answer(self, data: bytes) -> WholeAnswer | None:
         """Return the answer that `data` differs from only in its id and its text; None if there is
         none, and `data` must be parsed."""
         known = self._by_length.get(len(data))
-        return known if known is not None and known.fits(data) else None
+        return known if known is not None and known.matches(data) else None
 
-    def learn(self, data: bytes, exchange: Exchange) -> None:
+    def learn_answer(self, data: bytes, exchange: Exchange) -> None:
         """Note an answer that came as `data`, was parsed and is correct, if it has at most one token
         and later ones can be compared with it."""
         if (

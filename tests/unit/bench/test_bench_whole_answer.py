@@ -104,7 +104,7 @@ def sent(stream: bool) -> Exchange:
 
 def told(exchange: Exchange) -> tuple[Any, ...]:
     record = exchange.record(0, None, None)
-    kept = exchange.keeps_connection
+    kept = exchange.can_reuse_connection
     reply = exchange.parsed_reply()
     return (
         record,
@@ -130,22 +130,22 @@ def test_known_answers_are_what_the_parsers_find(data: st.DataObject, stream: bo
         answer = make(data.draw(TEXT), data.draw(OWN_ID))
         answer = changed(data.draw, answer) if data.draw(st.integers(0, 3)) == 0 else answer
         exchange, error = parsed(answer, stream)
-        whole = known.find(answer)
+        whole = known.find_answer(answer)
         if whole is not None:
             assert error is None or whole.output_tokens != ASKED
             quick = sent(stream)
             quick.accept_whole_answer(whole, answer, 5_000_000)
             assert told(quick) == told(exchange)
         elif error is None:
-            known.learn(answer, exchange)
+            known.learn_answer(answer, exchange)
 
 
 def test_ids_and_texts_of_equal_length_are_known_and_other_bytes_are_not() -> None:
     known = WholeAnswers()
     make = STREAMED[0]
     exchange, _ = parsed(make("abc", "chat-1"), True)
-    known.learn(make("abc", "chat-1"), exchange)
-    assert known.find(make("xyz", "chat-2")) is not None
+    known.learn_answer(make("abc", "chat-1"), exchange)
+    assert known.find_answer(make("xyz", "chat-2")) is not None
     for other in (
         make("x\\n", "chat-2"),  # a text that needs escapes
         make("xyz", 'a":"b"'),
@@ -153,7 +153,7 @@ def test_ids_and_texts_of_equal_length_are_known_and_other_bytes_are_not() -> No
         make("xyz", "chat-2").replace(b'"created":1', b'"created":2', 1),
         make("xyz", "chat-2").replace(b"200 OK", b"201 OK"),
     ):
-        assert known.find(other) is None
+        assert known.find_answer(other) is None
 
 
 @pytest.mark.parametrize("form", [0, 2, 3])
@@ -166,7 +166,7 @@ def test_runs_have_the_same_records_with_and_without_the_fast_path(
         return [STREAMED[form](f"t{n % 10}", f"chat-{n % 10}")]
 
     quick = run(answer)
-    monkeypatch.setattr(WholeAnswers, "find", lambda self, data: None)
+    monkeypatch.setattr(WholeAnswers, "find_answer", lambda self, data: None)
     slow = run(answer)
     assert quick.counted == slow.counted
     assert {None, records.SHORT_ANSWER} <= {r.error for r in quick.counted}
@@ -189,14 +189,14 @@ def run(answer: Callable[[Request, int], list[Step]]) -> Client:
 
 def test_few_answers_of_one_token_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
-    find = WholeAnswers.find
+    find = WholeAnswers.find_answer
 
     def counted(self: WholeAnswers, data: bytes) -> Any:
         whole = find(self, data)
         found.append(whole is not None)
         return whole
 
-    monkeypatch.setattr(WholeAnswers, "find", counted)
+    monkeypatch.setattr(WholeAnswers, "find_answer", counted)
     with ScriptedServer(lambda request, n: [chunked(chat_events(1))]) as server:
         spec = BenchSpec(server.url, "m", 4, 200, 1, warmup=0, salt="s")
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)

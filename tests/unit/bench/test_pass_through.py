@@ -50,7 +50,7 @@ class Port:
     def _read_frames(self) -> None:
         for kind, number, at_s, data in read_frames(self.frames):
             if number:  # 0: of no connection
-                self.traffic.take_frame(kind, number, at_s, data)
+                self.traffic.process_frame(kind, number, at_s, data)
 
     def close(self) -> None:
         """Cut what is left, as the end of the command does."""

@@ -213,7 +213,7 @@ class MessageWriter:
         self.lock = threading.Lock()
         self.text_of = json.JSONEncoder(separators=(",", ":")).encode
 
-    def write(self, document: dict[str, Any], wait_s: float = -1) -> None:
+    def write_message(self, document: dict[str, Any], wait_s: float = -1) -> None:
         data = self.text_of(document).encode() + b"\n"
         if not self.lock.acquire(timeout=wait_s):
             return
@@ -307,7 +307,7 @@ class Agent:
         if took_s > LONG_READING_S:
             document["took_s"] = round(took_s, 1)
             document["slowest"] = "{1} {0:.2f} s".format(*self.nvml.slowest)
-        self.output.write(document)
+        self.output.write_message(document)
 
     def open_driver(self) -> None:
         try:
@@ -360,7 +360,7 @@ class Agent:
     def report_driver(self, driver: dict[str, Any]) -> None:
         if driver != self.said_driver:
             self.said_driver = driver
-            self.output.write({"driver": driver, "simulated": self.nvml.simulated})
+            self.output.write_message({"driver": driver, "simulated": self.nvml.simulated})
 
     def open_gpu(self, gpu: GpuReader, now: float) -> None:
         self.at = gpu.index
@@ -431,7 +431,7 @@ class Agent:
         ]
         if infos != self.said_infos:
             self.said_infos = infos
-            self.output.write({"infos": infos})
+            self.output.write_message({"infos": infos})
 
     def watch_stdin(self) -> None:
         """Read control lines from stdin for ever, and report a driver call that does not return.
@@ -459,7 +459,7 @@ class Agent:
             ):
                 said_at = now
                 of_gpu = doing.startswith("nvmlDevice") and doing not in DRIVER_CALLS
-                self.output.write(
+                self.output.write_message(
                     {"hung": doing, "gpu": self.at if of_gpu else None, "for_s": round(stuck_s, 1)},
                     wait_s=0.1,
                 )

@@ -68,7 +68,7 @@ def compare_no_bytes() -> None:
         return len(data) < 400 and data.endswith(self._trail)
 
     text_chunk.TextChunk.is_text_chunk = is_text_chunk
-    WholeAnswers.find = lambda self, data: self._by_length.get(len(data))
+    WholeAnswers.find_answer = lambda self, data: self._by_length.get(len(data))
 
 
 def trust_each_time() -> None:

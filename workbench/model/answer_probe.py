@@ -241,7 +241,9 @@ def _message_text(message: Mapping[str, Any], *names: str) -> str:
 
 def _token_count(usage: Any, name: str) -> int | None:
     value = as_table(usage).get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if value >= 0 else None
 
 
 def _model_name(value: Any) -> str | None:

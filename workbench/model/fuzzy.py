@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from workbench.model.known_values import known_values
+
 T = TypeVar("T")
 INITIALS = 500.0  # the score of initials: words have more, scattered letters less
 
@@ -26,8 +28,7 @@ def match_score(query: str, text: str) -> float | None:
     if letters == "".join(part[0] for part in parts):
         return INITIALS
     starts = [start for start, letter in enumerate(text) if letter == letters[0]]
-    spans = [_span_score(letters, text, start) for start in starts]
-    return max((score for score in spans if score is not None), default=None)
+    return max(known_values(_span_score(letters, text, start) for start in starts), default=None)
 
 
 def word_score(query: str, text: str) -> float | None:

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 from workbench.model import core_values, setting_commands
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 
 HOST = setting_commands.HOST  # `gpu_uuid` of a setting of the host itself
@@ -311,8 +312,7 @@ class ClockSetting(Setting):
         return str(low) if low == high else f"{low}-{high}"
 
     def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
-        highest = [getattr(info, self.highest) for info in infos]
-        known = [clock for clock in highest if clock is not None]
+        known = known_values(getattr(info, self.highest) for info in infos)
         if not known:
             return None
         return f"to {min(known)}, reset"

@@ -11,6 +11,7 @@ from typing import Any
 from workbench.model.bench import KEPT_ONE_OF, BenchSummary, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.distribution import COMPARED_PERCENTILES
+from workbench.model.known_values import known_values
 from workbench.model.metrics import metric_title
 from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.sweep import Sweep, SweepPoint
@@ -36,7 +37,7 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
     arrivals = list(chain.from_iterable(map(_token_arrivals, samples)))
     if len(arrivals) < 10:
         return None
-    begin_s = min(_known_values(samples, "start_s"), default=0.0)
+    begin_s = min(known_values(sample.get("start_s") for sample in samples), default=0.0)
     duration_s = max(arrivals)[0] - begin_s
     if duration_s <= 0:
         return None
@@ -55,14 +56,6 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
     if summary.window_s:
         caption += f", {summary.window} window"
     return PlotBlock(svg.curves_svg(title, x, y, [svg.Series(points)]), f"{caption}.")
-
-
-def _known_values(samples: Sequence[Sample], name: str) -> Iterator[float]:
-    """Yield the field `name` of the requests that have it."""
-    for sample in samples:
-        value = sample.get(name)
-        if value is not None:
-            yield value
 
 
 def is_counted(sample: Sample) -> bool:
@@ -97,7 +90,7 @@ def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
     """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks.
     Failed and warm-up requests do not count. A distribution with too little data is left out."""
     counted = list(filter(is_counted, samples))
-    ttfts = _known_values(counted, "ttft_us")
+    ttfts = known_values(sample.get("ttft_us") for sample in counted)
     gaps = chain.from_iterable(sample.get("gaps_us", ()) for sample in counted)
     one_of = max((sample.get(KEPT_ONE_OF, 1) for sample in counted), default=1)
     kept = f" (one of {one_of} requests is kept)" if one_of > 1 else ""
@@ -250,7 +243,7 @@ def _sweep_x_axis(
     tick]). Numbers are placed by value, on a logarithmic axis if they span a factor of 16. If a
     value is a word or occurs twice, the points are placed in order."""
     title = f"{swept.name}, {swept.unit}".rstrip(", ")
-    values = [point.x for point in points if point.x is not None]
+    values = known_values(point.x for point in points)
     if len(set(values)) < len(points):
         places = {point.label: float(i) for i, point in enumerate(points)}
         names = [(float(i), point.label[:18]) for i, point in enumerate(points)]

@@ -10,6 +10,7 @@ from workbench.advisor.verdicts import verdict_sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, RunState
+from workbench.model.known_values import known_values
 from workbench.model.metrics import metric_title, short_title
 from workbench.model.settings import label_with_gpu, stored_setting_text
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
@@ -286,7 +287,7 @@ def _values_text(values: Collection[str]) -> str:
 
 
 def _start_times(runs: Sequence[ExperimentRun]) -> str:
-    seconds = [run.ready_after_s for run in runs if run.ready_after_s is not None]
+    seconds = known_values(run.ready_after_s for run in runs)
     if not seconds:
         return NA
     low, high = min(seconds), max(seconds)

@@ -90,7 +90,7 @@ class ConfigStore:
         _put_value(wanted, path, value)
         merge(document, wanted)
         config, findings = _validate_config(document.unwrap(), str(self.path), None)
-        errors = [finding for finding in findings if finding.level is Level.ERROR]
+        errors = [finding for finding in findings if finding.is_error]
         wrong = [error for error in errors if (error.field or "").startswith(path[0])]
         if wrong:
             text = f"the setting was not written to {self.path}: {wrong[0].text}"

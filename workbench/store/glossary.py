@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from workbench.model.distribution import PERCENTILES
@@ -45,9 +46,10 @@ def _fill_in_percentiles(text: str) -> str:
     """Return a text of the file, with the names of the percentiles and the values that they need."""
     if "{" not in text:
         return text
-    needs = (each.need for each in PERCENTILES.values() if each.least_values)
-    titles = (each.title for each in PERCENTILES.values())
-    return text.replace("{percentiles}", ", ".join(titles)).replace("{needs}", ", ".join(needs))
+    percentiles = PERCENTILES.values()
+    titles = ", ".join(each.title for each in percentiles)
+    needs = ", ".join(each.need for each in percentiles if each.least_values)
+    return text.replace("{percentiles}", titles).replace("{needs}", needs)
 
 
 def find_terms(word: str) -> tuple[Term, ...]:
@@ -66,16 +68,16 @@ def terms_in_text(text: str) -> tuple[Term, ...]:
     first: dict[str, int] = {}
     for match in _spellings_pattern().finditer(text):
         first.setdefault(match[0], match.start())
-    found = sorted(first, key=lambda spelling: first[spelling])
-    return _follow_references(
-        tuple(term for spelling in found for term in all_terms() if spelling in term.spellings)
-    )
+    found: list[Term] = []
+    for spelling in sorted(first, key=first.__getitem__):
+        found += [term for term in all_terms() if spelling in term.spellings]
+    return _follow_references(found)
 
 
-def _follow_references(found: tuple[Term, ...]) -> tuple[Term, ...]:
+def _follow_references(found: Iterable[Term]) -> tuple[Term, ...]:
     """Return the terms without duplicates. A term whose meaning is only a reference, such as "see
     *experiment*", is replaced by the term to which it refers."""
-    return tuple(dict.fromkeys(target for term in found for target in _targets_of_reference(term)))
+    return tuple(dict.fromkeys(chain.from_iterable(map(_targets_of_reference, found))))
 
 
 def _targets_of_reference(term: Term) -> Iterator[Term]:
@@ -88,5 +90,6 @@ def _targets_of_reference(term: Term) -> Iterator[Term]:
 
 @cache
 def _spellings_pattern() -> re.Pattern[str]:
-    spellings = sorted({s for term in all_terms() for s in term.spellings}, key=len, reverse=True)
+    every = set(chain.from_iterable(term.spellings for term in all_terms()))
+    spellings = sorted(every, key=len, reverse=True)
     return re.compile(rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, spellings))})(?![\w/-])")

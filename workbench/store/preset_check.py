@@ -51,6 +51,10 @@ class Checked:
     document: Mapping[str, Any] | None = None
     preset: Preset | None = None
 
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.is_error]
+
 
 def check_file(path: Path) -> Checked:
     """Return the findings about the preset file at `path`, sorted by line, with its document and

@@ -11,7 +11,6 @@ from typing import Any
 import tomlkit
 
 from workbench.model.errors import PresetError
-from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
@@ -45,7 +44,7 @@ def save_preset(
     text = _merge_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))
     if checked.preset is None:
-        first = next(f for f in checked.findings if f.level is Level.ERROR)
+        first = checked.errors[0]
         raise PresetError(
             f"the preset was not saved: {first.text}",
             next_step=first.fix,

@@ -162,7 +162,7 @@ class PresetLibrary:
         checked = self.read_checked(path)
         if checked.preset is not None:
             return preset_documents.with_claims(checked.preset)
-        errors = [f for f in checked.findings if f.level is Level.ERROR]
+        errors = checked.errors
         first = errors[0]
         text = f"{first.file_and_line or path}: {first.text}"
         if len(errors) > 1:

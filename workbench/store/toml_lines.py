@@ -83,8 +83,10 @@ def _track_open_parts(line: str, depth: int) -> tuple[int, str]:
 
 def _count_open_brackets(text: str) -> int:
     bare = _STRINGS_AND_COMMENTS.sub("", text)
-    return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
+    return sum(map(bare.count, "[{")) - sum(map(bare.count, "]}"))
 
 
 def _find_open_delimiter(line: str, delimiter: str) -> str:
-    return "" if delimiter in line else delimiter
+    if delimiter in line:
+        return ""
+    return delimiter

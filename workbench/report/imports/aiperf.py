@@ -126,7 +126,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     if usage and ok:
         workload["max_tokens"] = round(usage / ok)
     name = "GenAI-Perf" if _is_genai_perf(config) else TOOL
-    tool = f"{name} {version}" if version else fields.text("exported_by") or name
+    tool = f"{name} {version}" if version else fields.text_or("exported_by", name)
     gpus = _gpu_facts(fields)
     return [imported_result(tool, options, model, workload, metrics, unix_s, gpus)]
 
@@ -229,13 +229,13 @@ def _latency_distributions(
         metric = fields.object(aiperf_name)
         if not metric:
             continue
-        factor = _MS.get(metric.text("unit") or "")
+        factor = _MS.get(metric.text_or("unit"))
         if factor is None:
             raise metric.field_error("unit", "the field must be a unit of time")
         values = {part: metric.number(tag) for part, tag in _DISTRIBUTION.items()}
         parts = {part: value * factor for part, value in values.items() if value is not None}
         if parts.keys() >= REQUIRED_PARTS:
-            whole[name] = Distribution(**parts, count=metric.count("count") or 0)
+            whole[name] = Distribution(**parts, count=metric.count_or_0("count"))
         elif parts:
             partial[name] = parts
     return whole, partial
@@ -261,7 +261,7 @@ def _metric_total(fields: Fields, name: str) -> int | None:
 
 def _run_duration_s(fields: Fields) -> float | None:
     metric = fields.object("benchmark_duration")
-    factor = _MS.get(metric.text("unit") or "sec")
+    factor = _MS.get(metric.text_or("unit", "sec"))
     if factor is None:
         raise metric.field_error("unit", "the field must be a unit of time")
     found = metric.number("avg")
@@ -274,7 +274,7 @@ def _error_counts(fields: Fields) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in fields.objects("error_summary"):
         details = one.object("error_details")
-        code, name = details.count("code"), details.text("type") or "failed"
+        code, name = details.count("code"), details.text_or("type", "failed")
         if code:
             name = f"http {code}"
         found[name] = found.get(name, 0) + one.required_count("count")
@@ -285,7 +285,7 @@ def _reasons_for_invalid_result(fields: Fields) -> tuple[str, ...]:
     if fields.flag("was_cancelled"):
         return ("AIPerf was cancelled before its end",)
     if fields.flag("is_complete") is False:
-        why = fields.text("incomplete_reason") or "no reason given"
+        why = fields.text_or("incomplete_reason", "no reason given")
         if not _was_written_by_workbench(fields):
             why = f"AIPerf reports an incomplete run: {why}"
         return (why,)
@@ -293,7 +293,7 @@ def _reasons_for_invalid_result(fields: Fields) -> tuple[str, ...]:
 
 
 def _was_written_by_workbench(fields: Fields) -> bool:
-    return (fields.text("exported_by") or "").startswith("Workbench")
+    return fields.text_or("exported_by").startswith("Workbench")
 
 
 def _window_fields(fields: Fields, rate: float | None) -> dict[str, Any]:
@@ -397,7 +397,7 @@ def _gpu_facts(fields: Fields) -> tuple[dict[str, Any], ...]:
         gpus = endpoints.object(name).object("gpus")
         for key in gpus.data:
             if gpu := gpus.object(key):
-                uuid = gpu.text("gpu_uuid") or key
+                uuid = gpu.text_or("gpu_uuid", key)
                 found[uuid] = {
                     "index": gpu.count("gpu_index"),
                     "name": gpu.text("gpu_name"),

@@ -142,6 +142,13 @@ class Fields:
             raise self.field_error(name, problem)
         return value or None
 
+    def text_or(self, name: str, otherwise: str = "") -> str:
+        """Return the field `name` as `text` does; `otherwise` if it is absent or empty."""
+        return self.text(name) or otherwise
+
+    def count_or_0(self, name: str) -> int:
+        return self.count(name) or 0
+
     def flag(self, name: str) -> bool | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):

@@ -53,7 +53,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
-    version = fields.object("metadata").text("guidellm_version") or ""
+    version = fields.object("metadata").text_or("guidellm_version")
     tool = f"{TOOL} {version}".rstrip()
     if version.startswith("Workbench"):  # an export in GuideLLM's form
         tool = version
@@ -66,7 +66,7 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
         raise run.field_error("metrics", "the field must be an object")
     counts = metrics.object("request_totals") or run.object("request_totals")
     names = ("successful", "errored", "incomplete")
-    ok, failed, cut = (counts.count(name) or 0 for name in names)
+    ok, failed, cut = map(counts.count_or_0, names)
     notes = [_TPOT]
     if cut:
         notes.append(f"{cut} requests were incomplete when the run ended, and are not counted")
@@ -132,7 +132,7 @@ def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distrib
 def _load_fields(strategy: Fields) -> dict[str, Any]:
     """Return the streams or the rate of a load as fields of BenchSpec."""
     found: dict[str, Any] = {}
-    kind = strategy.text("type_") or strategy.text("kind") or ""  # "kind" since 0.7
+    kind = strategy.text("type_") or strategy.text_or("kind")  # "kind" since 0.7
     streams = strategy.count("streams") or strategy.count("max_concurrency")
     if kind == "synchronous":
         streams = 1

@@ -46,8 +46,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
-    version = fields.text("version")
-    tool = f"{TOOL} {version or ''}".rstrip()
+    tool = f"{TOOL} {fields.text_or('version')}".rstrip()
     unix_s, zone = fields.unix_time("timestamp")
     model = served_model_name(fields, options, fields.text("model"))
     cached = fields.flag("prefix_caching_enabled")
@@ -66,7 +65,7 @@ def _imported_run(
     zone: str,
     cached: bool | None,
 ) -> Imported:
-    concurrency, depth = run.required_count("concurrency"), run.count("context_size") or 0
+    concurrency, depth = run.required_count("concurrency"), run.count_or_0("context_size")
     workload: dict[str, Any] = {
         "concurrency": concurrency,
         "input_tokens": run.required_count("prompt_size") + depth,

@@ -54,7 +54,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     )
     workload = _workload_fields(fields, completed, output)
     model = served_model_name(fields, options, fields.object("server_info").text("model_path"))
-    note = fields.text("tag") or ""
+    note = fields.text_or("tag")
     unix_s = fields.file.stat().st_mtime
     return [imported_result(TOOL, options, model, workload, made, unix_s, note=note)]
 
@@ -70,7 +70,7 @@ def _retokenized_note(fields: Fields, output: int | None) -> str:
 
 
 def _workload_fields(fields: Fields, completed: int, output: int | None) -> dict[str, Any]:
-    backend = fields.text("backend") or ""
+    backend = fields.text_or("backend")
     found: dict[str, Any] = {
         "requests": completed,
         "endpoint": "chat" if "chat" in backend else "completions",

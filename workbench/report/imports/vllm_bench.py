@@ -53,7 +53,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         raise fields.field_error("completed", f"the field must be at most num_prompts, {prompts:,}")
     if failed is None:
         failed = (prompts or completed) - completed
-    chat = "chat" in (fields.text("endpoint_type") or fields.text("backend") or "")
+    chat = "chat" in fields.text_or("endpoint_type", fields.text_or("backend"))
     unix_s, zone_note = fields.unix_time("date", "%Y%m%d-%H%M%S")
     samples = _request_samples(fields)
     whole, partial = _latency_distributions(fields, samples, completed)
@@ -79,7 +79,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         **whole,
     )
     model = served_model_name(fields, options, fields.text("model_id"))
-    note = fields.text("label") or ""
+    note = fields.text_or("label")
     return [
         imported_result(TOOL, options, model, workload, metrics, unix_s, samples=samples, note=note)
     ]

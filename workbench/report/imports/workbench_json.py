@@ -56,7 +56,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
         raise fields.field_error("conditions", text) from None
     if problem := _impossible_load(read_spec, made):
         raise fields.inner_value_error(*problem)
-    uid = fields.text("uid") or ""
+    uid = fields.text_or("uid")
     if uid and not _UID.fullmatch(uid):  # files are named after it
         raise fields.field_error("uid", "the field must be an id of letters, digits and hyphens")
     # only unsaved results have one: these are the user's own, an export may be anyone's
@@ -75,7 +75,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
         summary=metrics,
         unix_s=unix_s,
         samples=tuple(s.data for s in samples),
-        note=fields.text("note") or "",
+        note=fields.text_or("note"),
         tags=_parse_tags(fields),
         uid=uid,
         quality=tuple(_parse_quality_result(one, made) for one in _comparison_objects(fields)),

@@ -32,7 +32,7 @@ from workbench.bench.answer_sample import AnswerSample  # noqa: E402
 from workbench.bench.connection import READ_BYTES, ReceiveClock  # noqa: E402
 from workbench.bench.exchange import Exchange  # noqa: E402
 from workbench.bench.kept_text import KeptText  # noqa: E402
-from workbench.model.answer_text import set_features  # noqa: E402
+from workbench.model.answer_text import features_of_answers  # noqa: E402
 
 TRIM_EACH = 10  # chunks: a sweep at 100 tokens/s
 WORDS = (ROOT / "docs" / "REFERENCE.md").read_text(encoding="ascii", errors="ignore").split()
@@ -102,7 +102,7 @@ def replay(answers: list[list[bytes]], tokens: int, *, checks: bool) -> int:
         used += time.thread_time_ns() - began
     began = time.thread_time_ns()
     if checks:
-        seen = set_features(
+        seen = features_of_answers(
             sample.sampled_answers(), Counter({"length": len(answers)}), len(answers)
         )
         assert seen.characters

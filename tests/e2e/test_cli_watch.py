@@ -31,7 +31,7 @@ from workbench.model.watch import (
     NightEntry,
     Watch,
 )
-from workbench.report.watch_night import loss_text, night_junit_xml
+from workbench.report.watch_night import format_loss, night_junit_xml
 from workbench.session.series.night_watch import (
     candidate_plan,
     check_candidate,
@@ -237,7 +237,7 @@ def test_a_failed_watch_is_an_error_of_the_suite(store: WatchStore) -> None:
 
 
 def test_a_longer_start_is_said_as_more() -> None:
-    assert loss_text(Loss(START, 100 * (1 - 1 / 1.5), 8)) == "start time +50.0 % (8 pairs)"
+    assert format_loss(Loss(START, 100 * (1 - 1 / 1.5), 8)) == "start time +50.0 % (8 pairs)"
 
 
 def test_damaged_files_are_named(cli: Cli, store: WatchStore) -> None:

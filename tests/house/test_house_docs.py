@@ -14,7 +14,7 @@ import pytest
 from workbench.cli.parser import argparse_tree, parse_command_line
 from workbench.model.errors import WorkbenchError
 from workbench.store.config import Config
-from workbench.store.glossary import all_terms
+from workbench.store.glossary import read_all_terms
 from workbench.tui.panes import ALL_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,5 +186,5 @@ def test_the_glossary_page_has_the_terms_of_the_program() -> None:
         r"^\| (.+?) \| (.+) \|$", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.MULTILINE
     )
     assert [row for row in page if row[0] not in ("term", "---")] == [
-        (t.term, t.means) for t in all_terms()
+        (t.term, t.means) for t in read_all_terms()
     ]

@@ -10,7 +10,11 @@ from workbench.engines.gpu_table import find_gpu_type
 from workbench.engines.plan_context import Situation
 from workbench.engines.weight_bits import name_of
 from workbench.model.settings import GpuSettings
-from workbench.model.tune import TuneCandidate, gpu_settings_in, plan_assignments_in
+from workbench.model.tune import (
+    TuneCandidate,
+    gpu_settings_from_assignments,
+    plan_assignments_among,
+)
 
 _SHARES = ("gpu-memory-utilization", "mem-fraction-static")
 _OF_ONE_STREAM = (*_SHARES, "chunked-prefill-size", "max-running-requests", "schedule-policy")
@@ -110,8 +114,8 @@ def forbidden(
     """Return which candidates the corrections forbid, with the numbers of the corrections."""
     found = []
     for one in candidates:
-        words = dict(word.split("=", 1) for word in plan_assignments_in(one.sets))
-        proposed = Proposed(here, streams, goal, words, gpu_settings_in(one.sets))
+        words = dict(word.split("=", 1) for word in plan_assignments_among(one.sets))
+        proposed = Proposed(here, streams, goal, words, gpu_settings_from_assignments(one.sets))
         found += [
             f"{' '.join(one.sets)}: {what} ({numbers})"
             for numbers, what, is_that in FORBIDDEN

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 
-from workbench.model.answer_probe import Ask, Place, Probed, long_ask, short_asks
+from workbench.model.answer_probe import Ask, Place, Probed, make_long_ask, make_short_asks
 from workbench.model.answer_text import Answer
 
 # language -> (characters per token, sentences)
@@ -213,17 +213,17 @@ class HealthyRun:
 
     def probed(self) -> list[Probed]:
         together = self._draw.choice((1, 4, 16))
-        before = [*short_asks(2), *self._long()]
-        after = [*short_asks(1), *self._long()]
+        before = [*make_short_asks(2), *self._long()]
+        after = [*make_short_asks(1), *self._long()]
         if together > 1:
-            before += short_asks(together, Place.TOGETHER)
-            after += short_asks(together, Place.TOGETHER)
+            before += make_short_asks(together, Place.TOGETHER)
+            after += make_short_asks(together, Place.TOGETHER)
         return [self._probe(ask, after=False) for ask in before] + [
             self._probe(ask, after=True) for ask in after
         ]
 
     def _long(self) -> list[Ask]:
-        return [long_ask(self.long_tokens, n) for n in range(2)]
+        return [make_long_ask(self.long_tokens, n) for n in range(2)]
 
     def _probe(self, ask: Ask, *, after: bool) -> Probed:
         draw = self._draw

@@ -149,12 +149,12 @@ def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
             {"unix_s": float(n), "host": "box", "command": f"command {n}", "outcome": ""}
         )
     assert activity.activity_log_path().stat().st_size <= 2100
-    kept = activity.newest_entries("box", 500)
-    assert kept[-1]["command"] == "command 199" and activity.newest_entries("other", 5) == []
+    kept = activity.read_newest_entries("box", 500)
+    assert kept[-1]["command"] == "command 199" and activity.read_newest_entries("other", 5) == []
     activity.activity_log_path().write_bytes(
         b"\xff{not json\n[1]\n" + activity.activity_log_path().read_bytes()
     )
-    assert activity.newest_entries("box", 500) == kept
+    assert activity.read_newest_entries("box", 500) == kept
 
 
 def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:

@@ -23,7 +23,13 @@ from workbench.session import replay
 from workbench.session.history.recorder import Recorder
 from workbench.session.replay import Replay
 from workbench.session.session import Session
-from workbench.store.recording import CellWriter, Header, event_line, infos_line, parse_line_time
+from workbench.store.recording import (
+    CellWriter,
+    Header,
+    format_event,
+    format_gpu_infos,
+    parse_line_time,
+)
 from workbench.tui.bindings import ACTING
 from workbench.tui.panes import KEYS
 
@@ -35,7 +41,7 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
     """Write a recording of one GPU with a benchmark in its middle."""
     cells = CellWriter(1)
     lines = [
-        infos_line(
+        format_gpu_infos(
             T0,
             [
                 GpuInfo(
@@ -66,7 +72,7 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
         (2 * seconds // 3, EventKind.BENCH_END),
     ):
         lines.append(
-            event_line(
+            format_event(
                 Event(
                     T0 + second, kind, f"benchmark of 8 streams {kind.value.split()[1]}s", None, 7
                 )
@@ -239,7 +245,7 @@ def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(
     with path.open("w") as file:
         file.write(Header("box", False, 1, T0).line())
         for number in range(20_000):
-            file.write(event_line(Event(T0, EventKind.THROTTLE, f"event {number}")))
+            file.write(format_event(Event(T0, EventKind.THROTTLE, f"event {number}")))
 
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: len(s.session.timeline.history.events) >= 1000)

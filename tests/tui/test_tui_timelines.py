@@ -10,7 +10,7 @@ from support.real_screen import PROFILE, RealScreen, crashes, real_screen
 
 from workbench.model.timeline import CLIENT_TOK_S, Event, EventKind, Key
 from workbench.store import paths, result_timelines
-from workbench.store.recording import CellWriter, Header, event_line
+from workbench.store.recording import CellWriter, Header, format_event
 from workbench.store.results_db import ResultsDb
 from workbench.tui.cells import row_width
 from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
@@ -38,7 +38,7 @@ def stored(begin_s: int, watts: float, seconds: int = 60) -> int:
     lines += cells.end()
     marks = ((10, EventKind.BENCH_BEGIN), (10 + seconds, EventKind.BENCH_END))
     lines += [
-        event_line(Event(begin_s + at, kind, "benchmark", None, result_id)) for at, kind in marks
+        format_event(Event(begin_s + at, kind, "benchmark", None, result_id)) for at, kind in marks
     ]
     path = result_timelines.timeline_path(paths.data_dir(), db.uid(result_id))
     result_timelines.write_timeline(path, Header("box", True, 1, begin_s), lines)

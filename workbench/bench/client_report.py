@@ -17,7 +17,7 @@ from workbench.bench.schedule import WarmupOutcome
 from workbench.bench.steady_window import Window, record_end_s, window_of
 from workbench.bench.summary import summarize
 from workbench.bench.trace_load import BLOCK_TOKENS
-from workbench.model.answer_text import Answer, TextReport, set_features
+from workbench.model.answer_text import Answer, TextReport, features_of_answers
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
 from workbench.model.known_values import known_values, mean_or_none
@@ -137,7 +137,7 @@ def _analyze_answer_texts(
     reasons = Counter(record.finish_reason or "none" for record in successful(counted))
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
-    load = set_features(answers, dict(reasons.most_common()), seen)
+    load = features_of_answers(answers, dict(reasons.most_common()), seen)
     words = _count_words_per_prompt(spec, reports)
     if words is not None:
         # a word is at least one token, which a piece of real text need not be

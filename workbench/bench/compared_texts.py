@@ -17,7 +17,7 @@ from workbench.model.answer_verdict import (
     LEAST_COMPARED,
     OTHER_SHARE,
     count_differences,
-    repeats_more,
+    is_more_repetitive,
 )
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
@@ -123,7 +123,7 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
             f" B {kind}"
         )
     for side, less, more in (("A", x, y), ("B", y, x)):
-        if repeats_more(less, more):
+        if is_more_repetitive(less, more):
             yield (
                 f"the texts differ: those of {side} repeat more, in long units: they compress to"
                 f" {100 * (less.compressed or 0):.0f} % of their size, and the others to"

@@ -22,7 +22,7 @@ from workbench.model.distribution import highest_compared
 from workbench.model.errors import InputError
 from workbench.model.known_values import known_values, mean_or_none
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metrics_of, value_of
+from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metrics_of_group, value_of
 from workbench.model.multiple_tests import holm_rejections
 from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import t_cdf, t_quantile
@@ -35,7 +35,7 @@ _COMPARED_METRICS = {
     name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None
 }
 _COMPARED_LATENCIES = tuple(
-    metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED_METRICS
+    metric.name for metric in metrics_of_group(LATENCY) if metric.name in _COMPARED_METRICS
 )
 _LATENCY_STATISTICS = ("mean", *COMPARED_PARTS)
 _PARTS_OF_METRIC = {

@@ -79,7 +79,9 @@ def _unknown_word_error(word: str) -> Exception:
     from workbench.store import glossary
 
     known = {
-        spelling.lower(): spelling for term in glossary.all_terms() for spelling in term.spellings
+        spelling.lower(): spelling
+        for term in glossary.read_all_terms()
+        for spelling in term.spellings
     }
     near = [known[match] for match in get_close_matches(word.lower(), known, n=3, cutoff=0.75)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""

@@ -282,7 +282,9 @@ def _timeline_path_of(db: ResultsDb, result_id: int) -> str | None:
 )
 def note_result(arguments: argparse.Namespace) -> int:
     text, db = " ".join(arguments.text).strip(), results_db()
-    _store_change(lambda: db.note(arguments.id, text), ["results", "note", str(arguments.id), text])
+    _store_change(
+        lambda: db.set_note(arguments.id, text), ["results", "note", str(arguments.id), text]
+    )
     return _print_annotations(arguments, db)
 
 

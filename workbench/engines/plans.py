@@ -27,7 +27,7 @@ from workbench.model.flags import (
     Origin,
 )
 from workbench.model.plan import LaunchPlan, Node, VariableSource
-from workbench.model.run_options import with_run_option
+from workbench.model.run_options import set_run_option
 from workbench.model.untrusted_text import as_table
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def plan_from_preset(
     )
     for name, option in preset.launch.run_options.items():
         texts = [option] if isinstance(option, str) else option
-        plan = with_run_option(plan, name, _replace_variables(texts, values))
+        plan = set_run_option(plan, name, _replace_variables(texts, values))
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}

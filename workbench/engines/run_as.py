@@ -13,8 +13,8 @@ from workbench.model.run_options import (
     OPTIONS,
     PROCESS,
     check_launcher_name,
-    with_run_as,
-    with_run_option,
+    set_launcher,
+    set_run_option,
 )
 from workbench.model.run_options.option import RunOption
 
@@ -36,7 +36,7 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     """Return the plan after the user has entered `text` in the row `name`; "" restores the default.
     Raises InputError for an unknown launcher or option, and for an invalid value."""
     if name == RUN_AS:
-        return with_run_as(plan, check_launcher_name(text.strip() or PROCESS))
+        return set_launcher(plan, check_launcher_name(text.strip() or PROCESS))
     option = name.removeprefix(_OPTION)
     repeatable = any(known.name == option and known.repeatable for known in OPTIONS[plan.run_as])
     try:
@@ -45,7 +45,7 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
         raise InputError(
             f"{name}: {error}", next_step=f"close each quotation mark in {name}"
         ) from None
-    return with_run_option(plan, option, values)
+    return set_run_option(plan, option, values)
 
 
 def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:

@@ -7,7 +7,7 @@ So an answer shows four things without knowledge of the model: whether it is lan
 (answer_text.py), whether it answers this prompt and not another one, whether the usage matches the
 text, and, if the code word stands in front of a long text, whether the whole prompt was read.
 
-`short_asks` and `long_ask` make the prompts, `request_body` the body of a request that is not
+`make_short_asks` and `make_long_ask` make the prompts, `request_body` the body of a request that is not
 streamed, `read_answer` reads the reply, and `judge_probe` compares the answers. A caller sends the
 requests: alone, several at once, and at the length of its own prompts.
 
@@ -31,15 +31,15 @@ from workbench.model.answer_text import (
     ProbeOutcome,
     answer_excerpt,
     characters_per_token,
-    equal_answers,
+    find_equal_answers,
     text_features,
 )
-from workbench.model.answer_usage import Counted, reported_tokens_per_token, usage_agrees
+from workbench.model.answer_usage import Counted, reported_tokens_per_token, usage_may_be_true
 from workbench.model.answer_words import (
-    begin_alike,
+    are_nearly_equal,
+    find_template_mark,
     has_words,
-    nearly_equal,
-    template_mark,
+    texts_begin_alike,
     why_spaces_are_missing,
     why_text_is_spelled_out,
     why_words_are_doubled,
@@ -144,7 +144,7 @@ class Ask:
         return len(self.prompt.split())
 
 
-def weights_without_language(plan: LaunchPlan) -> str:
+def why_weights_lack_language(plan: LaunchPlan) -> str:
     """Return why the text of the plan's model need not be language, by its weights; "" if it
     must be."""
     if plan.flag("load-format") == _RANDOM_WEIGHTS:
@@ -157,7 +157,7 @@ def weights_without_language(plan: LaunchPlan) -> str:
     return ""
 
 
-def short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
+def make_short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
     """Return `count` short prompts. The same count gives the same prompts. More than there are code
     words repeat the words with another topic, so no two of the first 128 are equal."""
     asks = []
@@ -168,7 +168,7 @@ def short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def long_ask(
+def make_long_ask(
     tokens: int, number: int = 0, characters_per_token: float = CHARACTERS_PER_TOKEN
 ) -> Ask:
     """Return a prompt of about `tokens` tokens with the code word in front of a long text and the
@@ -341,7 +341,7 @@ def _defect_of_text(text: str) -> str:
     return defect
 
 
-def probe_outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
+def summarize_probe(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
     """Return the summary of a probe's answers."""
     places = {}
     for place in Place:
@@ -481,7 +481,7 @@ def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
             f"{broken[0].defect}{answers.expectation}"
         )
         return [Finding(level, DEGENERATE, text, evidence=answer_excerpt(broken[0].answer))]
-    equal = equal_answers(answers.texts)
+    equal = find_equal_answers(answers.texts)
     if len(equal) >= max(_LEAST_ANSWERS, _MOST * len(answers)):
         text = f"degenerate output: {len(equal)} answers to different prompts are equal"
         text += answers.expectation
@@ -492,8 +492,8 @@ def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
 # Each says when two answers are alike, and how many alike answers prove a fault: a weak model may
 # say nearly the same to two or three prompts.
 _LIKENESSES: tuple[tuple[Callable[[str, str, Sequence[str]], bool], int], ...] = (
-    (nearly_equal, 4),
-    (begin_alike, 6),
+    (are_nearly_equal, 4),
+    (texts_begin_alike, 6),
 )
 
 
@@ -565,7 +565,7 @@ def _find_echoed_instructions(answers: _Answers) -> list[Finding]:
 
 
 def _find_template_marks(probed: Sequence[Probed]) -> list[Finding]:
-    marks = [(template_mark(one.answer), one) for one in probed]
+    marks = [(find_template_mark(one.answer), one) for one in probed]
     marked = [(mark, one) for mark, one in marks if mark]
     if len(marked) < max(_LEAST_ANSWERS, _SOME * len(probed)):  # short answers end before it
         return []
@@ -742,7 +742,7 @@ def _why_recount_differs(counted: Sequence[Probed], hides_reasoning: bool) -> st
             continue
         known += 1
         is_hidden = hides_reasoning and said > real
-        if not is_hidden and not usage_agrees(said, real):
+        if not is_hidden and not usage_may_be_true(said, real):
             wrong += 1
             said_of_wrong += said
             real_of_wrong += real
@@ -759,7 +759,7 @@ def find_other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
     """Return a finding if replies report another model than the one that was asked for. If they
     report several, its level is Level.ERROR."""
     names = dict.fromkeys(one.answer.model for one in probed if one.answer.model)
-    others = [name for name in names if not same_model(model, name)]
+    others = [name for name in names if not may_be_same_model(model, name)]
     if not model or not others:
         return []
     if len(names) > 1:
@@ -769,7 +769,7 @@ def find_other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
     return [Finding(Level.WARN, OTHER_MODEL, text)]
 
 
-def same_model(asked: str, reported: str) -> bool:
+def may_be_same_model(asked: str, reported: str) -> bool:
     """Return whether two names may be names of one model: one contains the other.
 
     Directories, file endings, letter case and punctuation do not count. So a path, a file, an alias

@@ -11,7 +11,7 @@ seen:
   the same text for different prompts        `SetFeatures.equal`
 
 `Answer` is one answer, and may contain only the first and the last part of a long text. `text_features`
-looks at one text, and `set_features` at the answers of a run. `answer_probe` has the prompts of a
+looks at one text, and `features_of_answers` at the answers of a run. `answer_probe` has the prompts of a
 probe and judges its answers. Nothing here does input or output, and the load client runs this file
 on hosts with Python 3.10.
 """
@@ -605,7 +605,7 @@ def _probe_text(probe: ProbeOutcome) -> str:
     return ", ".join(parts) or f"none: {clean_text(probe.skipped)}"
 
 
-def set_features(
+def features_of_answers(
     answers: Sequence[Answer],
     finish_reasons: Mapping[str, int] | None = None,
     total: int | None = None,
@@ -620,7 +620,7 @@ def set_features(
     )
     ends = [answer.end or answer.all_text for answer in answers]
     ended_in, ended_in_answers = _most_common_unit(filter(None, map(_repeated_tail, ends)))
-    equal = equal_answers(answers)
+    equal = find_equal_answers(answers)
     characters = sum(answer.all_characters for answer in answers)
     thought = characters - sum(answer.text_characters for answer in answers)
     reasons = Counter(answer.finish_reason or "none" for answer in answers)
@@ -655,7 +655,7 @@ def set_features(
     )
 
 
-def equal_answers(answers: Sequence[Answer]) -> list[Answer]:
+def find_equal_answers(answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers whose text a different prompt got too, apart from its numbers. Answers
     without text do not count."""
     texts = [answer.without_numbers for answer in answers]

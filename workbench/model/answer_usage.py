@@ -31,7 +31,7 @@ class Counted:
     real: int
 
 
-def usage_agrees(said: int, recounted: int) -> bool:
+def usage_may_be_true(said: int, recounted: int) -> bool:
     """Return whether the usage of an answer can be true if its text has `recounted` tokens. The
     text lacks the end mark and the marks of reasoning, and a text may be split into tokens in
     several ways."""

@@ -17,8 +17,8 @@ from workbench.model.answer_probe import (
     PROMPT_CUT,
     REASONING_ONLY,
     USAGE,
+    may_be_same_model,
     prompt_was_cut,
-    same_model,
 )
 from workbench.model.answer_text import ProbeOutcome, SetFeatures, TextFinding
 from workbench.model.findings import Finding, Level, by_severity, error_if
@@ -71,7 +71,7 @@ class Earlier:
     same_lengths: bool = False
 
 
-def load_findings(
+def findings_about_load(
     load: SetFeatures,
     asked: Asked,
     probe: ProbeOutcome | None = None,
@@ -222,7 +222,7 @@ def count_differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, in
     ]
 
 
-def repeats_more(a: SetFeatures, b: SetFeatures) -> bool:
+def is_more_repetitive(a: SetFeatures, b: SetFeatures) -> bool:
     """Return whether the answers of `a` repeat themselves much more than those of `b`, in a unit of
     any length: they can be compressed much better."""
     if min(a.looked_at, b.looked_at) < LEAST_COMPARED or not a.compressed:
@@ -243,7 +243,7 @@ def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Fi
                 " load"
             )
             return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt_of_load(load))]
-    if repeats_more(load, earlier.load):
+    if is_more_repetitive(load, earlier.load):
         text = (
             f"the text has changed: answers compress to {100 * (load.compressed or 0):.0f} % of their"
             f" size, and to {100 * (earlier.load.compressed or 0):.0f} % in result"
@@ -312,7 +312,7 @@ def _is_prose(load: SetFeatures) -> bool:
 
 
 def _find_other_models(load: SetFeatures, asked: Asked) -> list[Finding]:
-    others = [name for name in load.models if not same_model(asked.model, name)]
+    others = [name for name in load.models if not may_be_same_model(asked.model, name)]
     if not others:
         return []
     if len(load.models) > 1:

@@ -126,7 +126,7 @@ def why_words_are_unordered(answers: Sequence[Answer]) -> str:
     )
 
 
-def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
+def are_nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether two texts differ in one place of a word or two. Digits and `names` do not count."""
     a, b = _words_without_names(one, names), _words_without_names(other, names)
     shorter, longer = sorted((a, b), key=len)
@@ -137,7 +137,7 @@ def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     return len(longer) - begin - end <= _DIFFERENT_WORDS
 
 
-def begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
+def texts_begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether one of two texts is the beginning of the other, apart from one place of up to
     a fifth of its words. Digits, `names` and the last word, which may be cut, do not count."""
     shorter, longer = sorted(
@@ -168,7 +168,7 @@ def _words_without_names(text: str, names: Sequence[str]) -> list[str]:
     return plain.split()
 
 
-def template_mark(answer: Answer) -> str:
+def find_template_mark(answer: Answer) -> str:
     """Return a mark of a chat template in the text of an answer, such as "<|im_end|>"; "" if there
     is none. A server whose template fits the model consumes these marks."""
     found = _TEMPLATE_MARK.search(answer.text)

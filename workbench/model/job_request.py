@@ -56,7 +56,7 @@ class PbsWords:
     others: tuple[str, ...]
 
 
-def job_name(text: str) -> str:
+def make_job_name(text: str) -> str:
     """Convert `text` to a job name that all schedulers accept: letters, digits, ".", "_" and "-",
     beginning with a letter."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")

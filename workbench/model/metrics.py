@@ -142,7 +142,7 @@ OF_SWEEPS = (  # computed for the points of a sweep
 _ALL = {e.name: e for e in (*ENGINE_COUNTERS, *GPU_READINGS, *OF_SWEEPS, *_ENTRIES)}
 
 
-def metrics_of(group: str) -> Iterable[SummaryMetric]:
+def metrics_of_group(group: str) -> Iterable[SummaryMetric]:
     """Return the metrics of the group RUN, LATENCY or ENERGY, in the order of display."""
     return (entry for entry in _ENTRIES if entry.group == group)
 

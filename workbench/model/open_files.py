@@ -15,11 +15,11 @@ def open_files_lines(files: int) -> str:
     return _RAISE.format(files=files)
 
 
-def shell_prefix(files: int) -> str:
+def open_files_prefix(files: int) -> str:
     """Return the beginning of a line to paste into a shell, which does what `open_files_lines` does."""
     return f'ulimit -Sn {files} || ulimit -Sn "$(ulimit -Hn)"; '
 
 
-def container_limit(files: int) -> str:
+def open_files_option(files: int) -> str:
     """Return the value of the option --ulimit of docker and podman."""
     return f"nofile={files}:{files}"

@@ -70,7 +70,7 @@ class ServedText:
         return text
 
 
-def run_and_time(run_id: str) -> str:
+def format_run_and_time(run_id: str) -> str:
     """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start
     is read from the id; the text is "run ID" if the id contains no time."""
     try:
@@ -164,7 +164,7 @@ class ServerStatus:
         return self.alive or bool(self.outlived) or not self.state.has_ended
 
 
-def living_text(servers: Iterable[ServerStatus]) -> str:
+def living_servers_text(servers: Iterable[ServerStatus]) -> str:
     """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no
     server"."""
     living = [f"{one.state} {one.engine} :{one.port}" for one in servers if one.may_live]

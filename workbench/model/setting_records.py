@@ -17,7 +17,7 @@ from workbench.model.settings import SettingValue, setting_place, value_to_store
 _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs: core, idle state
 
 
-def brace_paths(files: Sequence[str]) -> str | None:
+def join_paths_in_braces(files: Sequence[str]) -> str | None:
     """Return the paths of `files`, which set CPU cores, as one shell word with braces, such as
     "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if
     their paths cannot be written in this form."""
@@ -82,7 +82,7 @@ class SettingCommand:
         if self.stdin is None:
             return shlex.join(self.argv)
         first = next((n for n, word in enumerate(self.argv) if _CORE_FILE.fullmatch(word)), 0)
-        line, files = shlex.join(self.argv), brace_paths(self.argv[first:])
+        line, files = shlex.join(self.argv), join_paths_in_braces(self.argv[first:])
         if files is not None:
             line = f"{shlex.join(self.argv[:first])} {files}"
         return f"echo {shlex.quote(self.stdin.strip())} | {line}"

@@ -53,7 +53,7 @@ class TuneCandidate:
     reason: str
 
 
-def gpu_settings_in(sets: Sequence[str]) -> GpuSettings:
+def gpu_settings_from_assignments(sets: Sequence[str]) -> GpuSettings:
     """Return the GPU settings among the assignments of a candidate."""
     found: dict[str, SettingValue] = {}
     for word in sets:
@@ -62,7 +62,7 @@ def gpu_settings_in(sets: Sequence[str]) -> GpuSettings:
     return GpuSettings(found)
 
 
-def plan_assignments_in(sets: Sequence[str]) -> tuple[str, ...]:
+def plan_assignments_among(sets: Sequence[str]) -> tuple[str, ...]:
     """Return the assignments of a candidate that change the plan."""
     return tuple(word for word in sets if not word.startswith(OF_GPUS))
 

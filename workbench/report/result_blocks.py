@@ -33,7 +33,7 @@ from workbench.model.metrics import (
     PARTS,
     RUN,
     SummaryMetric,
-    metrics_of,
+    metrics_of_group,
     narrow_table_metrics,
     short_title,
     value_of,
@@ -246,7 +246,7 @@ def _failed_requests_text(summary: BenchSummary) -> str:
 def latency_blocks(summary: BenchSummary) -> list[Block]:
     """Return the table of latencies, and what a reader must know to understand its values."""
     blocks: list[Block] = [Heading("Latency"), _latency_table(summary)]
-    names = [metric.name for metric in metrics_of(LATENCY)]
+    names = [metric.name for metric in metrics_of_group(LATENCY)]
     measured = [name for name in names if summary.latency(name, "p50") is not None]
     needs = []
     for percentile in _NEED_MANY:
@@ -262,7 +262,7 @@ def latency_blocks(summary: BenchSummary) -> list[Block]:
 
 def _latency_table(summary: BenchSummary) -> Table:
     rows = []
-    for metric in metrics_of(LATENCY):
+    for metric in metrics_of_group(LATENCY):
         values = [summary.latency(metric.name, part) for part in PARTS]
         if set(values) != {None}:
             rows.append((metric.title, *map(number_text, values)))
@@ -283,7 +283,7 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
     ]
     if summary.warmup_requests:
         rows.append(("warm-up, not counted", count_of(summary.warmup_requests, "request")))
-    if any(is_missing_in_file(summary, metric.name) for metric in metrics_of(RUN)):
+    if any(is_missing_in_file(summary, metric.name) for metric in metrics_of_group(RUN)):
         rows.append(("all else", NOT_IN_FILE))
     return tuple(rows)
 
@@ -292,7 +292,7 @@ def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
     """Return a row of (title, value) for each metric of a group. A metric that was not measured
     shows the reason instead. It gets no row if it is optional or if the imported file lacks it."""
     rows = []
-    for metric in metrics_of(group):
+    for metric in metrics_of_group(group):
         is_left_out = metric.optional or is_missing_in_file(summary, metric.name)
         if getattr(summary, metric.name) is not None or not is_left_out:
             rows.append((metric.title, metric_text(summary, metric.name, metric.unit)))

@@ -61,13 +61,13 @@ def outcome_clause(entry: NightEntry) -> str:
     """Return what came of a watch, in one clause."""
     if entry.state == FAILED:
         return entry.error
-    alarms = [loss_text(loss) for loss in entry.losses if loss.alarm]
+    alarms = [format_loss(loss) for loss in entry.losses if loss.alarm]
     if alarms:
         return "; ".join(alarms)
     return entry.state
 
 
-def loss_text(loss: Loss) -> str:
+def format_loss(loss: Loss) -> str:
     if loss.measure in _WORDS:
         return _WORDS[loss.measure]
     if loss.measure == START:

@@ -132,7 +132,7 @@ class _Asker:
         self._ask_server, self._model, self._endpoint = ask_server, model, endpoint
         self._too_long = too_long
         self._tokens = SHORT_ANSWER_TOKENS
-        alone, again, *others = answer_probe.short_asks(
+        alone, again, *others = answer_probe.make_short_asks(
             2 + PROMPTS_TOGETHER + LONGER_ANSWERS + MORE_LONGER_ANSWERS
         )
         self._alone, self._again = alone, again

@@ -146,7 +146,7 @@ class ScreenMemory:
         """Read the activity log of this host into the session's state. The log has the actions of
         every Workbench of this user."""
         host = self._core.host.name
-        kept = await asyncio.to_thread(activity_log.newest_entries, host, MAX_KEPT_ACTIVITY)
+        kept = await asyncio.to_thread(activity_log.read_newest_entries, host, MAX_KEPT_ACTIVITY)
         found = dict.fromkeys(map(_activity_from_entry, kept))
         for activity in self._core.state.activity:
             if activity.host == host:

@@ -41,7 +41,7 @@ def append_entry(entry: Mapping[str, Any]) -> None:
             write_atomic(activity_log_path(), "".join(lines[len(lines) // 2 :]))
 
 
-def newest_entries(host: str, most: int) -> list[dict[str, Any]]:
+def read_newest_entries(host: str, most: int) -> list[dict[str, Any]]:
     """Return at most `most` of the newest entries of the host named `host`, oldest first. Damaged
     lines are left out."""
     found: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ class Term:
 
 
 @cache
-def all_terms() -> tuple[Term, ...]:
+def read_all_terms() -> tuple[Term, ...]:
     """Return all terms in alphabetical order."""
     raw = json.loads(Path(__file__).with_name("glossary.json").read_text("utf-8"))
     return tuple(
@@ -57,7 +57,7 @@ def find_terms(word: str) -> tuple[Term, ...]:
     ignored unless they distinguish two terms."""
     wanted = word.strip()
     for same in (lambda s: s == wanted, lambda s: s.lower() == wanted.lower()):
-        found = tuple(term for term in all_terms() if any(map(same, term.spellings)))
+        found = tuple(term for term in read_all_terms() if any(map(same, term.spellings)))
         if found:
             return _follow_references(found)
     return ()
@@ -70,7 +70,7 @@ def terms_in_text(text: str) -> tuple[Term, ...]:
         first.setdefault(match[0], match.start())
     found: list[Term] = []
     for spelling in sorted(first, key=first.__getitem__):
-        found += [term for term in all_terms() if spelling in term.spellings]
+        found += [term for term in read_all_terms() if spelling in term.spellings]
     return _follow_references(found)
 
 
@@ -85,11 +85,11 @@ def _targets_of_reference(term: Term) -> Iterator[Term]:
     if name is None:
         yield term
     else:
-        yield from (one for one in all_terms() if name[1] in one.spellings)
+        yield from (one for one in read_all_terms() if name[1] in one.spellings)
 
 
 @cache
 def _spellings_pattern() -> re.Pattern[str]:
-    every = set(chain.from_iterable(term.spellings for term in all_terms()))
+    every = set(chain.from_iterable(term.spellings for term in read_all_terms()))
     spellings = sorted(every, key=len, reverse=True)
     return re.compile(rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, spellings))})(?![\w/-])")

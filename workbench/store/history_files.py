@@ -107,7 +107,7 @@ class HistoryWriter:
         host."""
         self._boot_id = boot_id
         for step_s in STEPS_S:
-            self.write(step_s, recording.boot_line(time.time(), boot_id))
+            self.write(step_s, recording.format_boot(time.time(), boot_id))
 
     def _write_lines(self) -> None:
         lines, self._lines = self._lines, []
@@ -117,7 +117,7 @@ class HistoryWriter:
     def close(self, wait_s: float = 1.0) -> None:
         """Write the lines that wait and the line of an orderly end, and close the files. If the disk
         does not respond, return after `wait_s` seconds."""
-        self._lines += [(step_s, recording.end_line(time.time())) for step_s in STEPS_S]
+        self._lines += [(step_s, recording.format_end(time.time())) for step_s in STEPS_S]
         self._write_lines()
         with contextlib.suppress(queue.Full):
             self._writes.put_nowait(None)
@@ -155,7 +155,7 @@ class HistoryWriter:
             path = self.folder / f"{self.name}.{self._number}.{step_s}s.jsonl"
             file = self._files[step_s] = _File(path, self._header, step_s)
             if self._boot_id:
-                file.append(recording.boot_line(time.time(), self._boot_id))
+                file.append(recording.format_boot(time.time(), self._boot_id))
         return file
 
     def _close_files(self) -> None:

@@ -20,7 +20,7 @@ def source_document_names() -> list[str]:
 
 
 @cache
-def source_document(name: str) -> SourceDocument:
+def read_source_document(name: str) -> SourceDocument:
     """Return the source document called `name`, which must be one of `source_document_names`."""
     from workbench.model.preset import SourceDocument
 
@@ -30,13 +30,13 @@ def source_document(name: str) -> SourceDocument:
     return SourceDocument.model_validate(tomllib.loads(text))
 
 
-def with_claims(preset: Preset) -> Preset:
+def add_claims(preset: Preset) -> Preset:
     """Return the preset with more claims: those of its source documents are appended to its own. A
     claim is a statement of a write-up about the setup."""
     shared = [
         claim.model_copy(update={"document": name})
         for name in preset.documents
-        for claim in source_document(name).claims
+        for claim in read_source_document(name).claims
     ]
     return preset.model_copy(update={"claims": [*preset.claims, *shared]}) if shared else preset
 

@@ -161,7 +161,7 @@ class PresetLibrary:
         """
         checked = self.read_checked(path)
         if checked.preset is not None:
-            return preset_documents.with_claims(checked.preset)
+            return preset_documents.add_claims(checked.preset)
         errors = checked.errors
         first = errors[0]
         text = f"{first.file_and_line or path}: {first.text}"

@@ -63,7 +63,7 @@ class Header:
     unix_s: float
 
     def line(self) -> str:
-        return _json_line({"workbench": "recording", "version": VERSION, **asdict(self)})
+        return _format_json_line({"workbench": "recording", "version": VERSION, **asdict(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ class CellWriter:
             fields["full"] = True
         if shown:
             fields["v"] = shown
-        return _json_line(fields)
+        return _format_json_line(fields)
 
 
-def event_line(event: Event) -> str:
+def format_event(event: Event) -> str:
     """Return the line of a recording that describes an event of the timeline."""
     fields = {
         "event": event.kind,
@@ -178,28 +178,28 @@ def event_line(event: Event) -> str:
         "gpu": event.gpu_index,
         "result": event.result_id,
     }
-    return _json_line({"t": round(event.unix_s, 3), **fields})
+    return _format_json_line({"t": round(event.unix_s, 3), **fields})
 
 
-def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
+def format_gpu_infos(unix_s: float, infos: Sequence[GpuInfo]) -> str:
     """Return the line that describes the host's GPUs, without fields that no graph needs."""
     shown = []
     for info in infos:
         fields = asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={}))
         known = {name: value for name, value in fields.items() if value not in (None, [], (), {})}
         shown.append(known)
-    return _json_line({"t": round(unix_s, 3), "infos": shown})
+    return _format_json_line({"t": round(unix_s, 3), "infos": shown})
 
 
-def boot_line(unix_s: float, boot_id: str) -> str:
-    return _json_line({"t": round(unix_s, 3), "boot": boot_id})
+def format_boot(unix_s: float, boot_id: str) -> str:
+    return _format_json_line({"t": round(unix_s, 3), "boot": boot_id})
 
 
-def end_line(unix_s: float) -> str:
-    return _json_line({"t": round(unix_s, 3), "end": True})
+def format_end(unix_s: float) -> str:
+    return _format_json_line({"t": round(unix_s, 3), "end": True})
 
 
-def history_lines(
+def format_history(
     histories: Sequence[History], first_s: int, last_s: int, step_s: int
 ) -> Iterator[str]:
     """Yield the lines of a recording from `first_s` to `last_s` (Unix seconds), one per `step_s`
@@ -405,5 +405,5 @@ def _round_values(values: Mapping[Key, float]) -> dict[Key, float | int]:
     return {key: round_for_graph(key[1], value) for key, value in values.items()}
 
 
-def _json_line(data: Mapping[str, Any]) -> str:
+def _format_json_line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"

@@ -2,7 +2,7 @@
 in a file beside the database (request_file.py).
 
 No measurement is lost: a result that cannot be written to the database is written to a JSON file
-beside it, and `recover` stores that file later."""
+beside it, and `store_unsaved` stores that file later."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class ResultsDb:
         except (StoreError, OSError) as error:
             raise self._store_unsaved(row, requests, error) from error
         with contextlib.suppress(StoreError):  # this result is stored; the others can wait longer
-            self.recover()
+            self.store_unsaved()
         return result_id
 
     def list(
@@ -318,11 +318,11 @@ class ResultsDb:
                 "without requests (md, txt) print them",
             ) from error
 
-    def note(self, result_id: int, text: str) -> None:
+    def set_note(self, result_id: int, text: str) -> None:
         """Replace the note of a result."""
         self._update(result_id, "note", text)
 
-    def tag(self, result_id: int, tags: Iterable[str]) -> None:
+    def set_tags(self, result_id: int, tags: Iterable[str]) -> None:
         """Replace the tags of a result."""
         self._update(result_id, "tags", _tags_json(tags))
 
@@ -376,16 +376,16 @@ class ResultsDb:
                     found.append((status.st_mtime_ns, status.st_size))
         return tuple(found)
 
-    def unsaved(self) -> tuple[Path, ...]:
+    def find_unsaved_files(self) -> tuple[Path, ...]:
         """Return the JSON files beside the database with results that could not be stored."""
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
 
-    def recover(self) -> tuple[int, ...]:
-        """Store the results of the `unsaved` files, delete these files, and return the results'
+    def store_unsaved(self) -> tuple[int, ...]:
+        """Store the results of the unsaved files, delete these files, and return the results'
         ids. A file of an older version may lack a column, which then gets its default. Raises
         StoreError for a file that cannot be stored."""
         ids = []
-        for path in self.unsaved():
+        for path in self.find_unsaved_files():
             try:
                 row = {"note": "", "tags": [], **json.loads(path.read_text(encoding="utf-8"))}
                 known = [column for column in _COLUMNS if column.version == 1 or column.name in row]
@@ -474,7 +474,9 @@ class ResultsDb:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 continue
-            if directory != self.path.parent:  # `recover` finds only files beside the database
+            if (
+                directory != self.path.parent
+            ):  # `store_unsaved` finds only files beside the database
                 step += f"; then: workbench results import {path}"
             return StoreError(f"{problem}. The result is stored in {path} instead", next_step=step)
         return StoreError(

@@ -177,9 +177,9 @@ def _ended_text(defect: Exception, host: str) -> str:
     """Return the message for a user whose screen the unexpected exception `defect` has ended. The
     message names the exception, the file with its traceback, and the command that opens the screen
     on the host `host` again."""
-    from workbench.store.crash_files import defect_text
+    from workbench.store.crash_files import internal_error_texts
 
-    text, details = defect_text(defect)
+    text, details = internal_error_texts(defect)
     again = "workbench" if host == "local" else f"workbench {host}"
     return (
         f"workbench: the screen ended: {text}\n"

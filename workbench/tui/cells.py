@@ -310,9 +310,9 @@ class Painted(Widget):
         try:
             return list(make(width, *more))
         except Exception as error:
-            from workbench.store.crash_files import defect_text
+            from workbench.store.crash_files import internal_error_texts
 
-            text, details = defect_text(error)
+            text, details = internal_error_texts(error)
             return [
                 *paragraph_rows(f"x {text}", width, "bad", "  "),
                 *paragraph_rows(f"  next: {details}", width),

@@ -159,9 +159,9 @@ class Services:
         if isinstance(error, WorkbenchError):
             self._fail(error)
             return
-        from workbench.store.crash_files import defect_text
+        from workbench.store.crash_files import internal_error_texts
 
-        text, details = defect_text(error)
+        text, details = internal_error_texts(error)
         self.say(text, Level.ERROR, f"Workbench keeps running; {details}")
 
     def _fail(self, error: WorkbenchError) -> None:

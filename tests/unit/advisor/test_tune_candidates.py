@@ -20,9 +20,9 @@ from workbench.model.tune import (
     TuneCandidate,
     TuneLimits,
     find_goal,
-    gpu_settings_in,
+    gpu_settings_from_assignments,
     parse_limits,
-    plan_assignments_in,
+    plan_assignments_among,
 )
 
 
@@ -166,9 +166,9 @@ def test_gpu_settings_are_tried_where_power_counts_and_never_memory_clocks() -> 
 
 def test_a_candidate_has_flags_of_the_plan_and_settings_of_the_gpus() -> None:
     sets = ("max-num-seqs=8", "gpu.power-limit=400")
-    assert plan_assignments_in(sets) == ("max-num-seqs=8",)
-    assert gpu_settings_in(sets) == GpuSettings(power_limit_w=400.0)
-    assert not gpu_settings_in(("max-num-seqs=8",))
+    assert plan_assignments_among(sets) == ("max-num-seqs=8",)
+    assert gpu_settings_from_assignments(sets) == GpuSettings(power_limit_w=400.0)
+    assert not gpu_settings_from_assignments(("max-num-seqs=8",))
 
 
 def test_a_kernel_that_the_gpu_cannot_run_is_left_out() -> None:

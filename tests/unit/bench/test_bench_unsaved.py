@@ -53,7 +53,7 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
             await session.bench.run_url(url, **SHAPE)
         assert "another program is using the database" in str(caught.value.next_step)
         assert not session.state.bench.running and "is stored in" in str(session.state.bench.error)
-        (waiting,) = session.results.db.unsaved()
+        (waiting,) = session.results.db.find_unsaved_files()
         assert str(waiting) in caught.value.message
         kept = json.loads(waiting.read_text())
         assert len(kept["requests"]) == 8 and kept["summary"]["output_tokens"] == 32
@@ -61,7 +61,11 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
         other.close()
         third = await session.bench.run_url(url, **SHAPE)  # takes in what waited
         ids = [r.id for r in session.results.db.list()]
-        assert len(ids) == 3 and {first, third} < set(ids) and session.results.db.unsaved() == ()
+        assert (
+            len(ids) == 3
+            and {first, third} < set(ids)
+            and session.results.db.find_unsaved_files() == ()
+        )
         assert all(len(session.results.db.samples(i)) == 8 for i in ids)
 
     with_server(scenario, monkeypatch)

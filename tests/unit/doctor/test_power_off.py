@@ -43,13 +43,13 @@ def recorded(
     first_s = last_s - 180
     for step_s in history_files.STEPS_S:
         cells = CellWriter(step_s)
-        lines = [Header(host, False, step_s, first_s).line(), recording.boot_line(first_s, boot)]
+        lines = [Header(host, False, step_s, first_s).line(), recording.format_boot(first_s, boot)]
         if step_s == 10:
             ran = Event(first_s, EventKind.SERVER_READY, "vllm READY (run r1)")
             gone = Event(first_s, EventKind.SERVER_START, "sglang m starts (run r0)")
             ended = Event(first_s + 5, EventKind.SERVER_END, "sglang crashed (run r0)")
-            lines += [recording.infos_line(first_s, [INFO])]
-            lines += [recording.event_line(event) for event in (gone, ran, ended)]
+            lines += [recording.format_gpu_infos(first_s, [INFO])]
+            lines += [recording.format_event(event) for event in (gone, ran, ended)]
         for second in range(first_s, last_s):
             values = {
                 (0, "power_w"): 140.0 if second >= last_s - 6 else 90.0,
@@ -59,7 +59,7 @@ def recorded(
             }
             lines += cells.add(range(second, second + 1), values)
         lines += cells.end()
-        lines += [recording.end_line(last_s)] if in_order else []
+        lines += [recording.format_end(last_s)] if in_order else []
         (folder / f"{name}.1.{step_s}s.jsonl").write_text("".join(lines))
 
 

@@ -16,7 +16,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.host_entry import HostEntry
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_run_as
+from workbench.model.run_options import set_launcher
 from workbench.store.presets import PresetLibrary
 
 ORIGINS = {"address": "hosts.toml", "interface": "hosts.toml", "rdma": "hosts.toml"}
@@ -176,7 +176,7 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
         return [f.text for f in found if f.level is Level.ERROR]
 
     assert [text in error for error in errors(plan)] == ([True] if text else [])
-    chosen = with_run_as(plan, "docker")  # by --as, for all nodes
+    chosen = set_launcher(plan, "docker")  # by --as, for all nodes
     assert errors(chosen) == []
     codes = {
         f.code

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.model.setting_commands import C_STATE_FILES, GOVERNOR_FILES
-from workbench.model.setting_records import SettingCommand, brace_paths
+from workbench.model.setting_records import SettingCommand, join_paths_in_braces
 
 NUMBERS = st.sets(st.integers(0, 40), min_size=1, max_size=6).map(sorted)
 
@@ -23,9 +23,9 @@ def test_a_word_is_made_only_if_it_stands_for_all_files(
         C_STATE_FILES.format(root="/a b", cpu=cpu, state=state)
         for cpu, state in product(cores, states)
     ]
-    word = brace_paths(files)
+    word = join_paths_in_braces(files)
     assert (word is None) == (len(files) < 3)
-    assert brace_paths(files[1:] or files) is None or len(cores) == 1 or len(states) == 1
+    assert join_paths_in_braces(files[1:] or files) is None or len(cores) == 1 or len(states) == 1
     if word is not None and len(files) < 9:
         said = subprocess.run(
             ["bash", "-c", f"printf '%s\\n' {word}"], capture_output=True, text=True, check=True

@@ -15,22 +15,26 @@ from workbench.model.answer_probe import (
     Place,
     Probed,
     judge_probe,
-    long_ask,
-    probe_outcome,
-    short_asks,
+    make_long_ask,
+    make_short_asks,
+    summarize_probe,
 )
 from workbench.model.answer_text import (
     Answer,
     PlaceOutcome,
     ProbeOutcome,
     SetFeatures,
-    set_features,
+    features_of_answers,
     text_features,
 )
-from workbench.model.answer_verdict import Asked, load_findings
+from workbench.model.answer_verdict import Asked, findings_about_load
 from workbench.model.findings import Level
 
-ASKS = (*short_asks(3), *short_asks(16, Place.TOGETHER), *(long_ask(300, n) for n in range(4)))
+ASKS = (
+    *make_short_asks(3),
+    *make_short_asks(16, Place.TOGETHER),
+    *(make_long_ask(300, n) for n in range(4)),
+)
 PROSE = (
     "Water wears away rock over thousands of years. The river carries sand and small stones with "
     "it. It leaves the sand in the plain, because it flows more slowly there. Then the valley is "
@@ -127,7 +131,10 @@ def test_garbage_that_is_close_to_language_is_found(kind: str) -> None:
 def test_ready_finds_random_words_of_a_large_vocabulary() -> None:
     draw = random.Random(4)
     large = vocabulary(4_000)
-    asks = [*short_asks(9), *(Ask(a.prompt, a.word, Place.LONGER) for a in short_asks(13)[9:])]
+    asks = [
+        *make_short_asks(9),
+        *(Ask(a.prompt, a.word, Place.LONGER) for a in make_short_asks(13)[9:]),
+    ]
     answers = [
         Probed(ask, Answer(words_of(draw, large, 45 if ask.place is Place.LONGER else 12)))
         for ask in asks
@@ -198,23 +205,23 @@ def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
 
     answers = [made(9 * n, ask) for n, ask in enumerate(ASKS[:2])]
     assert not [one for one in judge_probe(answers) if one.level is Level.ERROR]
-    load = set_features([one.answer for one in answers])
+    load = features_of_answers([one.answer for one in answers])
     assert load.characters_per_token is not None and load.characters_per_token < 0.4
-    assert load_findings(load, Asked("m", ends=True), probe_outcome(answers)) == ()
+    assert findings_about_load(load, Asked("m", ends=True), summarize_probe(answers)) == ()
 
 
 def test_the_usage_of_a_load_without_language_is_not_judged() -> None:
     load = SetFeatures(32, 32, characters_per_token=0.1)
-    (one,) = load_findings(load, Asked("m"))
+    (one,) = findings_about_load(load, Asked("m"))
     assert one.level is Level.WARN
-    assert load_findings(load, Asked("m"), nonsense_expected="its weights are random") == ()
+    assert findings_about_load(load, Asked("m"), nonsense_expected="its weights are random") == ()
 
 
 def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:
     load = SetFeatures(answers=32, looked_at=32, repeated="!", repeated_answers=10)
     for broken, level in ((0, Level.WARN), (1, Level.ERROR)):
         probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 16)})
-        (one,) = load_findings(load, Asked("m"), probe)
+        (one,) = findings_about_load(load, Asked("m"), probe)
         assert (one.code, one.level) == (DEGENERATE, level), broken
 
 
@@ -222,7 +229,7 @@ def test_marks_in_a_twelfth_of_the_load_are_invalid_if_the_probe_has_some_too() 
     load = SetFeatures(answers=64, looked_at=64, repeated="!", repeated_answers=6)
     for broken, levels in ((0, []), (1, [Level.ERROR])):
         probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 15)})
-        found = load_findings(load, Asked("m"), probe)
+        found = findings_about_load(load, Asked("m"), probe)
         assert [one.level for one in found] == levels, broken
 
 
@@ -233,12 +240,12 @@ def test_a_word_in_a_part_of_the_load_is_invalid_if_two_answers_of_the_probe_are
         probe = ProbeOutcome(
             {"together": PlaceOutcome(8, broken, 6), "long": PlaceOutcome(4, 0, 4)}
         )
-        found = load_findings(load, Asked("m"), probe)
+        found = findings_about_load(load, Asked("m"), probe)
         assert [one.level for one in found] == levels, broken
 
 
 @pytest.mark.parametrize(("salad", "level"), [(7, None), (8, Level.WARN), (16, Level.ERROR)])
 def test_a_quarter_of_mixed_scripts_in_a_load_is_marked(salad: int, level: Level | None) -> None:
     load = SetFeatures(answers=32, looked_at=32, salad=salad)
-    found = load_findings(load, Asked("m"), ProbeOutcome({"alone": PlaceOutcome(3, 0, 3)}))
+    found = findings_about_load(load, Asked("m"), ProbeOutcome({"alone": PlaceOutcome(3, 0, 3)}))
     assert [one.level for one in found] == ([] if level is None else [level])

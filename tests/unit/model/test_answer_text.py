@@ -20,14 +20,14 @@ from workbench.model.answer_probe import (
     Place,
     Probed,
     judge_probe,
-    long_ask,
-    probe_outcome,
+    make_long_ask,
+    make_short_asks,
+    may_be_same_model,
     read_answer,
     request_body,
-    same_model,
-    short_asks,
+    summarize_probe,
 )
-from workbench.model.answer_text import Answer, answer_excerpt, set_features, text_features
+from workbench.model.answer_text import Answer, answer_excerpt, features_of_answers, text_features
 from workbench.model.findings import Level
 
 _RANDOM = random.Random(1)
@@ -146,7 +146,12 @@ def _said(ask: Ask) -> str:
 
 
 def _asks() -> list[Ask]:
-    return [*short_asks(2), *short_asks(4, Place.TOGETHER), long_ask(500), long_ask(500, 1)]
+    return [
+        *make_short_asks(2),
+        *make_short_asks(4, Place.TOGETHER),
+        make_long_ask(500),
+        make_long_ask(500, 1),
+    ]
 
 
 def _codes(probed: list[Probed], **more: object) -> list[str]:
@@ -182,8 +187,8 @@ def test_garbage_in_one_place_is_named(place: Place, where: str) -> None:
     (found,) = judge_probe(probed, together=4, long_tokens=500)
     assert found.text.startswith(where)
     assert (
-        probe_outcome(probed).places[place.value].broken
-        == probe_outcome(probed).places[place.value].answers
+        summarize_probe(probed).places[place.value].broken
+        == summarize_probe(probed).places[place.value].answers
     )
 
 
@@ -280,26 +285,26 @@ def test_another_model_is_named() -> None:
     ],
 )
 def test_names_of_one_model(asked: str, reported: str, same: bool) -> None:
-    assert same_model(asked, reported) is same
+    assert may_be_same_model(asked, reported) is same
 
 
 def test_short_prompts_differ_and_do_not_change() -> None:
-    asks = short_asks(64)
+    asks = make_short_asks(64)
     assert len({ask.prompt for ask in asks}) == 64
-    assert asks[:8] == short_asks(8)
+    assert asks[:8] == make_short_asks(8)
     assert len({ask.word for ask in asks[:16]}) == 16
 
 
 @pytest.mark.parametrize("tokens", [128, 1000, 8000])
 def test_a_long_prompt_has_about_the_length_and_the_word_in_front(tokens: int) -> None:
-    ask = long_ask(tokens)
+    ask = make_long_ask(tokens)
     assert 0.8 * tokens < ask.count_words < 1.2 * tokens
     assert ask.prompt.index(ask.word) < 60 and ask.prompt.count(ask.word) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_a_reply_is_read(endpoint: str) -> None:
-    ask = short_asks(1)[0]
+    ask = make_short_asks(1)[0]
     body = request_body(ask, "m", endpoint)
     assert (body["model"], body["stream"]) == ("m", False)
     said = {"text": "hi"} if endpoint == "completions" else {"message": {"content": "hi"}}
@@ -327,9 +332,13 @@ def test_any_reply_is_read_or_refused(body: object) -> None:
 
 
 def test_the_answers_of_a_run() -> None:
-    good = [Answer(_said(ask), output_tokens=20, prompt=ask.prompt) for ask in short_asks(6)]
+    good = [Answer(_said(ask), output_tokens=20, prompt=ask.prompt) for ask in make_short_asks(6)]
     bad = [Answer("!" * 40, output_tokens=20, prompt=f"{n}") for n in range(2)]
-    found = set_features([*good, *bad, Answer("", output_tokens=20, prompt="x")], total=900)
+    found = features_of_answers([*good, *bad, Answer("", output_tokens=20, prompt="x")], total=900)
     assert (found.answers, found.looked_at, found.empty, found.collapsed) == (900, 9, 1, 2)
     assert (found.repeated, found.repeated_answers, found.equal) == ("!", 2, 2)
-    assert set_features(good).digest == set_features(good[::-1]).digest != set_features(bad).digest
+    assert (
+        features_of_answers(good).digest
+        == features_of_answers(good[::-1]).digest
+        != features_of_answers(bad).digest
+    )

@@ -23,22 +23,26 @@ from workbench.model.answer_probe import (
     Place,
     Probed,
     judge_probe,
-    long_ask,
-    short_asks,
+    make_long_ask,
+    make_short_asks,
 )
 from workbench.model.answer_text import (
     Answer,
     PlaceOutcome,
     ProbeOutcome,
     SetFeatures,
-    set_features,
+    features_of_answers,
     text_features,
 )
-from workbench.model.answer_verdict import CHANGED, Asked, Earlier, load_findings
+from workbench.model.answer_verdict import CHANGED, Asked, Earlier, findings_about_load
 from workbench.model.answer_words import why_words_are_unordered, why_words_are_unrelated
 from workbench.model.findings import Finding, Level
 
-ASKS = (*short_asks(3), *short_asks(16, Place.TOGETHER), *(long_ask(300, n) for n in range(4)))
+ASKS = (
+    *make_short_asks(3),
+    *make_short_asks(16, Place.TOGETHER),
+    *(make_long_ask(300, n) for n in range(4)),
+)
 PROSE = (
     "Water wears away rock over thousands of years. The river carries sand. It leaves the sand in "
     "the plain. Then the valley is wide."
@@ -187,7 +191,7 @@ def test_a_language_without_spaces_needs_none() -> None:
 
 
 def load_found(load: SetFeatures, earlier: Earlier | None = None, **asked: object) -> list[Finding]:
-    return list(load_findings(load, Asked("m", **asked), earlier=earlier))  # type: ignore[arg-type]
+    return list(findings_about_load(load, Asked("m", **asked), earlier=earlier))  # type: ignore[arg-type]
 
 
 def test_marks_from_the_first_character_on_are_no_loop_of_a_healthy_model() -> None:
@@ -219,7 +223,9 @@ def collapsing(tail: str, count: int = 60) -> SetFeatures:
     """Return the features of 16 answers of 900 sound characters, each with a tail."""
     draw = random.Random(1)
     prose = [text(draw, "English", 900, 0.2) for _ in range(16)]
-    return set_features([Answer(one + tail * count, prompt=str(n)) for n, one in enumerate(prose)])
+    return features_of_answers(
+        [Answer(one + tail * count, prompt=str(n)) for n, one in enumerate(prose)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,9 +265,9 @@ def test_answers_that_differ_in_a_number_only_are_found() -> None:
 def test_answers_of_other_numbers_are_not_equal() -> None:
     lists = [", ".join(str(n * k) for k in range(40)) for n in range(1, 9)]
     answers = [Answer(one, prompt=str(n)) for n, one in enumerate(lists)]
-    assert set_features(answers).equal == 0
+    assert features_of_answers(answers).equal == 0
     same = [Answer(lists[0], prompt=str(n)) for n in range(8)]
-    assert set_features(same).equal == 8
+    assert features_of_answers(same).equal == 8
 
 
 def test_a_weak_model_may_say_the_same_about_everything() -> None:
@@ -281,7 +287,7 @@ def test_tool_calls_without_tools_are_no_text() -> None:
 
 def test_garbage_of_longer_answers_is_named() -> None:
     good = [said(ask, f"The code word is {ask.word}. {PROSE[n:]}") for n, ask in enumerate(ASKS)]
-    longer = [replace(ask, place=Place.LONGER) for ask in short_asks(4)]
+    longer = [replace(ask, place=Place.LONGER) for ask in make_short_asks(4)]
     (one,) = found([*good, *(said(ask, "the of " * 30) for ask in longer)]).values()
     assert one.text.startswith("degenerate output in longer answers only: 4 of 4 answers")
 
@@ -293,7 +299,7 @@ def counted(factor: float, hidden: int, scatter: int = 0, **more: object) -> lis
     """Return six answers of two lengths, whose usage counts `factor` tokens for each token, and
     `hidden` marks. `scatter` is the number of hidden tokens that differ from answer to answer."""
     made = []
-    for n, ask in enumerate(short_asks(6)):
+    for n, ask in enumerate(make_short_asks(6)):
         real = (14, 56)[n % 2] + n // 2
         text = f"The code word is {ask.word}. {(PROSE[n:] * 2)[: 4 * real]}"
         tokens = round(factor * real) + hidden + n * scatter % 19
@@ -325,7 +331,7 @@ def test_hidden_marks_are_no_false_usage(hidden: int) -> None:
 def test_hidden_reasoning_is_no_false_usage() -> None:
     assert usage_of(counted(1.1, 2, scatter=7)) == ""
     # An engine that shows nothing before the reasoning has ended:
-    silent = [said(short_asks(1)[0], "", output_tokens=16, finish_reason="length")]
+    silent = [said(make_short_asks(1)[0], "", output_tokens=16, finish_reason="length")]
     assert usage_of(counted(1.0, 120), silent) == ""
     assert usage_of(counted(1.0, 120))
     # Marks between reasoning and text are in the long answers only:
@@ -350,7 +356,7 @@ SOUND = ProbeOutcome({"alone": PlaceOutcome(3, 0, 3), "together": PlaceOutcome(8
 
 def level_of(load: SetFeatures, probe: ProbeOutcome | None = SOUND, **asked: object) -> list[str]:
     made = Asked("m", **asked)  # type: ignore[arg-type]
-    return [str(one.level) for one in load_findings(load, made, probe)]
+    return [str(one.level) for one in findings_about_load(load, made, probe)]
 
 
 def test_long_equal_answers_to_different_prompts_are_no_answers() -> None:
@@ -369,7 +375,7 @@ def test_answers_without_text_are_found_in_the_load() -> None:
 
 def test_equal_answers_may_count() -> None:
     text = "I have read message {} and would like to help you with it, if you tell me what it is."
-    load = set_features([Answer(text.format(n), prompt=str(n)) for n in range(9)])
+    load = features_of_answers([Answer(text.format(n), prompt=str(n)) for n in range(9)])
     assert (load.equal, load.looked_at) == (9, 9)
 
 
@@ -377,20 +383,22 @@ def test_equal_answers_may_count() -> None:
 def test_a_loop_of_any_length_is_found(size: int) -> None:
     draw = random.Random(size)
     unit = (text(draw, "English", size, 0.1) + " " * size)[:size]
-    load = set_features([Answer((unit * 90)[:2048], prompt=str(n)) for n in range(8)])
+    load = features_of_answers([Answer((unit * 90)[:2048], prompt=str(n)) for n in range(8)])
     assert load.looping == 8
     assert "repeats" in text_features((unit * 9)[: 5 * size]).defect
 
 
 def test_a_phrase_from_the_first_character_on_is_no_loop_of_a_healthy_model() -> None:
-    load = set_features([Answer(" and then we" * 40, prompt=str(n)) for n in range(8)])
+    load = features_of_answers([Answer(" and then we" * 40, prompt=str(n)) for n in range(8)])
     assert level_of(load) == ["error"]
 
 
 def test_a_paragraph_that_repeats_is_found_beside_the_same_load() -> None:
     prose = [Answer(random_words(n, 300)[:2048], prompt=str(n)) for n in range(12)]
-    before = set_features(prose)
-    broken = set_features([Answer((one.text[:700] * 3)[:2048], prompt=one.prompt) for one in prose])
+    before = features_of_answers(prose)
+    broken = features_of_answers(
+        [Answer((one.text[:700] * 3)[:2048], prompt=one.prompt) for one in prose]
+    )
     assert broken.looping == 0
     (one,) = load_found(broken, Earlier(7, before, same_lengths=True))
     assert (one.code, one.level) == (CHANGED, Level.WARN) and "compress to" in one.text

@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 from support.healthy_texts import SENTENCES, HealthyRun, babble, text
 
-from workbench.model.answer_probe import NOT_FOLLOWED, judge_probe, probe_outcome
-from workbench.model.answer_text import set_features, text_features
-from workbench.model.answer_verdict import Asked, load_findings
+from workbench.model.answer_probe import NOT_FOLLOWED, judge_probe, summarize_probe
+from workbench.model.answer_text import features_of_answers, text_features
+from workbench.model.answer_verdict import Asked, findings_about_load
 from workbench.model.findings import Finding, Level
 
 
 def found(run: HealthyRun, *, short: bool = False) -> list[Finding]:
     probed, answers = run.probed(), run.short_load() if short else run.load()
     asked = Asked("m", prompt_tokens=150.0, ends=short or not run.ignore_eos)
-    probe = probe_outcome(probed)
+    probe = summarize_probe(probed)
     return [
         *judge_probe(probed, model="m", together=16, long_tokens=run.long_tokens),
-        *load_findings(set_features(answers), asked, probe),
+        *findings_about_load(features_of_answers(answers), asked, probe),
     ]
 
 
@@ -54,8 +54,10 @@ def test_answers_that_end_at_once_are_marked_beside_a_sound_probe_only() -> None
     run = HealthyRun(1)
     ended = [replace(answer, text="", output_tokens=1) for answer in run.short_load()]
     asked = Asked("m", ends=True)
-    (marked,) = load_findings(set_features(ended), asked, probe_outcome(run.probed()))
-    (refused,) = load_findings(set_features(ended), asked, None)
+    (marked,) = findings_about_load(
+        features_of_answers(ended), asked, summarize_probe(run.probed())
+    )
+    (refused,) = findings_about_load(features_of_answers(ended), asked, None)
     assert (marked.level, refused.level) == (Level.WARN, Level.ERROR)
     assert "ended" in marked.text and "at once" in marked.text
 

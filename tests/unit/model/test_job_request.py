@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.model.flags import FlagSetting
-from workbench.model.job_request import JobRequest, job_name, pbs_words, slurm_words
+from workbench.model.job_request import JobRequest, make_job_name, pbs_words, slurm_words
 from workbench.model.plan import LaunchPlan
 
 ALL = {
@@ -76,4 +76,4 @@ def test_the_gpus_are_those_of_the_plan_unless_the_user_names_another_number(
     ("text", "name"), [("a b/c", "a-b-c"), ("0day", "server-0day"), ("$(x)", "x"), ("…", "server-")]
 )
 def test_a_job_name_has_only_characters_that_schedulers_take(text: str, name: str) -> None:
-    assert job_name(text) == name
+    assert make_job_name(text) == name

@@ -9,7 +9,7 @@ import pytest
 from support import made_results
 from support.text_engine import TextEngine
 
-from workbench.model.answer_text import TextReport, set_features
+from workbench.model.answer_text import TextReport, features_of_answers
 from workbench.model.bench import BenchResult
 from workbench.server.model_fingerprint import ModelBytes
 from workbench.session.bench.benchmark_load import ServerUnderTest
@@ -36,7 +36,7 @@ def stored(number: int, tokenizer: TokenizerIdentity, **spec: Any) -> BenchResul
         image=tokenizer.image,
         simulated=tokenizer.simulated,
     )
-    text = TextReport(set_features([]))
+    text = TextReport(features_of_answers([]))
     summary = replace(made.summary, text=text, refused=())
     return replace(made, id=number, summary=summary, spec=replace(made.spec, **spec))
 

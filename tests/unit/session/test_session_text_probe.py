@@ -32,7 +32,7 @@ from workbench.model.answer_probe import (
     PROMPT_CUT,
     REASONING_ONLY,
     USAGE,
-    short_asks,
+    make_short_asks,
 )
 from workbench.model.answer_text import answer_text_rows
 from workbench.model.answer_verdict import Earlier
@@ -175,7 +175,7 @@ def test_the_prompts_at_once_are_streamed_as_the_load_is(stream: bool) -> None:
     assert len(streamed) == (2 * 4 if stream else 0)  # before and after the load
     assert all(body["stream_options"] == {"include_usage": True} for body in streamed)
     prompts = {body["messages"][0]["content"] for body in streamed}
-    assert prompts == ({one.prompt for one in short_asks(4)} if stream else set())
+    assert prompts == ({one.prompt for one in make_short_asks(4)} if stream else set())
 
 
 def test_the_probe_is_no_part_of_the_load() -> None:

@@ -6,8 +6,14 @@ import struct
 
 import pytest
 
-from workbench.model.answer_probe import DEGENERATE, Probed, judge_probe, long_ask, short_asks
-from workbench.model.answer_text import Answer, set_features
+from workbench.model.answer_probe import (
+    DEGENERATE,
+    Probed,
+    judge_probe,
+    make_long_ask,
+    make_short_asks,
+)
+from workbench.model.answer_text import Answer, features_of_answers
 from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, pack_vector, vector_of
 
 
@@ -18,14 +24,14 @@ def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
 
 @pytest.mark.parametrize("tokens", [24, 64, 256])
 def test_the_probe_finds_nothing_in_simulated_answers(tokens: int) -> None:
-    asks = [*short_asks(9), long_ask(512), long_ask(512, 1)]
+    asks = [*make_short_asks(9), make_long_ask(512), make_long_ask(512, 1)]
     probed = [Probed(ask, _answer(ask.prompt, tokens)) for ask in asks]
     assert judge_probe(probed, together=8, long_tokens=512) == ()
 
 
 def test_the_answers_of_a_benchmark_differ_and_look_like_language() -> None:
     prompts = [f"Continue this list of words: [{mark}] time year people" for mark in range(256)]
-    found = set_features([_answer(prompt, 128) for prompt in prompts])
+    found = features_of_answers([_answer(prompt, 128) for prompt in prompts])
     assert found.equal <= 4
     assert (found.empty, found.collapsed, found.looping, found.odd, found.salad) == (0,) * 5
 
@@ -36,7 +42,7 @@ def test_a_text_in_parts_is_the_text() -> None:
 
 
 def test_garbage_is_what_the_probe_calls_garbage() -> None:
-    asks = short_asks(9)
+    asks = make_short_asks(9)
     (found,) = judge_probe([Probed(ask, _answer(ask.prompt, 24, garbage=True)) for ask in asks])
     assert found.code == DEGENERATE
     assert found.evidence is not None and "!!!!" in found.evidence

@@ -28,7 +28,7 @@ from workbench.advisor.advisor import advise
 from workbench.model.gpu import GpuInfo
 from workbench.server.log_patterns import explain_line
 from workbench.store import glossary
-from workbench.store.preset_documents import source_document, source_document_names
+from workbench.store.preset_documents import read_source_document, source_document_names
 from workbench.store.preset_text import preset_sections, texts_about_flag
 from workbench.store.presets import PresetLibrary
 
@@ -299,7 +299,9 @@ def test_the_claims_of_a_write_up_stand_on_the_page_of_each_of_its_presets(write
     assert len(having) >= 4
     for preset in having:
         page = "\n".join(line.text for section in preset_sections(preset) for line in section.lines)
-        assert all(claim.correct in page for claim in source_document(write_up).claims), preset.id
+        assert all(claim.correct in page for claim in read_source_document(write_up).claims), (
+            preset.id
+        )
 
 
 @cache
@@ -309,7 +311,7 @@ def library() -> PresetLibrary:
 
 def claim(where: str) -> str:
     write_up, _, lines = where.partition(": ")
-    found = [c for c in source_document(write_up).claims if c.lines == lines]
+    found = [c for c in read_source_document(write_up).claims if c.lines == lines]
     assert all(c.verdict != "true" for c in found)
     return "\n".join(f"{c.text}\n{c.correct}" for c in found)
 

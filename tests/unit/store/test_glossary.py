@@ -62,7 +62,7 @@ def test_a_part_of_a_word_or_of_a_name_is_not_a_word() -> None:
 
 
 def test_every_reference_leads_to_a_term() -> None:
-    for term in glossary.all_terms():
+    for term in glossary.read_all_terms():
         named = re.findall(r"\*(.+?)\*", term.means)
         assert all(glossary.find_terms(name) for name in named), term
 

@@ -251,10 +251,10 @@ import sys, time
 from pathlib import Path
 from workbench.model.timeline import Event, EventKind
 from workbench.store.history_files import HistoryWriter
-from workbench.store.recording import CellWriter, Header, event_line
+from workbench.store.recording import CellWriter, Header, format_event
 writer = HistoryWriter(Path(sys.argv[1]), Header("box", False, 1, 0.0), print)
 cells = CellWriter(1)
-writer.write(10, event_line(Event(1764000003.0, EventKind.BENCH_BEGIN, "benchmark of 8 streams begins")))
+writer.write(10, format_event(Event(1764000003.0, EventKind.BENCH_BEGIN, "benchmark of 8 streams begins")))
 second = 1764000000
 while True:
     for line in cells.add(range(second, second + 1), {(0, "power_w"): float(second % 100)}):

@@ -91,7 +91,7 @@ def test_the_index_finds_what_the_results_contain(
             one.summary,
             note=data.draw(st.sampled_from(("", "one", "100%"))),
         )
-        db.tag(number, data.draw(st.sets(st.sampled_from(tags))))
+        db.set_tags(number, data.draw(st.sets(st.sampled_from(tags))))
     everything = db.list(None)
     gone = data.draw(st.sampled_from(everything)).id
     db.delete(gone)
@@ -129,7 +129,7 @@ def test_results_of_an_older_version_are_indexed_when_a_filter_needs_them(
     assert [r.note for r in db.list(3)] == ["copy100", "copy99", "copy98"] and count() == 0
     assert [r.note for r in db.list(3, "box")] == ["copy100", "copy99", "copy98"] and count() == 10
     assert [r.note for r in db.list(3, "copy42")] == ["copy42"] and count() == 101
-    db.note(1, "changed")
+    db.set_note(1, "changed")
     assert [r.id for r in db.list(3, "changed")] == [1]
 
 

@@ -107,8 +107,8 @@ def test_a_result_without_samples(db: ResultsDb) -> None:
 
 def test_results_are_listed_newest_first_limited_and_searched(db: ResultsDb) -> None:
     ids = [add(db), add(db, host="other"), add(db, model="big_one")]
-    db.note(ids[0], "100% baseline")
-    db.tag(ids[1], ["grün", "a", "grün"])
+    db.set_note(ids[0], "100% baseline")
+    db.set_tags(ids[1], ["grün", "a", "grün"])
     assert [r.id for r in db.list()] == [3, 2, 1]
     assert [r.id for r in db.list(limit=2)] == [3, 2]
     assert [r.id for r in db.list(limit=None)] == [3, 2, 1]
@@ -200,7 +200,7 @@ def test_several_processes_can_write_at_once(tmp_path: Path) -> None:
 
 
 def kept(db: ResultsDb, caught: pytest.ExceptionInfo[StoreError]) -> Path:
-    (path,) = db.unsaved()
+    (path,) = db.find_unsaved_files()
     assert str(path) in caught.value.message and caught.value.next_step
     assert json.loads(path.read_text())["summary"]["output_tokens"] == 10
     return path
@@ -218,8 +218,10 @@ def test_a_locked_database_gives_a_clear_error_and_loses_no_result(db: ResultsDb
     finally:
         other.rollback()
         other.close()
-    assert db.recover() == (2,)
-    assert db.get(2).summary == SUMMARY and db.samples(2) == SAMPLES and db.unsaved() == ()
+    assert db.store_unsaved() == (2,)
+    assert (
+        db.get(2).summary == SUMMARY and db.samples(2) == SAMPLES and db.find_unsaved_files() == ()
+    )
 
 
 def test_unsaved_results_are_stored_with_the_next_result(db: ResultsDb) -> None:
@@ -232,7 +234,7 @@ def test_unsaved_results_are_stored_with_the_next_result(db: ResultsDb) -> None:
     copy = path.read_text()
     assert add(db) == 1 and [r.id for r in db.list()] == [2, 1] and not path.exists()
     path.write_text(copy)  # a crash between the insert and the removal of the file
-    assert db.recover() == (2,) and len(db.list()) == 2
+    assert db.store_unsaved() == (2,) and len(db.list()) == 2
 
 
 def test_a_damaged_file_of_an_unsaved_result_is_kept(db: ResultsDb) -> None:
@@ -241,7 +243,7 @@ def test_a_damaged_file_of_an_unsaved_result_is_kept(db: ResultsDb) -> None:
     bad.write_text("{")
     assert add(db) == 2
     with pytest.raises(StoreError, match="could not be stored"):
-        db.recover()
+        db.store_unsaved()
     assert bad.exists()
 
 
@@ -406,9 +408,9 @@ def test_an_unsaved_result_of_an_older_version_gets_the_default_of_a_new_column(
     with pytest.raises(StoreError):
         add(db)
     db.path.rmdir()
-    (path,) = db.unsaved()
+    (path,) = db.find_unsaved_files()
     db = with_a_new_column(db, monkeypatch, "TEXT NOT NULL DEFAULT 'not recorded'")
-    assert db.recover() == (1,) and not path.exists()
+    assert db.store_unsaved() == (1,) and not path.exists()
     assert db.get(1).summary == SUMMARY
     with sqlite3.connect(db.path) as raw:
         assert raw.execute("SELECT cuda_version FROM results").fetchall() == [("not recorded",)]
@@ -420,7 +422,7 @@ def test_an_unsaved_result_without_a_column_of_the_first_version_is_kept(db: Res
     bad = db.path.parent / "unsaved-result-x.json"
     bad.write_text('{"uid": "x", "requests": []}')
     with pytest.raises(StoreError, match="could not be stored"):
-        db.recover()
+        db.store_unsaved()
     assert bad.exists() and len(db.list()) == 1
 
 
@@ -465,8 +467,8 @@ def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None
         db.get,
         db.samples,
         db.delete,
-        lambda i: db.note(i, "x"),
-        lambda i: db.tag(i, ["x"]),
+        lambda i: db.set_note(i, "x"),
+        lambda i: db.set_tags(i, ["x"]),
         db.change_tags,
     ):
         with pytest.raises(InputError, match="so large a number"):

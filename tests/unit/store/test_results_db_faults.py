@@ -75,7 +75,7 @@ def test_an_unsaved_result_of_the_first_version_is_stored(first: ResultsDb) -> N
     }
     path = first.path.parent / "unsaved-result-u.json"
     path.write_text(json.dumps({**waiting, "requests": [{"index": 0}]}))
-    (number,) = first.recover()
+    (number,) = first.store_unsaved()
     assert first.get(number).summary == one.summary and first.samples(number) == ({"index": 0},)
     assert first.get(number).tags == () and not path.exists()
 
@@ -98,8 +98,8 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
     try:
         assert held.wait(30)
         for change in (
-            lambda: db.note(first, "x"),
-            lambda: db.tag(first, ["x"]),
+            lambda: db.set_note(first, "x"),
+            lambda: db.set_tags(first, ["x"]),
             lambda: db.change_tags(first, ["x"]),
         ):
             with pytest.raises(StoreError, match="locked") as caught:
@@ -112,7 +112,7 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
         let_go.set()
         process.join(30)
     assert process.exitcode == 0
-    (number,) = db.recover()
+    (number,) = db.store_unsaved()
     assert (db.get(number).note, db.get(number).tags) == ("kept too", ("grün",))
     assert db.samples(number) == made.samples()
 
@@ -129,7 +129,7 @@ def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
     said: list[tuple[str, str | None]] = []
     for attempt in (
         lambda: add(db),
-        lambda: db.note(1, "n" * 200_000),
+        lambda: db.set_note(1, "n" * 200_000),
         lambda: db.change_tags(1, ["t" * 200_000]),
     ):
         for _ in range(50):
@@ -156,7 +156,7 @@ def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
     said = answers.get(timeout=60)
     process.join(30)
     (first, step), *changes = said
-    (waiting,) = db.unsaved()
+    (waiting,) = db.find_unsaved_files()
     assert (
         f"The result is stored in {waiting}" in first
         and step is not None
@@ -170,7 +170,7 @@ def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
         )
     assert json.loads(waiting.read_text())["requests"] == list(made.samples())
     before = len(db.list(limit=None))
-    (number,) = db.recover()
+    (number,) = db.store_unsaved()
     assert (
         len(db.list(limit=None)) == before + 1
         and db.samples(number) == made.samples()
@@ -184,7 +184,7 @@ def look(path: Path, answers: Any) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     db = ResultsDb(path, busy_s=0.1)
     try:
-        db.note(1, "x")
+        db.set_note(1, "x")
     except StoreError as error:
         answers.put((error.message, [r.id for r in db.list()], len(db.samples(1))))
 

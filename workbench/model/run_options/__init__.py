@@ -76,7 +76,7 @@ def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ..
     return tuple(value_of(word, options, name).splitlines())
 
 
-def with_run_as(plan: LaunchPlan, word: str) -> LaunchPlan:
+def set_launcher(plan: LaunchPlan, word: str) -> LaunchPlan:
     """Return the plan with the launcher called `word`. Run options that this launcher does not have
     are removed from the plan. Raises InputError if there is no such launcher."""
     names = {option.name for option in OPTIONS[check_launcher_name(word)]}
@@ -85,7 +85,7 @@ def with_run_as(plan: LaunchPlan, word: str) -> LaunchPlan:
     )
 
 
-def with_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> LaunchPlan:
+def set_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> LaunchPlan:
     """Return the plan with the option `name` of its launcher set to `values`; with no values, the
     option has its default. Raises InputError for an unknown option or an invalid value."""
     option = option_of(plan.run_as, name)
@@ -104,7 +104,7 @@ def with_assignments(plan: LaunchPlan, word: str | None, assignments: Sequence[s
     launcher or option, and for an invalid value.
     """
     if word is not None:
-        plan = with_run_as(plan, word)
+        plan = set_launcher(plan, word)
     given: dict[str, list[str]] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -112,5 +112,5 @@ def with_assignments(plan: LaunchPlan, word: str | None, assignments: Sequence[s
             raise InputError(f"--run-option {assignment!r} is not of the form NAME=VALUE")
         given.setdefault(name.strip(), []).append(value)
     for name, values in given.items():
-        plan = with_run_option(plan, name, values)
+        plan = set_run_option(plan, name, values)
     return plan

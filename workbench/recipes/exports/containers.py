@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, Program
 from workbench.model.findings import Level
-from workbench.model.open_files import container_limit
+from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.shell import quote_argument, script_header, secret_checks
 from workbench.recipes.launch import Launch, Secret, Word
@@ -43,7 +43,7 @@ def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
         "host",
     ]
     if launch.open_files:
-        words += ["--ulimit", container_limit(launch.open_files)]
+        words += ["--ulimit", open_files_option(launch.open_files)]
     parts = [shlex.join(words)]
     parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
     parts += [f"-e {name}" for name in launch.secrets]

@@ -10,7 +10,7 @@ from workbench.model.findings import Level
 from workbench.model.job_request import (
     VISIBLE_TO_CUDA,
     JobRequest,
-    job_name,
+    make_job_name,
     pbs_words,
     slurm_words,
 )
@@ -194,7 +194,7 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
 
 def _job_request(launch: Launch, run_as: str) -> JobRequest:
     options = launch.plan.run_options if launch.plan.run_as == run_as else {}
-    return JobRequest(job_name(launch.name), launch.gpus, launch.hosts, options)
+    return JobRequest(make_job_name(launch.name), launch.gpus, launch.hosts, options)
 
 
 def _note_loopback(launch: Launch, notes: Notes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.open_files import container_limit
+from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import check_image
 from workbench.recipes.exports.shell import flag_lines, quote_argument
@@ -88,4 +88,4 @@ def _shared_environment(launch: Launch) -> dict[str, str]:
 
 
 def _ulimit_fields(launch: Launch) -> dict[str, list[str]]:
-    return {"ulimit": [*_LIMITS, container_limit(launch.open_files)]} if launch.open_files else {}
+    return {"ulimit": [*_LIMITS, open_files_option(launch.open_files)]} if launch.open_files else {}

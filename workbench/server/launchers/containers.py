@@ -31,7 +31,7 @@ from workbench.hosts.base import CommandTimeout, Completed, Host, no_answer_erro
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
-from workbench.model.open_files import container_limit
+from workbench.model.open_files import open_files_option
 from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.run_options.containers import is_on
@@ -357,7 +357,7 @@ class Containers:
         if self._option_value(launch, "network") != "host":
             words += ("--publish", f"127.0.0.1:{launch.port}:{launch.port}")
         if launch.open_files:
-            words += ("--ulimit", container_limit(launch.open_files))
+            words += ("--ulimit", open_files_option(launch.open_files))
         if any(launch.run_dir in word for word in argv):
             words += ("--volume", f"{launch.run_dir}:{launch.run_dir}:ro")
         words += _repeat_option("--volume", self._option_values(launch, "mount"))

@@ -25,12 +25,12 @@ from workbench.model.answer_probe import (
     Place,
     Probed,
     judge_probe,
-    long_ask,
-    probe_outcome,
+    make_long_ask,
+    summarize_probe,
     read_answer,
     request_body,
-    short_asks,
-    weights_without_language,
+    make_short_asks,
+    why_weights_lack_language,
 )
 from workbench.model.answer_text import Answer, TextReport
 from workbench.model.counts import count_of
@@ -96,7 +96,7 @@ def why_nonsense_is_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
         return "its weights are random (--random-weights)"
     if plan is None:
         return ""
-    return weights_without_language(plan)
+    return why_weights_lack_language(plan)
 
 
 class TextProbe:
@@ -131,19 +131,19 @@ class TextProbe:
         until = time.monotonic() + PROBE_PART_S
         self._long_tokens = _long_prompt_tokens(spec)
         await self._find_answer_length(until)
-        await self._probe_one_part(short_asks(_ASKS_ALONE_BEFORE), until, after=False)
+        await self._probe_one_part(make_short_asks(_ASKS_ALONE_BEFORE), until, after=False)
         await self._recount_tokens(count, until)
 
     async def probe_after_load(self) -> None:
         """Send the part after the load."""
         if self.skipped or not self._probed:
             return
-        asks = short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]
+        asks = make_short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]
         await self._probe_one_part(asks, time.monotonic() + PROBE_PART_S, after=True)
 
     async def _find_answer_length(self, until: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
-        first = await self._send_ask(short_asks(1)[0], until - time.monotonic())
+        first = await self._send_ask(make_short_asks(1)[0], until - time.monotonic())
         if first is not None and first.hides_reasoning:
             self._tokens = _REASONING_TOKENS
             self._short.append(first)
@@ -153,10 +153,10 @@ class TextProbe:
             await self._ask_together([ask], until, after)
         together = min(_MAX_ASKS_TOGETHER, self._spec.concurrency)
         if together > 1:
-            await self._ask_together(short_asks(together, Place.TOGETHER), until, after)
+            await self._ask_together(make_short_asks(together, Place.TOGETHER), until, after)
         if self._long_tokens:
             per_token = _characters_per_token(self._spec)
-            long = [long_ask(self._long_tokens, n, per_token) for n in range(_LONG_ASKS)]
+            long = [make_long_ask(self._long_tokens, n, per_token) for n in range(_LONG_ASKS)]
             await self._ask_together(long, until, after)
 
     async def _ask_together(self, asks: Sequence[Ask], until: float, after: bool) -> None:
@@ -224,7 +224,7 @@ class TextProbe:
         """Ask for answers of a second length, and count their tokens again: hidden marks are about
         as many in short answers as in long ones."""
         left_s = until - time.monotonic()
-        asks = short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
+        asks = make_short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._send_ask(ask, left_s, SHORT_TOKENS)) for ask in asks]
         for task in tasks:
@@ -276,7 +276,7 @@ class TextProbe:
             return summary
         requests, prompt, output = self.sent_counts
         probe = replace(
-            probe_outcome(self._probed, self._why_incomplete()),
+            summarize_probe(self._probed, self._why_incomplete()),
             requests=requests,
             prompt_tokens=prompt,
             output_tokens=output,
@@ -291,7 +291,7 @@ class TextProbe:
                     nonsense_expected=self._nonsense,
                     short=self._short,
                 ),
-                *answer_verdict.load_findings(
+                *answer_verdict.findings_about_load(
                     summary.text.load,
                     _asked_of_load(self._spec, summary, hides=self._hides_reasoning),
                     probe,

@@ -304,9 +304,9 @@ class FleetMember:
         except TimeoutError:
             self._look_problem = "the host did not answer in time"
         except Exception as error:
-            from workbench.store.crash_files import defect_text
+            from workbench.store.crash_files import internal_error_texts
 
-            self._look_problem = "; ".join(defect_text(error))
+            self._look_problem = "; ".join(internal_error_texts(error))
 
     async def _survey_host(self) -> None:
         """Read the servers and the altered settings, if their files have changed or the last whole

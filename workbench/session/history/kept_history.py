@@ -68,19 +68,19 @@ class KeptHistory:
 
     def _take_infos(self) -> None:
         from workbench.store.history_files import STEPS_S
-        from workbench.store.recording import infos_line
+        from workbench.store.recording import format_gpu_infos
 
         telemetry = self._core.state.telemetry
         if telemetry is not None:
             (self._writer or self._open_writer()).write(
-                STEPS_S[-1], infos_line(time.time(), telemetry.infos)
+                STEPS_S[-1], format_gpu_infos(time.time(), telemetry.infos)
             )
 
     def _take_event(self, event: Event) -> None:
         from workbench.store.history_files import STEPS_S
-        from workbench.store.recording import event_line
+        from workbench.store.recording import format_event
 
-        (self._writer or self._open_writer()).write(STEPS_S[-1], event_line(event))
+        (self._writer or self._open_writer()).write(STEPS_S[-1], format_event(event))
 
     def _follow_link(self, state: SessionState, changed: frozenset[str]) -> None:
         """Ask under which boot the host runs when its link is back: it may have been started again."""

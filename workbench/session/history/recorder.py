@@ -54,12 +54,12 @@ class Recorder:
     def _take_event(self, event: Event) -> None:
         # the timeline also hears of earlier runs when it meets them
         if event.unix_s >= self._began_s:
-            self._write([recording.event_line(event)])
+            self._write([recording.format_event(event)])
 
     def _take_infos(self) -> None:
         telemetry = self._session.state.telemetry
         if telemetry is not None:
-            self._write([recording.infos_line(time.time(), telemetry.infos)])
+            self._write([recording.format_gpu_infos(time.time(), telemetry.infos)])
 
     def _write(self, lines: Iterable[str]) -> int:
         count = 0
@@ -85,7 +85,7 @@ def export_history(host: Host, path: Path, last_s: float) -> int:
         history_files.history_directory(host.name, simulated=simulated), host.name, now
     )
     step_s = 1 if last_s <= FINE_S else 10
-    cells = list(recording.history_lines([kept.history], int(now - last_s), int(now), step_s))
+    cells = list(recording.format_history([kept.history], int(now - last_s), int(now), step_s))
     if not cells:
         text = f"no history of {host.name} is kept for the last {last_s:,.0f} s"
         raise InputError(
@@ -93,10 +93,10 @@ def export_history(host: Host, path: Path, last_s: float) -> int:
             next_step="the history is kept only while a screen is open: run `workbench`, or "
             "record without --last",
         )
-    events = [recording.event_line(e) for e in kept.history.events if e.unix_s >= now - last_s]
+    events = [recording.format_event(e) for e in kept.history.events if e.unix_s >= now - last_s]
     lines = [recording.Header(host.name, simulated, step_s, now - last_s).line()]
     lines += [
-        recording.infos_line(now - last_s, kept.infos),
+        recording.format_gpu_infos(now - last_s, kept.infos),
         *sorted([*cells, *events], key=recording.parse_line_time),
     ]
     try:

@@ -181,12 +181,12 @@ class Results:
 
     async def note(self, result_id: int, note: str) -> None:
         """Replace the note of a result."""
-        await asyncio.to_thread(self.db.note, result_id, note)
+        await asyncio.to_thread(self.db.set_note, result_id, note)
         await self.refresh()
 
     async def tag(self, result_id: int, tags: Sequence[str]) -> None:
         """Replace the tags of a result. Raises InputError for an invalid tag."""
-        await asyncio.to_thread(self.db.tag, result_id, [check_tag(tag) for tag in tags])
+        await asyncio.to_thread(self.db.set_tags, result_id, [check_tag(tag) for tag in tags])
         await self.refresh()
 
     def mark(self, result_id: int, which: str) -> None:

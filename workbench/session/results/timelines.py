@@ -72,11 +72,11 @@ class ResultTimelines:
         events = sorted([*marks, *around], key=lambda event: event.unix_s)
         read = _history_of_readings(measured.moments)
         lines = [
-            *recording.history_lines([read, self._timeline.history], first_s, last_s, step_s),
-            *map(recording.event_line, events),
+            *recording.format_history([read, self._timeline.history], first_s, last_s, step_s),
+            *map(recording.format_event, events),
         ]
         if measured.telemetry is not None:
-            lines.insert(0, recording.infos_line(begin_s, measured.telemetry.infos))
+            lines.insert(0, recording.format_gpu_infos(begin_s, measured.telemetry.infos))
         header = recording.Header(self._core.host.name, self._core.state.simulated, step_s, begin_s)
         try:
             path = self.path(result_id)

@@ -27,7 +27,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, SweepPoint
-from workbench.model.tune import gpu_settings_in, plan_assignments_in
+from workbench.model.tune import gpu_settings_from_assignments, plan_assignments_among
 from workbench.model.tune_standings import (
     UNMEASURED,
     Entry,
@@ -94,7 +94,7 @@ class Tune(FlagSweep):
     @property
     def _gpu_settings(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
-        each = (gpu_settings_in(candidate.sets) for candidate in self._spec.candidates)
+        each = (gpu_settings_from_assignments(candidate.sets) for candidate in self._spec.candidates)
         return frozenset(chain.from_iterable(each))
 
     async def _gpus(self) -> Sequence[int]:
@@ -127,7 +127,7 @@ class Tune(FlagSweep):
             )
 
     async def set_up_server(self, run: int) -> None:
-        settings = gpu_settings_in(self.combinations[run].sets)
+        settings = gpu_settings_from_assignments(self.combinations[run].sets)
         if not settings:
             return
         self.progress.change_sweep(start={"settings": sorted(settings)})
@@ -174,7 +174,7 @@ class Tune(FlagSweep):
         try:
             await super().make(run)
         finally:
-            if gpu_settings_in(self.combinations[run].sets):
+            if gpu_settings_from_assignments(self.combinations[run].sets):
                 await await_uninterrupted(self._revert_settings())
         if self.progress.sweep.points[run].state == PointState.DONE:
             await self._judge_point(run)
@@ -713,7 +713,7 @@ class Tune(FlagSweep):
 
 
 def _arm_of_entry(entry: Entry) -> Arm:
-    return Arm(sets=plan_assignments_in(entry), gpu=gpu_settings_in(entry))
+    return Arm(sets=plan_assignments_among(entry), gpu=gpu_settings_from_assignments(entry))
 
 
 def _broken_latency_limit(summary: BenchSummary) -> str:

@@ -34,8 +34,8 @@ from workbench.model.tune import (
     TuneCost,
     TuneLimits,
     TuneSpec,
-    gpu_settings_in,
-    plan_assignments_in,
+    gpu_settings_from_assignments,
+    plan_assignments_among,
 )
 from workbench.model.tune_standings import parse_point_label, point_label
 from workbench.server.preflight import uses_host_files
@@ -197,7 +197,7 @@ class TunePlanner(FlagSweepPlanner):
         gpus = gpus_of_plan(from_json(LaunchPlan, spec.plan), infos)
         found: list[SettingOutcome] = []
         for candidate in spec.tune.candidates:
-            settings = gpu_settings_in(candidate.sets)
+            settings = gpu_settings_from_assignments(candidate.sets)
             if settings:
                 by_gpu = dict.fromkeys(map(str, gpus), settings)
                 found += (await self.parts.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
@@ -229,7 +229,7 @@ class TunePlanner(FlagSweepPlanner):
         assert spec.tune is not None
         if spec.tune.goal == tune.USERS:  # the number of runs is not known before
             return None
-        changed = Arm(sets=plan_assignments_in(spec.tune.candidates[0].sets))
+        changed = Arm(sets=plan_assignments_among(spec.tune.candidates[0].sets))
         two_pairs_s = self.parts.experiments.estimate_duration_s(
             Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
         )
@@ -255,7 +255,7 @@ class TunePlanner(FlagSweepPlanner):
         base_name = plan.preset_id or plan.engine
         name = f"{base_name[:40]}-tune-{number}"
         title = f"{base_name}, tune {number}"
-        settings = gpu_settings_in(found.sets)
+        settings = gpu_settings_from_assignments(found.sets)
         return name, await self.parts.plans.save_tuned(
             found.editor, name, title, evidence, settings
         )
@@ -292,7 +292,7 @@ def check_candidates(
         found = combine_with_plan(editor, proposal.sets)
         if isinstance(found, str):
             left_out.append(LeftOut(shlex.join(proposal.sets), found))
-        elif gpu_settings_in(proposal.sets) or plan_differences(plan, found.editor.effective_plan):
+        elif gpu_settings_from_assignments(proposal.sets) or plan_differences(plan, found.editor.effective_plan):
             candidates.setdefault(proposal.sets, proposal)
     return list(candidates.values()), left_out
 
@@ -382,7 +382,7 @@ def combine_with_plan(base: PlanEditor, sets: Sequence[str]) -> FlagCombination 
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
-        changed = with_assignments(base, plan_assignments_in(sets))
+        changed = with_assignments(base, plan_assignments_among(sets))
     except WorkbenchError as error:
         return error.message
     if sets:

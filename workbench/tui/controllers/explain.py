@@ -63,12 +63,13 @@ class ExplainController(Controller):
         from workbench.store import glossary
 
         items = [
-            (term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.all_terms()
+            (term.term, ", ".join((term.term, *term.seen)), "text")
+            for term in glossary.read_all_terms()
         ]
 
         def chosen(name: str | None) -> None:
             found = tuple(
-                term for term in glossary.all_terms() if term.term == name
+                term for term in glossary.read_all_terms() if term.term == name
             ) or glossary.find_terms(name or "")
             if found:
                 self.services.pages.open(Page("Explanation", lambda width: term_rows(found, width)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
 from workbench.model.sweep import Sweep, SweepSpec
-from workbench.model.tune import TUNE, gpu_settings_in
+from workbench.model.tune import TUNE, gpu_settings_from_assignments
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
@@ -45,7 +45,9 @@ class TuneController(SeriesController[Sweep]):
 
     def _changes_of(self, spec: SweepSpec) -> LookUp | None:
         """Return what finds out how a tune changes GPU settings; None if it changes none."""
-        if spec.tune is None or not any(gpu_settings_in(c.sets) for c in spec.tune.candidates):
+        if spec.tune is None or not any(
+            gpu_settings_from_assignments(c.sets) for c in spec.tune.candidates
+        ):
             return None
 
         async def look_up() -> PlannedChange:

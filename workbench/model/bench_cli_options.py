@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from workbench.model.declared_options import DeclaredOption
 from workbench.model.load_spec import OF_A_TRACE, OPTIONS, BenchSpec
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 
@@ -24,11 +27,20 @@ def bench_cli_options(spec: BenchSpec, preset_id: str | None = None) -> tuple[st
         value = getattr(spec, option.field)
         if option.field in ("prompts_name", "trace_name"):
             value = value.partition(" (")[0]
-        of_the_server = option.field == "api_key_env" and value == SERVER_KEY_VARIABLE
-        of_other_loads = bool(spec.command) and option.field not in FOR_OWN_COMMAND
-        of_the_trace = bool(spec.trace_name) and option in OF_A_TRACE
-        of_own_prompts = option.field == "content" and bool(spec.prompts_name) and value == "words"
-        left_out = of_the_server or of_other_loads or of_the_trace or of_own_prompts
-        if option.field not in _LEFT_OUT and not left_out:
+        if not _is_left_out(spec, option, value):
             words += option.command_line_words(value)
     return tuple(words)
+
+
+def _is_left_out(spec: BenchSpec, option: DeclaredOption, value: Any) -> bool:
+    """Return whether the command does without the option: the server, the trace, the user's own
+    prompts or own command decide its value."""
+    if option.field in _LEFT_OUT:
+        return True
+    if spec.command and option.field not in FOR_OWN_COMMAND:
+        return True
+    if spec.trace_name and option in OF_A_TRACE:
+        return True
+    if option.field == "content":
+        return bool(spec.prompts_name) and value == "words"
+    return option.field == "api_key_env" and value == SERVER_KEY_VARIABLE

@@ -26,10 +26,10 @@ from workbench.model.answer_probe import (
     Probed,
     judge_probe,
     make_long_ask,
-    summarize_probe,
+    make_short_asks,
     read_answer,
     request_body,
-    make_short_asks,
+    summarize_probe,
     why_weights_lack_language,
 )
 from workbench.model.answer_text import Answer, TextReport

@@ -94,7 +94,9 @@ class Tune(FlagSweep):
     @property
     def _gpu_settings(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
-        each = (gpu_settings_from_assignments(candidate.sets) for candidate in self._spec.candidates)
+        each = (
+            gpu_settings_from_assignments(candidate.sets) for candidate in self._spec.candidates
+        )
         return frozenset(chain.from_iterable(each))
 
     async def _gpus(self) -> Sequence[int]:

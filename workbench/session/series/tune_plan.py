@@ -292,7 +292,9 @@ def check_candidates(
         found = combine_with_plan(editor, proposal.sets)
         if isinstance(found, str):
             left_out.append(LeftOut(shlex.join(proposal.sets), found))
-        elif gpu_settings_from_assignments(proposal.sets) or plan_differences(plan, found.editor.effective_plan):
+        elif gpu_settings_from_assignments(proposal.sets) or plan_differences(
+            plan, found.editor.effective_plan
+        ):
             candidates.setdefault(proposal.sets, proposal)
     return list(candidates.values()), left_out
 

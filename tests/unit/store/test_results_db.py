@@ -143,9 +143,9 @@ def test_delete_removes_the_samples_and_ids_are_not_reused(db: ResultsDb) -> Non
     assert add(db) == 3
 
 
-@pytest.mark.parametrize("call", ["get", "samples", "delete", "note", "tag"])
+@pytest.mark.parametrize("call", ["get", "samples", "delete", "set_note", "set_tags"])
 def test_an_unknown_id_is_an_input_error(db: ResultsDb, call: str) -> None:
-    arguments = {"note": ("x",), "tag": (["x"],)}.get(call, ())
+    arguments = {"set_note": ("x",), "set_tags": (["x"],)}.get(call, ())
     with pytest.raises(InputError, match="there is no result 7"):
         getattr(db, call)(7, *arguments)
 

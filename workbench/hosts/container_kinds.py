@@ -109,14 +109,18 @@ def _parse_pct_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "does not exist" in done.err else None
     word = clean_text(done.out, NAME_CHARS).partition("status:")[2].strip()
-    return ContainerState(word) if word else None
+    if not word:
+        return None
+    return ContainerState(word)
 
 
 def _parse_lxc_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "doesn't exist" in done.err else None
     word = clean_text(done.out, NAME_CHARS).strip().lower()
-    return ContainerState(word) if word else None
+    if not word:
+        return None
+    return ContainerState(word)
 
 
 def _parse_instance_state(done: Completed) -> ContainerState | None:

@@ -102,7 +102,9 @@ def _is_initial_namespace(uid_map: str | None) -> bool | None:
     """Return whether `uid_map`, the contents of /proc/self/uid_map, is that of the initial user
     namespace. There every id maps onto itself ("0 0 4294967295"). None if `uid_map` is None.
     """
-    return None if uid_map is None else uid_map.split() == ["0", "0", "4294967295"]
+    if uid_map is None:
+        return None
+    return uid_map.split() == ["0", "0", "4294967295"]
 
 
 def _container_kind(facts: Mapping[str, str]) -> str | None:

@@ -62,7 +62,9 @@ class Link(Generic[C]):
     @property
     def outage_s(self) -> float | None:
         """Seconds since the connection was lost. None if it is not lost or was never opened."""
-        return None if self._lost_at is None else time.monotonic() - self._lost_at
+        if self._lost_at is None:
+            return None
+        return time.monotonic() - self._lost_at
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
         """Register `listener`, which is called each time the connection is lost or restored. Return

@@ -50,7 +50,9 @@ class RankState:
 
     @property
     def state(self) -> ServerState | None:
-        return None if self.status is None else self.status.state
+        if self.status is None:
+            return None
+        return self.status.state
 
     @property
     def is_missing(self) -> bool:
@@ -94,11 +96,15 @@ class RankState:
     @property
     def reason(self) -> str | None:
         """Why the rank is in its state; None if no reason or no state is known."""
-        return None if self.status is None else self.status.reason
+        if self.status is None:
+            return None
+        return self.status.reason
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return () if self.status is None else self.status.findings
+        if self.status is None:
+            return ()
+        return self.status.findings
 
     @property
     def label_and_host(self) -> str:

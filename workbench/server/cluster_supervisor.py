@@ -88,7 +88,9 @@ class ClusterSupervisor(Supervisor):
 
     def _find_rank_run(self, rank: ClusterRank) -> WatchedRun | None:
         supervisor = self._supervisors.get(rank.host)
-        return None if supervisor is None else supervisor.get_watched_run(rank.run_id)
+        if supervisor is None:
+            return None
+        return supervisor.get_watched_run(rank.run_id)
 
     def _records_by_server(self) -> dict[str, RunRecord]:
         """Return the run record of each known server that has several ranks, by server id. It is
@@ -107,7 +109,9 @@ class ClusterSupervisor(Supervisor):
         """Return the server of several ranks whose run id is `run_id`. None for the run of any
         other server, and for an unknown run."""
         record = self._records_by_server().get(run_id)
-        return record.cluster if record else None
+        if not record:
+            return None
+        return record.cluster
 
     def _rank_states(self, server: ClusterRun) -> tuple[RankState, ...]:
         head = self._find_rank_run(server.ranks[0])

@@ -83,7 +83,9 @@ def _median_in_flight(during: Sequence[EngineMetrics]) -> float | None:
     """Return the median number of requests that run or wait. None without readings of the running
     requests."""
     known = [one.running + (one.waiting or 0) for one in during if one.running is not None]
-    return float(median(known)) if known else None
+    if not known:
+        return None
+    return float(median(known))
 
 
 def counters_without_values(reason: str) -> EngineDuring:

@@ -267,7 +267,9 @@ class ExplainedLog:
         if self._has_served or any(map(log_patterns.reports_process_end, known)):
             return ()
         phase = self._last_start_phase()
-        return (log_patterns.explain_unfinished_start(phase, lines[-1]),) if phase else ()
+        if not phase:
+            return ()
+        return (log_patterns.explain_unfinished_start(phase, lines[-1]),)
 
     def _explain_report(
         self, error: log_patterns.LoggedError, lines: Sequence[str], known: Sequence[Finding]

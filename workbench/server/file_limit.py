@@ -44,7 +44,9 @@ async def read_process_file_limit(host: Host, pid: int) -> FileLimit | None:
     except FileError:
         return None
     found = re.search(rb"^Max open files\s+(\S+)\s+(\S+)", limits, re.MULTILINE)
-    return _parse_limit(b" ".join(found.groups()).decode()) if found else None
+    if not found:
+        return None
+    return _parse_limit(b" ".join(found.groups()).decode())
 
 
 def _parse_limit(text: str) -> FileLimit | None:
@@ -53,7 +55,9 @@ def _parse_limit(text: str) -> FileLimit | None:
         for word in text.split()
         if word == "unlimited" or parse_whole_number(word) is not None
     ]
-    return FileLimit(*words) if len(words) == 2 else None
+    if len(words) != 2:
+        return None
+    return FileLimit(*words)
 
 
 def format_file_limit(files: int) -> str:

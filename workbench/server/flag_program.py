@@ -123,7 +123,9 @@ def _to_json_data(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
-        return None if value == argparse.SUPPRESS else value
+        if value == argparse.SUPPRESS:
+            return None
+        return value
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_to_json_data(item) for item in value]
     if isinstance(value, dict):

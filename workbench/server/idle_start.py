@@ -89,7 +89,9 @@ class IdleWatch:
     @property
     def read_at_s(self) -> float:
         """The monotonic time of the last reading; 0 if there is none."""
-        return 0.0 if self.last is None else self.last.at_s
+        if self.last is None:
+            return 0.0
+        return self.last.at_s
 
     @property
     def idle_s(self) -> float:

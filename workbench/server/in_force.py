@@ -270,7 +270,9 @@ def _settings_in_answer(answer: Any) -> dict[str, str]:
 
 def _settings_in_log(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
     found = _find_first_match(pattern, log)
-    return settings_in(found[1]) if found else {}
+    if not found:
+        return {}
+    return settings_in(found[1])
 
 
 def _find_first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.Match[str] | None:
@@ -326,7 +328,9 @@ def _find_metric_value(page: str, wanted: str) -> str | None:
             continue
         if not label:
             number = _parse_number(sample["value"])
-            return None if number is None else f"{number:g}"
+            if number is None:
+                return None
+            return f"{number:g}"
         found = re.search(rf'(?:^|,){re.escape(label)}="([^"]+)"', sample["labels"] or "")
         return found[1] if found and found[1] != "None" else None
     return None

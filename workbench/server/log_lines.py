@@ -51,7 +51,9 @@ def level_of_line(line: str) -> str:
         return "info"
     if _WARNING_LEVEL.search(head):
         return "warn"
-    return "error" if _ERROR_LEVEL.search(head) else ""
+    if not _ERROR_LEVEL.search(head):
+        return ""
+    return "error"
 
 
 # each state that `level_of_line` calls an error has one of these
@@ -254,7 +256,9 @@ class LogRing:
     @property
     def gap_index(self) -> int | None:
         """The index of the line about dropped lines; None if none were dropped."""
-        return None if self._gap_text() is None else len(self._head)
+        if self._gap_text() is None:
+            return None
+        return len(self._head)
 
     def __len__(self) -> int:
         return len(self._head) + self._tail_length + (1 if self._gap_text() else 0)

@@ -468,7 +468,9 @@ def find_part_name(text: str) -> str | None:
     """Return the name of the part of an engine's code that a path or a call belongs to; None if it
     belongs to none."""
     part = _engine_part_of_path(text)
-    return part.name if part is not None else None
+    if part is None:
+        return None
+    return part.name
 
 
 def add_fix_for_engine(finding: Finding, engine: str) -> Finding:
@@ -780,7 +782,9 @@ def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | 
     """Return the general log pattern of `engine` that matches an error; None if another pattern
     explains it."""
     found = _find_patterns(line, engine)
-    return next(iter(found), None) if all(one.general for one in found) else None
+    if not all(one.general for one in found):
+        return None
+    return next(iter(found), None)
 
 
 def _reports_another_error(line: str) -> bool:
@@ -1058,7 +1062,9 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
     """Return the log line that explains the failure, without time and level; None if no line looks
     like an error. See `find_logged_error`."""
     found = find_logged_error(lines, engine)
-    return found.text if found else None
+    if not found:
+        return None
+    return found.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -1182,7 +1188,9 @@ def _is_marked_as_warning(line: str) -> bool:
 
 
 def _level_of_prefix(prefix: re.Match[str] | None) -> str:
-    return next(filter(None, prefix.groups()), "") if prefix else ""
+    if not prefix:
+        return ""
+    return next(filter(None, prefix.groups()), "")
 
 
 def _parse_error(line: str) -> tuple[bool, str]:

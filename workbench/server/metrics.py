@@ -99,7 +99,9 @@ def _count_slot_tokens(body: Any) -> int | None:
         counts = [_parse_value(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
     except (ValueError, KeyError, TypeError):
         return None
-    return None if None in counts else round(sum(filter(None, counts)))
+    if None in counts:
+        return None
+    return round(sum(filter(None, counts)))
 
 
 def parse_metrics(page: str, engine: Engine) -> EngineMetrics:

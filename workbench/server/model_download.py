@@ -91,7 +91,9 @@ async def download_model(
         await stream.close()
     if code:
         raise _download_error(host, model, code, lines)
-    return lines[-1] if lines else ""
+    if not lines:
+        return ""
+    return lines[-1]
 
 
 def _download_error(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:

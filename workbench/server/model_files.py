@@ -87,7 +87,9 @@ def _parse_json_object(text: str) -> dict[str, Any] | None:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return None
+    return document
 
 
 async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:

@@ -58,7 +58,9 @@ async def check_before_start(
 
 def _model_path(plan: LaunchPlan) -> str:
     """Return the path of the plan's model on the host; "" if it names none."""
-    return plan.model if is_path(plan.model) else ""
+    if not is_path(plan.model):
+        return ""
+    return plan.model
 
 
 def _make_refusal(host: Host, command: Command, message: str, next_step: str) -> ServerError:

@@ -107,7 +107,9 @@ def _read_file_start(path: str, most: int = 1 << 20) -> str:
 
 def _argv_of_process(pid: int) -> list[str]:
     text = _read_file_start(f"/proc/{pid}/cmdline", CMDLINE_MAX_BYTES)
-    return text.rstrip("\0").split("\0") if text else []
+    if not text:
+        return []
+    return text.rstrip("\0").split("\0")
 
 
 def _start_time(pid: int) -> str | None:
@@ -196,7 +198,9 @@ def _main_pid(scope: str, unit: str) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     value = done.stdout.decode("utf-8", "replace").strip().partition("=")[2]
-    return int(value) if value.isdecimal() else None
+    if not value.isdecimal():
+        return None
+    return int(value)
 
 
 def main() -> None:

@@ -27,7 +27,9 @@ async def count_ray_gpus(
         done = await host.run(argv, env=env, timeout_s=_STATUS_TIMEOUT_S)
     except HostError:
         return None
-    return ray.count_gpus_in_status(done.out) if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return ray.count_gpus_in_status(done.out)
 
 
 async def wait_for_gpus(

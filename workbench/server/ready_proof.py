@@ -70,7 +70,9 @@ async def _ask_for_text(run: WatchedRun) -> readiness.Answer:
 
 
 def _date_served_text(run: WatchedRun, text: ServedText | None) -> ServedText | None:
-    return replace(text, unix_s=round(run.now_unix_s, 3)) if text is not None else None
+    if text is None:
+        return None
+    return replace(text, unix_s=round(run.now_unix_s, 3))
 
 
 async def _record_ready(host: Host, run: WatchedRun, ready: ReadyFacts) -> None:

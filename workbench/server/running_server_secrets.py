@@ -38,7 +38,9 @@ async def read_process_command(host: Host, pid: int) -> Command | None:
         process = await read_command(host, pid)
     except InputError:
         return None
-    return None if process.env is None else Command(process.argv, process.env)
+    if process.env is None:
+        return None
+    return Command(process.argv, process.env)
 
 
 async def read_run_command(host: Host, run_dir: str, pid: int | None) -> Command | None:
@@ -78,4 +80,6 @@ async def read_key_from_file(host: Host, engine: Engine, workdir: str | None) ->
     except FileError:
         return None
     found = engine.key_file_pattern.search(text)
-    return found.group(1) if found else None
+    if not found:
+        return None
+    return found.group(1)

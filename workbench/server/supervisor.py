@@ -522,7 +522,9 @@ class Supervisor:
         from workbench.server.start_times import find_earlier_start
 
         before = find_earlier_start(run.status, self.statuses())
-        return before.ready_after_s if before is not None else None
+        if before is None:
+            return None
+        return before.ready_after_s
 
     # ---- stop
 

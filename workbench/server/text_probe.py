@@ -112,7 +112,9 @@ class Vector:
             return "has no numbers"
         if not all(map(math.isfinite, self.numbers)):
             return "contains numbers that are not finite"
-        return "" if any(self.numbers) else "contains only zeros"
+        if any(self.numbers):
+            return ""
+        return "contains only zeros"
 
     @property
     def excerpt(self) -> str:

@@ -54,7 +54,9 @@ class Tokenizer:
             )
             return None
         answer = await self._post_json(engine.tokenize_path, body)
-        return None if answer is None else self._parse_token_count(answer)
+        if answer is None:
+            return None
+        return self._parse_token_count(answer)
 
     async def _count_message_tokens(self, messages: Sequence[Mapping[str, str]]) -> int | None:
         """Return the number of tokens of chat messages for an engine that only counts texts: those
@@ -70,7 +72,9 @@ class Tokenizer:
                 return None
             self._template_tokens = max(0, prompt_tokens - of_text)
         text = await self.count_tokens({"prompt": "\n".join(one["content"] for one in messages)})
-        return None if text is None else text + self._template_tokens
+        if text is None:
+            return None
+        return text + self._template_tokens
 
     def _parse_token_count(self, answer: Mapping[str, Any]) -> int | None:
         limit, tokens = answer.get("max_model_len"), answer.get("tokens")

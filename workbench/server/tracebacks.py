@@ -119,7 +119,9 @@ class Frame:
     def package(self) -> str | None:
         """The package that the file belongs to; None if its path does not say."""
         found = _PACKAGE_IN_PATH.match(self.path)
-        return found["package"] if found else None
+        if not found:
+            return None
+        return found["package"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,9 @@ class WatchedRun:
         if self._ended_s is not None:
             return time.monotonic() - self._ended_s
         ended = self.facts.ended_unix_s
-        return None if ended is None else self.now_unix_s - ended
+        if ended is None:
+            return None
+        return self.now_unix_s - ended
 
     def learn_secrets(self, command: Command) -> None:
         """Set the run's secrets and API key to those in `command`, the command that Workbench
@@ -312,10 +314,14 @@ class WatchedRun:
     @property
     def log_findings(self) -> tuple[Finding, ...]:
         """The findings about the log lines read so far, in the order of the lines."""
-        return self._scan.found if self._scan is not None else ()
+        if self._scan is None:
+            return ()
+        return self._scan.found
 
     def _log_findings_to_act_on(self) -> tuple[Finding, ...]:
-        return self._scan.findings_to_act_on if self._scan is not None else ()
+        if self._scan is None:
+            return ()
+        return self._scan.findings_to_act_on
 
     def set_lost(self, why: str | None) -> None:
         """Record that the host cannot be queried, for the reason `why`. With None, record that it

@@ -613,4 +613,6 @@ def _published_port(ports: Mapping[str, Any]) -> int | None:
     """Return the host's port that leads to the container. None if there is no such port or more
     than one. `ports` is from `container inspect`."""
     found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
-    return parse_whole_number(str(found[0]), 5) if len(set(found)) == 1 else None
+    if len(set(found)) != 1:
+        return None
+    return parse_whole_number(str(found[0]), 5)

@@ -38,7 +38,9 @@ class PbsLauncher(JobLauncher):
         return ("qsub", *fixed, "-l", words.chunk, *words.others, f"{run_dir}/job.sh")
 
     def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
-        return ("qrerun", launched.handle) if launched.handle else ()
+        if not launched.handle:
+            return ()
+        return ("qrerun", launched.handle)
 
 
 def launcher(name: str) -> PbsLauncher:

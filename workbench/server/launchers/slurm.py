@@ -32,7 +32,9 @@ class SlurmLauncher(JobLauncher):
         return ("sbatch", *fixed, *slurm_words(request), f"{run_dir}/job.sh", run_dir)
 
     def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
-        return ("scontrol", "requeue", launched.handle) if launched.handle else ()
+        if not launched.handle:
+            return ()
+        return ("scontrol", "requeue", launched.handle)
 
 
 def launcher(name: str) -> SlurmLauncher:

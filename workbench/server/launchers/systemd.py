@@ -186,7 +186,9 @@ class Systemd:
             )
 
     def installed_unit(self, launch: Launch) -> str | None:
-        return _name_of_started_unit(launch) if _installation_kind(launch) else None
+        if not _installation_kind(launch):
+            return None
+        return _name_of_started_unit(launch)
 
     async def uninstall(
         self, host: Host, launch: Launch, launched: LaunchedServer
@@ -404,5 +406,7 @@ def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[
             "on the host ends"
         )
         fix = f"run `loginctl enable-linger {user}` on the host"
-        return [Finding(Level.WARN, "systemd.linger", text, fix=fix)] if linger else []
+        if not linger:
+            return []
+        return [Finding(Level.WARN, "systemd.linger", text, fix=fix)]
     return [Finding(Level.ERROR, "systemd.unusable", text, fix=fix)]

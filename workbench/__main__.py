@@ -50,9 +50,9 @@ def _has_own_hashes() -> bool:
 
 
 def main() -> int:
-    from workbench.cli.end_signals import say_ends_by_signals
+    from workbench.cli.end_signals import report_ends_by_signals
 
-    say_ends_by_signals()
+    report_ends_by_signals()
     try:
         return _run()
     except KeyboardInterrupt:  # while modules load; cli/run.py takes a later one

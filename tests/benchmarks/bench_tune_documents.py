@@ -33,7 +33,7 @@ from support.made_results import result  # noqa: E402
 from support.serving import free_port  # noqa: E402
 from support.virtual_engine import Load, NotStarted, VirtualServer, attained  # noqa: E402
 
-from workbench.engines.plan_context import Situation, visible_gpus  # noqa: E402
+from workbench.engines.plan_context import Situation, list_visible_gpus  # noqa: E402
 from workbench.model.bench import BenchResult  # noqa: E402
 from workbench.model.errors import ServerError  # noqa: E402
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec  # noqa: E402
@@ -322,7 +322,7 @@ async def _loaded(session: Session, preset: str, case: Case) -> PlanEditor:
 
 def _situation(editor: PlanEditor) -> Situation:
     plan, around = editor.effective_plan, editor.around
-    gpus = visible_gpus(plan, around.gpus)
+    gpus = list_visible_gpus(plan, around.gpus)
     return Situation(plan, editor.catalog, editor.engine, gpus, around.installed_version)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.serving import free_port
 
 from workbench.bench.metric_changes import NO_DIFFERENCE, WORSE
-from workbench.engines.preset_trust import untrusted_parts
+from workbench.engines.preset_trust import list_untrusted_parts
 from workbench.model.bench import Comparison, MetricChange
 from workbench.model.bisection import (
     Bisection,
@@ -213,7 +213,7 @@ def test_the_images_that_a_person_names_are_trusted_and_nothing_else(
     own = LaunchPlan("vllm", "org/m", run_as="podman", image="stub:a", stranger=True)
     own = replace(own, run_options={"mount": ["/secret:/secret:ro"]})
     candidate = candidate_plan(own, "image:stub:b")
-    before = {part.code for part in untrusted_parts(candidate, trusted())}
+    before = {part.code for part in list_untrusted_parts(candidate, trusted())}
     trust_image(candidate)
-    after = {part.code for part in untrusted_parts(candidate, trusted())}
+    after = {part.code for part in list_untrusted_parts(candidate, trusted())}
     assert before - after == {"preset.unusual-image"} and after

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.simulated_runs import result_of
 
-from workbench.cli.results import ids_of
+from workbench.cli.results import parse_result_ids
 from workbench.model.errors import InputError
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
@@ -106,7 +106,7 @@ def test_invalid_comparisons_are_rejected(
 @given(st.text(alphabet="0123456789,- x", max_size=12))
 def test_any_text_is_parsed_as_result_ids_or_rejected(text: str) -> None:
     try:
-        ids = ids_of(text)
+        ids = parse_result_ids(text)
     except InputError:
         return
     assert ids and len(set(ids)) == len(ids) <= 13_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import made_results as made
 
-from workbench.engines.answer_settings import answer_settings
+from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.quality import QualityResult
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
@@ -243,7 +243,7 @@ def test_the_error_of_a_failed_note_quotes_the_note(
 def compared(db: ResultsDb) -> QualityResult:
     """Store a comparison of answers of which the simulated result is B, and one of nobody."""
     of_b = db.get(2).conditions
-    found = replace(made.quality(), conditions_b=answer_settings(of_b))
+    found = replace(made.quality(), conditions_b=collect_answer_settings(of_b))
     store = QualityDb(db.path)
     store.add(replace(made.quality(), verdict="broken"))
     return store.add(found)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli.parser import argparse_tree, parse_command_line
+from workbench.cli.parser import build_parser, parse_command_line
 from workbench.model.errors import WorkbenchError
 from workbench.store.config import Config
 from workbench.store.glossary import read_all_terms
@@ -40,7 +40,7 @@ def test_every_path_and_link_of_a_page_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_line_of_a_page_is_valid(page: Path) -> None:
-    names = {name for name, _ in accepted(argparse_tree())}
+    names = {name for name, _ in accepted(build_parser())}
     for line in command_lines(page.read_text()):
         if line.removeprefix("workbench ") in names:  # the page speaks of the command
             continue
@@ -60,7 +60,7 @@ def command_lines(text: str) -> Iterator[str]:
         for line in block.splitlines()
     ]
     lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
-    known = {name.split()[0] for name, _ in accepted(argparse_tree())}
+    known = {name.split()[0] for name, _ in accepted(build_parser())}
     for line in lines:
         found = re.search(r"(?:^|[ /(])(workbench (?:--[a-z]+ \S+ )?(\S+)[^)#&|]*)", line)
         if found and found[2] in known and not re.search(r"[…\[]|COMMAND", found[1]):
@@ -68,11 +68,11 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def test_the_reference_lists_every_command_and_option() -> None:
-    assert dict(documented()) == dict(accepted(argparse_tree()))
+    assert dict(documented()) == dict(accepted(build_parser()))
 
 
 def test_the_reference_lists_every_choice_of_an_option() -> None:
-    parsers = dict(commands_of(argparse_tree()))
+    parsers = dict(commands_of(build_parser()))
     for name, entry in entries():
         choices = {
             option: set(action.choices)
@@ -97,7 +97,7 @@ def documented() -> Iterator[tuple[str, set[str]]]:
 
 def entries() -> Iterator[tuple[str, str]]:
     """Yield each command of the reference's synopsis with its text."""
-    known = dict(commands_of(argparse_tree()))
+    known = dict(commands_of(build_parser()))
     for language, block in FENCE.findall(REFERENCE):
         for entry in re.split(r"\n(?=workbench )", block) if language == "text" else ():
             words = list(

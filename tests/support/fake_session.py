@@ -682,7 +682,7 @@ class FakeSession(FakeMeasuring):
         if running is None:
             return ()
         catalog = engines.get_engine(running.engine).catalog()
-        return engines.flags_unlike_default(mask_plan(running), catalog)
+        return engines.list_changed_flags(mask_plan(running), catalog)
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         self._called("save_preset", preset_id, title)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from workbench.engines.gpu_table import find_gpu_type
 from workbench.engines.plan_context import Situation
-from workbench.engines.weight_bits import name_of
+from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.settings import GpuSettings
 from workbench.model.tune import (
     TuneCandidate,
@@ -38,7 +38,7 @@ class Proposed:
     @property
     def bits(self) -> str | None:
         facts = self.here.plan.model_facts
-        return name_of(facts.quantization) if facts and facts.quantization else None
+        return normalize_quantization(facts.quantization) if facts and facts.quantization else None
 
     def number(self, name: str) -> float:
         return float(self.flags.get(name, "0"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workbench.engines import flags_unlike_default, get_engine
+from workbench.engines import get_engine, list_changed_flags
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.tui.cells import Row, row_width
@@ -40,7 +40,7 @@ SHARED = {
     "data_parallel_size": 1,
 }
 RUNNING = plan(("enforce-eager", False), max_num_batched_tokens=2048, **SHARED)
-FLAGS = flags_unlike_default(RUNNING, get_engine("vllm").catalog())
+FLAGS = list_changed_flags(RUNNING, get_engine("vllm").catalog())
 
 
 def test_the_edited_flag_is_first_and_defaults_and_the_address_are_left_out() -> None:
@@ -55,7 +55,7 @@ def test_the_edited_flag_is_first_and_defaults_and_the_address_are_left_out() ->
 
 def test_a_flag_that_was_removed_from_the_preset_is_told() -> None:
     before = plan(max_num_seqs=8, **SHARED)
-    removed, *_ = flags_unlike_default(plan(**SHARED), get_engine("vllm").catalog(), before)
+    removed, *_ = list_changed_flags(plan(**SHARED), get_engine("vllm").catalog(), before)
     row = text(running_row(("● running with", "good"), [removed], ENDS, 80))
     assert row.startswith("● running with max-num-seqs=default ")
 
@@ -75,7 +75,7 @@ def test_every_flag_of_a_usual_server_is_in_sight(width: int) -> None:
 def test_what_has_no_room_is_counted() -> None:
     names = ("max-num-seqs", "max-model-len", "block-size", "swap-space", "seed", "max-logprobs")
     edited = tuple((name, 123456789) for name in (*names, "max-num-batched-tokens"))
-    many = flags_unlike_default(plan(*edited), get_engine("vllm").catalog())
+    many = list_changed_flags(plan(*edited), get_engine("vllm").catalog())
     first, second = running_rows(COMMAND, MODEL, SIGN, many, ENDS, 80)
     assert text(first).startswith("$ … Qwen3-VL-2B-Instruct ● running with ")
     shown = (text(first) + text(second)).count("=123456789")

@@ -78,7 +78,7 @@ class Advice:
 Rule = Callable[["Facts"], Iterator[Advice]]
 
 
-def percent_text(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 

@@ -26,11 +26,11 @@ def advise(facts: Facts) -> tuple[Finding, ...]:
     ]
     found += [one for rule in RULES for one in rule(facts)]
     if sum(one.gain is not None for one in found) > 1:
-        found.append(_advise_one_change_at_a_time(facts))
+        found.append(_make_one_change_at_a_time_advice(facts))
     return tuple(one.finding_with_gain for one in sorted(found, key=lambda one: one.sort_key))
 
 
-def _advise_one_change_at_a_time(facts: Facts) -> Advice:
+def _make_one_change_at_a_time_advice(facts: Facts) -> Advice:
     """Return the advice to test one change at a time, because the expected gains of several
     findings cannot be added up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"

@@ -30,14 +30,14 @@ class LiveFacts:
 
 
 def measure_heat_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
-    return _driver_names_reason(sample, THERMAL_REASONS)
+    return _measure_named_reason(sample, THERMAL_REASONS)
 
 
 def measure_hardware_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
-    return _driver_names_reason(sample, _HARDWARE)
+    return _measure_named_reason(sample, _HARDWARE)
 
 
-def _driver_names_reason(sample: GpuSample, reasons: tuple[str, ...]) -> float | None:
+def _measure_named_reason(sample: GpuSample, reasons: tuple[str, ...]) -> float | None:
     """Return 1.0 if the driver names one of the reasons for lower clocks, else 0.0. None if it
     names no reasons at all."""
     if "event_reasons" in sample.absent:
@@ -59,7 +59,9 @@ def measure_hidden_clock_cap(info: GpuInfo, sample: GpuSample, facts: LiveFacts)
     return float(stuck and not named)
 
 
-def degrees_below_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def measure_degrees_below_slowdown(
+    info: GpuInfo, sample: GpuSample, facts: LiveFacts
+) -> float | None:
     """Return how many °C the GPU is below the temperature at which it slows down; None if one of
     the two temperatures is unknown. Negative if the GPU is hotter."""
     if sample.temperature_c is None or info.temperature_slowdown_c is None:
@@ -67,7 +69,7 @@ def degrees_below_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -
     return info.temperature_slowdown_c - sample.temperature_c
 
 
-def free_gpu_memory_pct(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def measure_free_gpu_memory_pct(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
     """Return the free share of the GPU's memory in percent; with MIG on, that of the fullest
     instance. None for a GPU that uses the host's memory."""
     if info.unified_memory:
@@ -87,21 +89,21 @@ def _free_pct(used: int | None, total: int | None) -> float | None:
     return 100.0 * (total - used) / total
 
 
-def is_gpu_lost(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def measure_gpu_lost(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
     return float(sample.state in _NOT_READABLE)
 
 
-def newest_gpu_error(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def read_newest_gpu_error(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
     """Return the Xid number of the newest error that the driver reported; 0 if it reported none,
     None if it does not report errors."""
     return sample.xid
 
 
-def count_pcie_errors(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def read_pcie_errors_per_min(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
     return sample.pcie_replays_per_min
 
 
-def available_host_memory_pct(facts: LiveFacts) -> float | None:
+def measure_available_host_memory_pct(facts: LiveFacts) -> float | None:
     """Return the available share of the host's memory in percent; None if it is unknown."""
     host = facts.telemetry.host
     if host.memory_available_bytes is None or not host.memory_total_bytes:
@@ -109,24 +111,24 @@ def available_host_memory_pct(facts: LiveFacts) -> float | None:
     return 100.0 * host.memory_available_bytes / host.memory_total_bytes
 
 
-def memory_pressure_pct(facts: LiveFacts) -> float | None:
+def read_memory_pressure_pct(facts: LiveFacts) -> float | None:
     return facts.telemetry.host.memory_pressure_pct
 
 
-def disk_pressure_pct(facts: LiveFacts) -> float | None:
+def read_disk_pressure_pct(facts: LiveFacts) -> float | None:
     return facts.telemetry.host.io_pressure_pct
 
 
-def prochot_is_active(facts: LiveFacts) -> float | None:
+def measure_prochot(facts: LiveFacts) -> float | None:
     held = facts.telemetry.host.prochot
     return None if held is None else float(held)
 
 
-def count_queued_requests(facts: LiveFacts) -> float | None:
+def read_queued_requests(facts: LiveFacts) -> float | None:
     return facts.engine.get("waiting")
 
 
-def kv_cache_use_pct(facts: LiveFacts) -> float | None:
+def read_kv_cache_use_pct(facts: LiveFacts) -> float | None:
     return facts.engine.get("kv_use_pct")
 
 
@@ -136,18 +138,18 @@ OF_GPU: Mapping[str, OfGpu] = {
     "heat-slowdown": measure_heat_slowdown,
     "hardware-slowdown": measure_hardware_slowdown,
     "hidden-clock-cap": measure_hidden_clock_cap,
-    "temperature": degrees_below_slowdown,
-    "gpu-memory": free_gpu_memory_pct,
-    "gpu-lost": is_gpu_lost,
-    "gpu-error": newest_gpu_error,
-    "pcie-errors": count_pcie_errors,
+    "temperature": measure_degrees_below_slowdown,
+    "gpu-memory": measure_free_gpu_memory_pct,
+    "gpu-lost": measure_gpu_lost,
+    "gpu-error": read_newest_gpu_error,
+    "pcie-errors": read_pcie_errors_per_min,
 }
 OF_HOST: Mapping[str, OfHost] = {
-    "host-memory": available_host_memory_pct,
-    "memory-pressure": memory_pressure_pct,
-    "disk-pressure": disk_pressure_pct,
-    "prochot": prochot_is_active,
-    "queue": count_queued_requests,
-    "kv-cache": kv_cache_use_pct,
+    "host-memory": measure_available_host_memory_pct,
+    "memory-pressure": read_memory_pressure_pct,
+    "disk-pressure": read_disk_pressure_pct,
+    "prochot": measure_prochot,
+    "queue": read_queued_requests,
+    "kv-cache": read_kv_cache_use_pct,
 }
 OF_SERVER = ("queue", "kv-cache")

@@ -31,7 +31,7 @@ Reading = tuple[int, str, float | None]
 _NO_GPU = GpuInfo(HOST, "", "")
 
 
-def is_gap(seconds: float, interval_s: float) -> bool:
+def is_gap_between_readings(seconds: float, interval_s: float) -> bool:
     """Return whether the time between two readings is so long that the second one is called
     stale on the screen, too."""
     return seconds > 3 * interval_s + 2
@@ -252,7 +252,7 @@ class AlertWatch:
         """Take a reading that arrived at the monotonic time `now_s` of this machine. Return what
         changed. Readings are expected each `interval_s` seconds."""
         before_s, self._before_s = self._before_s, now_s
-        if before_s is not None and is_gap(now_s - before_s, interval_s):
+        if before_s is not None and is_gap_between_readings(now_s - before_s, interval_s):
             self._counts_s = now_s + SETTLE_S
             for watch in self.rules.values():
                 watch.forget_pending()

@@ -10,7 +10,7 @@ from workbench.engines import gpu_table, registry
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
 from workbench.engines.tunable_flags import GUESSES, PREFILL, TunableFlag
-from workbench.engines.weight_bits import name_of
+from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, PlanChange
 from workbench.model.gpu import GpuInfo
@@ -56,14 +56,14 @@ def list_candidates(here: Situation, findings: Sequence[Finding], work: Work) ->
     """Yield the candidates and what is left out, the largest possible gains first. `findings` are
     those about the plan."""
     yield from _cuda_graph_choices(here)
-    yield from _choices_from_findings(here, findings, work.streams)
+    yield from _make_choices_from_findings(here, findings, work.streams)
     yield from _parallelism_choices(here, work)
     yield from _weight_precision_choices(here)
     yield from _concurrent_sequence_choices(here, work.streams)
     yield from _thread_choices(here)
     yield from _speculation_choices(here, work.streams)
-    yield from _table_choices(here, work)
-    yield from _choices_never_tried(here)
+    yield from _tunable_flag_choices(here, work)
+    yield from _untried_flag_choices(here)
 
 
 def _cuda_graph_choices(here: Situation) -> Iterator[Choice]:
@@ -72,14 +72,14 @@ def _cuda_graph_choices(here: Situation) -> Iterator[Choice]:
         yield TuneCandidate((f"{flag}=false",), reason)
 
 
-def _choices_from_findings(
+def _make_choices_from_findings(
     here: Situation, findings: Sequence[Finding], streams: int | None
 ) -> Iterator[Choice]:
     """Yield what findings about the plan propose for its speed."""
     for finding in findings:
         if not finding.changes or finding.expected_gain is None:
             continue
-        assignments = [_assignment_text(change) for change in finding.changes]
+        assignments = [_format_assignment(change) for change in finding.changes]
         if None in assignments:
             continue
         known = tuple(filter(None, assignments))
@@ -92,7 +92,7 @@ def _choices_from_findings(
         yield TuneCandidate(known, reason)
 
 
-def _assignment_text(change: PlanChange) -> str | None:
+def _format_assignment(change: PlanChange) -> str | None:
     """Return a change as an assignment "flag=value". None if it is none: it sets a variable, or
     removes a flag whose default is not known."""
     if change.env:
@@ -120,7 +120,7 @@ def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
             yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
     if _TENSOR not in here.catalog.flags:
         return
-    if streams != 1 and not work.for_latency and not _may_have_nvlink(here):
+    if streams != 1 and not work.for_latency and not _may_gpus_have_nvlink(here):
         reason = "the model is on one GPU, and replicas need no link; these GPUs have no NVLink"
         yield LeftOut(f"{_TENSOR}=2", reason)
         return
@@ -128,19 +128,19 @@ def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
     yield TuneCandidate((f"{_TENSOR}=2",), reason)
 
 
-def _may_have_nvlink(here: Situation) -> bool:
+def _may_gpus_have_nvlink(here: Situation) -> bool:
     """Return whether the GPUs can have NVLink. A GPU of an unknown type can."""
     known = filter(None, (gpu_table.find_gpu_type(gpu.name) for gpu in here.gpus))
     return all(one.nvlink for one in known)
 
 
 def _weight_precision_choices(here: Situation) -> Iterator[Choice]:
-    bits = name_of(here.model_facts.quantization)
+    bits = normalize_quantization(here.model_facts.quantization)
     change = here.engine.eight_bit_weights
     if not change or here.plan.flag(change.partition("=")[0]) is not None:
         return
     if here.computes_on_cpu:
-        yield LeftOut(change, _no_gpu(here))
+        yield LeftOut(change, _explain_missing_gpu(here))
     elif bits == "BF16":
         yield TuneCandidate((change,), "8-bit weights are half the bytes of a token")
     elif bits is not None:
@@ -153,7 +153,7 @@ def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choic
         return
     config = here.plan.flag(flag)
     if streams is not None and streams > _FEW_STREAMS:
-        yield LeftOut(f"other speculation ({flag})", _no_room_to_guess(streams))
+        yield LeftOut(f"other speculation ({flag})", _explain_no_room_to_guess(streams))
         return
     depth = as_table(config).get("num_speculative_tokens")
     if isinstance(depth, int):
@@ -167,18 +167,18 @@ def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choic
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        yield TuneCandidate((f"{flag}={text}",), f"{GUESSES}: {_room_to_guess(streams)}")
+        yield TuneCandidate((f"{flag}={text}",), f"{GUESSES}: {_explain_room_to_guess(streams)}")
 
 
-def _no_room_to_guess(streams: int) -> str:
-    return f"{_requests_text(streams)} at a time leave no compute for guessed tokens"
+def _explain_no_room_to_guess(streams: int) -> str:
+    return f"{_format_requests(streams)} at a time leave no compute for guessed tokens"
 
 
-def _room_to_guess(streams: int | None) -> str:
+def _explain_room_to_guess(streams: int | None) -> str:
     if streams is None:
         return "few users leave room"
     verb = "leaves" if streams == 1 else "leave"
-    return f"{_requests_text(streams)} at a time {verb} room"
+    return f"{_format_requests(streams)} at a time {verb} room"
 
 
 def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
@@ -186,25 +186,23 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
     flag = here.engine.concurrency_flag
     if flag is None or flag not in here.catalog.flags:
         return
-    now = _sequences_of_plan(here, flag)
+    now = _read_concurrency_limit(here, flag)
     if streams is None:
-        yield from _more_sequences(here, flag, now)
+        yield from _higher_concurrency_choices(here, flag, now)
         return
     if now is not None and 0 < now < streams:
-        reason = (
-            f"the load has {_requests_text(streams)} at a time, and {streams - now:g} of them wait"
-        )
+        reason = f"the load has {_format_requests(streams)} at a time, and {streams - now:g} of them wait"
         yield TuneCandidate(here.engine.sequence_assignments(here, streams), reason)
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
             yield TuneCandidate(here.engine.sequence_assignments(here, int(2 * now)), half)
         return
     at_most = "the default" if now is None else f"{now:g}"
-    reason = f"the load has {_requests_text(streams)} at a time, which {at_most} allows already"
+    reason = f"the load has {_format_requests(streams)} at a time, which {at_most} allows already"
     yield LeftOut(f"a higher {flag}", reason)
 
 
-def _sequences_of_plan(here: Situation, flag: str) -> float | None:
+def _read_concurrency_limit(here: Situation, flag: str) -> float | None:
     """Return how many requests the server processes at a time. None if that is not known."""
     given = here.given_number(flag)
     if given is None or given < 0:
@@ -212,7 +210,7 @@ def _sequences_of_plan(here: Situation, flag: str) -> float | None:
     return given
 
 
-def _more_sequences(here: Situation, flag: str, now: float | None) -> Iterator[Choice]:
+def _higher_concurrency_choices(here: Situation, flag: str, now: float | None) -> Iterator[Choice]:
     """Yield higher limits for a search for users, which can go above any limit."""
     if now is None or now <= 0:
         yield LeftOut(
@@ -238,7 +236,7 @@ def _thread_choices(here: Situation) -> Iterator[Choice]:
         return
     cores = here.cores.cores
     given = here.given_number(flag)
-    now = _threads_of_plan(here.cores, given)
+    now = _count_threads(here.cores, given)
     reasons = {
         cores: f"one thread for each of {count_of(cores, 'core')}; now {now}",
         cores
@@ -251,7 +249,7 @@ def _thread_choices(here: Situation) -> Iterator[Choice]:
         yield LeftOut(f"more {flag}", f"each of {count_of(cores, 'core')} has a thread already")
 
 
-def _threads_of_plan(cores: HostCores, given: float | None) -> int:
+def _count_threads(cores: HostCores, given: float | None) -> int:
     """Return how many threads llama.cpp starts: without the flag one for each core, and for a number
     below 1 one for each CPU (llama.cpp#20020)."""
     if given is None:
@@ -259,11 +257,11 @@ def _threads_of_plan(cores: HostCores, given: float | None) -> int:
     return int(given) if given > 0 else cores.cpus
 
 
-def _requests_text(streams: int) -> str:
+def _format_requests(streams: int) -> str:
     return count_of(streams, "request")
 
 
-def _table_choices(here: Situation, work: Work) -> Iterator[Choice]:
+def _tunable_flag_choices(here: Situation, work: Work) -> Iterator[Choice]:
     for flag in here.engine.tunable_flags:
         spec = here.catalog.flags.get(flag.name)
         if spec is None:
@@ -281,11 +279,11 @@ def _table_choices(here: Situation, work: Work) -> Iterator[Choice]:
                 yield LeftOut(f"{flag.name}={text}", f"{reason}, which one step holds already")
                 continue
             yield TuneCandidate(
-                _assignments_for_flag(flag, text, here), _reason_to_try(flag, text, here, work)
+                _make_assignments(flag, text, here), _reason_to_try(flag, text, here, work)
             )
 
 
-def _assignments_for_flag(flag: TunableFlag, text: str, here: Situation) -> tuple[str, ...]:
+def _make_assignments(flag: TunableFlag, text: str, here: Situation) -> tuple[str, ...]:
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
     too, since the engine would silently take less, and so is what it does not work without."""
     cap = here.flag_number(flag.within)
@@ -305,19 +303,19 @@ def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | N
     """Return why no value of a flag is tried on these GPUs and this load; None if they are. The
     prompts of Workbench have no common beginning."""
     if flag.of_gpus and here.computes_on_cpu:
-        return _no_gpu(here)
+        return _explain_missing_gpu(here)
     if flag.of_prefixes and work.prompt_tokens is not None:
         return _OF_PREFIXES
     if flag.guesses:
         if work.streams is not None and work.streams > _FEW_STREAMS:
-            return _no_room_to_guess(work.streams)
+            return _explain_no_room_to_guess(work.streams)
         given = here.plan.flag(flag.name)
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
-    if flag.of_numa and (not here.engine.layers_on_cpu(here) or _numa_nodes(here) < 2):
+    if flag.of_numa and (not here.engine.layers_on_cpu(here) or _count_numa_nodes(here) < 2):
         return "it acts where the CPUs of several NUMA nodes compute layers"
     limit = here.engine.concurrency_flag
-    if flag.of_batches and limit and _sequences_of_plan(here, limit) == 1:
+    if flag.of_batches and limit and _read_concurrency_limit(here, limit) == 1:
         return f"with {limit} 1 there is no batch"
     return _reason_by_capability(here, flag)
 
@@ -336,17 +334,17 @@ def _reason_by_capability(here: Situation, flag: TunableFlag) -> str | None:
     return None
 
 
-def _numa_nodes(here: Situation) -> int:
+def _count_numa_nodes(here: Situation) -> int:
     return 1 if here.cores is None else here.cores.numa_nodes
 
 
-def _no_gpu(here: Situation) -> str:
+def _explain_missing_gpu(here: Situation) -> str:
     return _NO_GPU.format(f"{here.engine.title} {here.installed}")
 
 
 def _reason_to_try(flag: TunableFlag, text: str, here: Situation, work: Work) -> str:
     if flag.guesses:
-        return f"{GUESSES}: {_room_to_guess(work.streams)}"
+        return f"{GUESSES}: {_explain_room_to_guess(work.streams)}"
     if flag.reason != PREFILL:
         return flag.reason
     now = here.flag_number(flag.name)
@@ -366,7 +364,7 @@ def _step_holds_all_prompts(here: Situation, name: str, text: str, work: Work) -
     return min(now, float(text)) >= work.prompt_tokens
 
 
-def _choices_never_tried(here: Situation) -> Iterator[Choice]:
+def _untried_flag_choices(here: Situation) -> Iterator[Choice]:
     for name in _PREFIX_FLAGS:
         if name in here.catalog.flags:
             yield LeftOut(name, _OF_PREFIXES)
@@ -378,7 +376,9 @@ def _choices_never_tried(here: Situation) -> Iterator[Choice]:
     )
 
 
-def gpu_choices(infos: Sequence[GpuInfo], goal: str, limits: TuneLimits) -> Iterator[Choice]:
+def gpu_setting_choices(
+    infos: Sequence[GpuInfo], goal: str, limits: TuneLimits
+) -> Iterator[Choice]:
     """Yield power limits and a lower SM clock for the GPUs of a plan, if they can serve the goal or
     keep a limit. Memory clocks are never locked."""
     keeps_limit = limits.power_w is not None or limits.temperature_c is not None
@@ -410,24 +410,24 @@ def gpu_choices(infos: Sequence[GpuInfo], goal: str, limits: TuneLimits) -> Iter
         yield TuneCandidate((f"{OF_GPUS}gpu-clocks=210-{most}",), _CLOCK)
 
 
-def needs_more(failed: Sequence[str], other: Sequence[str], engine: str) -> bool:
+def needs_at_least_same_memory(failed: Sequence[str], other: Sequence[str], engine: str) -> bool:
     """Return whether a server with the assignments `other` needs at least the memory of one with
     `failed`: both set one and the same flag, which takes more memory for a higher value."""
     if len(failed) != 1 or len(other) != 1:
         return False
     (name, _, low), (same, _, high) = failed[0].partition("="), other[0].partition("=")
-    if name != same or name not in _flags_that_only_grow(engine):
+    if name != same or name not in _list_flags_that_grow_memory(engine):
         return False
-    return _number_in(low) <= _number_in(high)
+    return _parse_number_or_nan(low) <= _parse_number_or_nan(high)
 
 
-def _flags_that_only_grow(engine: str) -> frozenset[str | None]:
+def _list_flags_that_grow_memory(engine: str) -> frozenset[str | None]:
     kind = registry.get_engine(engine)
     grows = (flag.name for flag in kind.tunable_flags if flag.grows)
     return frozenset((*grows, kind.concurrency_flag))
 
 
-def _number_in(text: str) -> float:
+def _parse_number_or_nan(text: str) -> float:
     try:
         return float(text)
     except ValueError:

@@ -227,7 +227,7 @@ class Facts:
         return gpu.event_reasons.get(reason, 0.0)
 
 
-def situation_of_conditions(conditions: Conditions) -> Situation | None:
+def situation_from_conditions(conditions: Conditions) -> Situation | None:
     """Return the plan and engine of the server that was measured, given the result's conditions.
     None if the server's command line is unknown."""
     engine = engines.find_engine(conditions.engine)
@@ -243,18 +243,18 @@ def situation_of_conditions(conditions: Conditions) -> Situation | None:
     return Situation(plan, engine.catalog(conditions.engine_version), engine)
 
 
-def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
+def facts_from_result(result: BenchResult, beside: Facts | None = None) -> Facts:
     """Return the input of the advisor's rules for a stored result. `beside` has values that a
     result does not contain, such as findings about the server's log. If it is None, these values
     are unknown."""
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),
-        here=situation_of_conditions(conditions),
+        here=situation_from_conditions(conditions),
         sizes=conditions.model_facts,
-        gpus=tuple(_gpu_facts_of(conditions, summary)),
+        gpus=tuple(_gpu_facts_from_result(conditions, summary)),
         spec=result.spec,
-        streams=_streams_of(result),
+        streams=_streams_of_result(result),
         summary=None if summary.refused else summary,
         refused=summary.refused,
         client_cpu_pct=summary.client_cpu_pct,
@@ -283,7 +283,7 @@ def _positive_or_none(value: float | None) -> float | None:
     return value
 
 
-def _streams_of(result: BenchResult) -> int | None:
+def _streams_of_result(result: BenchResult) -> int | None:
     spec, known = result.spec, result.conditions.known_workload
     if spec.command or spec.has_schedule:
         return None
@@ -292,7 +292,7 @@ def _streams_of(result: BenchResult) -> int | None:
     return spec.concurrency
 
 
-def _gpu_facts_of(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
+def _gpu_facts_from_result(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
     during, power = summary.gpu, {}
     if during is not None:
         power = dict(zip(during.gpus, during.power_w_each, strict=False))

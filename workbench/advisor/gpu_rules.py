@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, make_advice, percent_text
+from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, format_percent, make_advice
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
 from workbench.model.bench import PcieDuring
 from workbench.model.counts import gpus_text
@@ -84,7 +84,7 @@ class _Power(NamedTuple):
         return self.watts / self.limit_w
 
 
-def _known_powers(facts: Facts) -> list[_Power]:
+def _list_known_powers(facts: Facts) -> list[_Power]:
     """Return the power of each GPU whose power and limit are known."""
     found = []
     for gpu in facts.gpus:
@@ -101,35 +101,35 @@ def _is_power_capped(facts: Facts) -> bool:
 def report_power_cap(facts: Facts) -> Iterator[Advice]:
     """Report whether the GPUs run at their power limits, and whether the GPUs of one server have
     different power limits."""
-    known = _known_powers(facts)
+    known = _list_known_powers(facts)
     if not known or facts.summary is None:
         return
     binding = [power for power in known if power.fraction_of_limit >= _AT_LIMIT]
     if len({power.limit_w for power in known}) > 1:
-        yield _report_unequal_power(known, binding)
+        yield _make_unequal_power_advice(known, binding)
     if binding or _is_power_capped(facts):
-        yield _report_binding_power_limit(facts, binding or known)
+        yield _make_binding_power_advice(facts, binding or known)
         return
-    evidence = _power_range_text(known)
+    evidence = _format_powers(known)
     if max(power.fraction_of_limit for power in known) > _BELOW_LIMIT:
-        share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
+        share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
         text = f"the power limit hardly binds: {evidence}, and the driver names it in {share} of the run"
         fix = "raising the power limit would gain little"
         yield make_advice(Level.INFO, "power.near", text, fix=fix, evidence=evidence)
     else:
         text = f"the power limit does not bind: {evidence}. Raising it changes nothing"
-        source = _mmbt_source(facts, " (single-stream decoding draws 483 to 522 W of 600 W)")
+        source = _format_mmbt_source(facts, " (single-stream decoding draws 483 to 522 W of 600 W)")
         yield make_advice(Level.INFO, "power.not-binding", text, evidence=evidence, source=source)
 
 
-def _mmbt_source(facts: Facts, about: str = "") -> str:
+def _format_mmbt_source(facts: Facts, about: str = "") -> str:
     """Return the source of the measurements of an RTX PRO 6000; "" without such a GPU."""
     if "rtx-pro-6000-ws" in {known.id for known in facts.gpu_types}:
         return f"{_MMBT}{about}"
     return ""
 
 
-def _power_range_text(powers: list[_Power]) -> str:
+def _format_powers(powers: list[_Power]) -> str:
     groups: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
     for power in powers:
         groups[round(power.watts), round(power.limit_w)].append(power.gpu)
@@ -139,7 +139,7 @@ def _power_range_text(powers: list[_Power]) -> str:
     return ", ".join(texts)
 
 
-def _report_unequal_power(powers: list[_Power], binding: list[_Power]) -> Advice:
+def _make_unequal_power_advice(powers: list[_Power], binding: list[_Power]) -> Advice:
     limits: defaultdict[float, list[int]] = defaultdict(list)
     for power in powers:
         limits[power.limit_w].append(power.gpu)
@@ -151,14 +151,14 @@ def _report_unequal_power(powers: list[_Power], binding: list[_Power]) -> Advice
         level = Level.WARN
         text += ": ranks that wait for each other are as fast as the slowest"
     fix = "set the same power limit on all of them, unless that is on purpose"
-    evidence = _power_range_text(powers)
+    evidence = _format_powers(powers)
     return make_advice(level, "power.unequal-caps", text, fix=fix, evidence=evidence)
 
 
-def _report_binding_power_limit(facts: Facts, powers: list[_Power]) -> Advice:
-    most = _only_value({power.highest_limit_w for power in powers})
-    share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
-    evidence = _power_range_text(powers)
+def _make_binding_power_advice(facts: Facts, powers: list[_Power]) -> Advice:
+    most = _value_in_common({power.highest_limit_w for power in powers})
+    share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
+    evidence = _format_powers(powers)
     text = f"the power limit binds: {evidence}, and the driver names it in {share} of the run"
     if facts.memory_bound:
         text += ". Decoding is memory-bound, so a higher SM clock gains little"
@@ -214,7 +214,7 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
     for name in THERMAL_REASONS:
         share = facts.fraction_of_run_limited_by(name)
         if share > 0.01:
-            slowed.append(f"{name} in {percent_text(share)}")
+            slowed.append(f"{name} in {format_percent(share)}")
     limits = [g.temperature_slowdown_c for g in facts.gpus if g.temperature_slowdown_c]
     fix = (
         "lower the power limit or improve the cooling; unlocking the clocks does not lower the heat"
@@ -240,8 +240,8 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
     gpu = facts.gpu_during
     if gpu is None or not facts.gpus:
         return
-    highest_sm = _only_value({g.sm_max_mhz for g in facts.gpus})
-    highest = _only_value({g.memory_max_mhz for g in facts.gpus})
+    highest_sm = _value_in_common({g.sm_max_mhz for g in facts.gpus})
+    highest = _value_in_common({g.memory_max_mhz for g in facts.gpus})
     capped = _is_power_capped(facts)
     if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not capped:
         yield _sm_clock_advice(facts, gpu.sm_mhz, highest_sm)
@@ -249,7 +249,7 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
         yield _memory_clock_advice(facts, gpu.memory_mhz, highest)
 
 
-def _only_value(found: set[float | None]) -> float | None:
+def _value_in_common(found: set[float | None]) -> float | None:
     """Return the value that all GPUs have in common; None if they differ."""
     if len(found) > 1:
         return None
@@ -259,7 +259,7 @@ def _only_value(found: set[float | None]) -> float | None:
 def _sm_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
     text = f"{highest_mhz:.0f} MHz is the highest SM clock of the table, not one that the card sustains"
     evidence = f"SM {mhz:.0f} of {highest_mhz:.0f} MHz under load, no limit named by the driver"
-    source = _mmbt_source(facts)
+    source = _format_mmbt_source(facts)
     return make_advice(
         Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=source
     )
@@ -276,7 +276,7 @@ def _memory_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice
         "shows this card at its highest memory clock"
     )
     evidence = f"memory {mhz:.0f} of {highest_mhz:.0f} MHz under load"
-    source = _mmbt_source(facts)
+    source = _format_mmbt_source(facts)
     return make_advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=source)
 
 
@@ -319,7 +319,7 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
         return
     shares, each = [], []
     for g in facts.gpus:
-        rated_w = _rated_power_w(g)
+        rated_w = _find_rated_power_w(g)
         if g.power_w and rated_w:
             shares.append(g.power_w / rated_w)
             each.append(f"{g.power_w:.0f} of {rated_w:.0f} W")
@@ -333,9 +333,7 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
             Level.INFO, "util.definition", text, evidence=f"utilization {gpu.gpu_util_pct:.0f} %"
         )
         return
-    text = (
-        f"{gpu.gpu_util_pct:.0f} % utilization at {percent_text(max(shares))} of the rated power: "
-    )
+    text = f"{gpu.gpu_util_pct:.0f} % utilization at {format_percent(max(shares))} of the rated power: "
     level, why, fix = Level.INFO, "a memory-bound load", ""
     if not facts.memory_bound:
         level, why = Level.HINT, "the GPU waits"
@@ -355,9 +353,9 @@ def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
     if util >= _BUSY_PCT:
         return
     power = ""
-    if powers := _known_powers(facts):
+    if powers := _list_known_powers(facts):
         most = max(power.fraction_of_limit for power in powers)
-        power = f", at {percent_text(most)} of the power limit"
+        power = f", at {format_percent(most)} of the power limit"
     text = (
         f"the GPUs ran no kernel in {100 - util:.0f} % of the time{power}: they wait for the "
         "host or the client"
@@ -370,7 +368,7 @@ def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
     yield make_advice(Level.HINT, "util.waits", text, fix=fix, evidence=f"utilization {util:.0f} %")
 
 
-def _rated_power_w(gpu: GpuFacts) -> float | None:
+def _find_rated_power_w(gpu: GpuFacts) -> float | None:
     known = gpu.type
     if gpu.power_default_w or known is None:
         return gpu.power_default_w
@@ -414,8 +412,8 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
     if not known:
         return
         return
-    busiest = max(known, key=_mean_share)
-    share, text = _mean_share(busiest), _traffic_text(busiest)
+    busiest = max(known, key=_mean_fraction_of_link)
+    share, text = _mean_fraction_of_link(busiest), _format_traffic(busiest)
     if share >= _SHARED_LINK:
         level, code, verdict = _PCIE_SHARED
         if share >= _LINK_BOUND:
@@ -423,7 +421,7 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
         yield make_advice(
             level,
             code,
-            f"{verdict}: GPU {busiest.gpu} {text}, {percent_text(share)} of what the link can carry in "
+            f"{verdict}: GPU {busiest.gpu} {text}, {format_percent(share)} of what the link can carry in "
             "practice",
             fix="keep weights and KV cache in GPU memory, prefer replicas or pipeline stages to "
             "tensor parallelism, or give the GPU a slot with more lanes or a newer generation",
@@ -431,38 +429,38 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
             source=_PCIE_MEASURED,
         )
         return
-    peak = max(map(_peak_share, known))
+    peak = max(map(_peak_fraction_of_link, known))
     if peak < _PEAK_FAR_BELOW:
         text = (
-            f"the bandwidth of PCIe is not the limit: at most {percent_text(peak)} of what a link can "
+            f"the bandwidth of PCIe is not the limit: at most {format_percent(peak)} of what a link can "
             "carry was in use at any time. More lanes would gain little; the delay of small "
             "messages is not in this"
         )
-        evidence = f"GPU {busiest.gpu} {_traffic_text(busiest)}"
+        evidence = f"GPU {busiest.gpu} {_format_traffic(busiest)}"
         yield make_advice(
             Level.INFO, "pcie.not-bound", text, evidence=evidence, source=_PCIE_MEASURED
         )
 
 
-def _mean_share(link: PcieDuring) -> float:
-    return _share_of_link(link, link.rx_mb_s, link.tx_mb_s)
+def _mean_fraction_of_link(link: PcieDuring) -> float:
+    return _fraction_of_usable_link(link, link.rx_mb_s, link.tx_mb_s)
 
 
-def _peak_share(link: PcieDuring) -> float:
+def _peak_fraction_of_link(link: PcieDuring) -> float:
     """Return the share of the link that was in use at most; 1 if that is not known."""
     peaks = (link.rx_peak_mb_s, link.tx_peak_mb_s)
     if None in peaks:
         return 1.0
-    return _share_of_link(link, *peaks)
+    return _fraction_of_usable_link(link, *peaks)
 
 
-def _share_of_link(link: PcieDuring, *mb_s: float | None) -> float:
+def _fraction_of_usable_link(link: PcieDuring, *mb_s: float | None) -> float:
     """Return the highest of these rates as a share of what the link can carry in practice."""
     highest = max(filter(None, mb_s), default=0.0)
     return highest / (_USABLE_LINK * (link.link_mb_s or 0.0))
 
 
-def _traffic_text(link: PcieDuring) -> str:
+def _format_traffic(link: PcieDuring) -> str:
     rates = {"received": link.rx_mb_s or 0.0, "sent": link.tx_mb_s or 0.0}
     verb = max(rates, key=rates.__getitem__)
     nominal = (link.link_mb_s or 0.0) / 1000

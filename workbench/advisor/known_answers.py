@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.engines.answer_settings import answer_settings, quality_between
+from workbench.engines.answer_settings import collect_answer_settings, find_quality_comparison
 from workbench.model.bench import Conditions
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
@@ -25,7 +25,7 @@ def drop_changes_with_worse_answers(
         if worse is None:
             kept.append(finding)
         else:
-            refused.append(_refuse_finding(finding, worse))
+            refused.append(_mark_as_not_recommended(finding, worse))
     return (*kept, *refused)
 
 
@@ -42,12 +42,12 @@ def _find_worse_answers(
         if change.value is not None:
             target[change.name] = str(change.value) if change.env else change.value
     changed = replace(conditions, flags=flags, env=env)
-    before, after = answer_settings(conditions), answer_settings(changed)
-    found = quality_between(before, after, known, simulated=conditions.simulated)
+    before, after = collect_answer_settings(conditions), collect_answer_settings(changed)
+    found = find_quality_comparison(before, after, known, simulated=conditions.simulated)
     return found if found is not None and found.verdict in (DIFFERS, BROKEN) else None
 
 
-def _refuse_finding(finding: Finding, worse: QualityResult) -> Finding:
+def _mark_as_not_recommended(finding: Finding, worse: QualityResult) -> Finding:
     simulated = ", SIMULATED" if worse.simulated else ""
     where = f"comparison of answers {worse.id}{simulated}"
     return replace(

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from workbench.advisor.advice import Advice, Gain, Rule, make_advice, percent_text
+from workbench.advisor.advice import Advice, Gain, Rule, format_percent, make_advice
 from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
-from workbench.engines.roofline import Load, speed_limits
+from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
 from workbench.model.counts import four_digits
 from workbench.model.findings import Level, PlanChange
@@ -52,7 +52,7 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
     if not speed or not limit or not MEMORY_BOUND <= speed / limit <= 1.02:
         return
     text = (
-        f"decoding is memory-bound: it reaches {percent_text(speed / limit)} of what the memory "
+        f"decoding is memory-bound: it reaches {format_percent(speed / limit)} of what the memory "
         "bandwidth allows"
     )
     evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
@@ -80,7 +80,7 @@ def report_decoding_between_bounds(facts: Facts) -> Iterator[Advice]:
         return
     step_ms, read_ms = 1000 / speed, 1000 / limit
     text = (
-        f"a stream reaches {percent_text(speed / limit)} of what the memory bandwidth allows it: "
+        f"a stream reaches {format_percent(speed / limit)} of what the memory bandwidth allows it: "
         f"of {step_ms:.1f} ms per token"
     )
     text += (
@@ -97,7 +97,7 @@ def report_decoding_between_bounds(facts: Facts) -> Iterator[Advice]:
         "roofline.between",
         text,
         fix=fix,
-        evidence=_steps_per_second_text(facts),
+        evidence=_format_step_times(facts),
         source=_ARITHMETIC,
     )
 
@@ -109,7 +109,7 @@ def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
     if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
         return
     text = (
-        f"the speed is {percent_text(speed / limit)} of the limit by memory bandwidth, so the "
+        f"the speed is {format_percent(speed / limit)} of the limit by memory bandwidth, so the "
         "number of bytes is wrong"
     )
     fix = (
@@ -148,7 +148,7 @@ def report_promised_speed(facts: Facts) -> Iterator[Advice]:
             "raise the total"
         )
     text = (
-        f"{four_digits(wanted)} tok/s are {word} for one stream: {percent_text(wanted / limit)} of "
+        f"{four_digits(wanted)} tok/s are {word} for one stream: {format_percent(wanted / limit)} of "
         "the limit"
     )
     evidence = f"limit {four_digits(limit)} tok/s per stream"
@@ -215,7 +215,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not (facts.memory_bound or facts.is_between_bounds) or limit is None:
         return
-    most = _most_requests(facts)
+    most = _count_allowed_requests(facts)
     counts, first = [n for n in _STREAMS if n <= most], ""
     if not counts:
         counts, first = list(_STREAMS), f"raise {facts.concurrency_flag} ({most:g}), and "
@@ -224,7 +224,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
         text += f" The server spans {facts.nodes} machines, which one stream pays for alone."
     listed = []
     for n in counts:
-        if gain := _speedup_with_streams(facts, n):
+        if gain := _compute_speedup_with_streams(facts, n):
             listed.append(f"{n} streams {four_digits(gain * limit)}")
     evidence = ""
     if listed:
@@ -239,7 +239,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def _most_requests(facts: Facts) -> float:
+def _count_allowed_requests(facts: Facts) -> float:
     """Return how many simultaneous requests all replicas together allow. Infinite if the command
     line does not set a limit."""
     limit = facts.here and facts.here.given_number(facts.concurrency_flag)
@@ -248,7 +248,7 @@ def _most_requests(facts: Facts) -> float:
     return limit * facts.dp
 
 
-def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
+def _compute_speedup_with_streams(facts: Facts, streams: int) -> float | None:
     """Return the speed limit of `streams` streams together divided by the speed limit of one
     stream. The quotient is less than `streams` if more streams read more experts, or if computing
     limits the speed. None if one of the limits is unknown."""
@@ -257,7 +257,7 @@ def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
         return None
     names = [gpu.name for gpu in facts.gpus] * ranks  # those of other machines are of the same type
     one, many = (
-        speed_limits(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s
+        compute_speed_limits(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s
         for n in (1, streams)
     )
     if not one or not many:
@@ -281,7 +281,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
         "eager.cost",
         text,
         fix=f"unset {flag}",
-        evidence=_steps_per_second_text(facts) or f"{flag} is set",
+        evidence=_format_step_times(facts) or f"{flag} is set",
         source=_EAGER,
         changes=(PlanChange(flag, None),),
         gain=Gain(0, high, measured_on=_EAGER_ON),
@@ -294,7 +294,7 @@ def report_launch_bound(facts: Facts) -> Iterator[Advice]:
     if not facts.launch_bound or facts.speed_fraction_of_limit is None:
         return
     text = (
-        f"a stream reaches only {percent_text(facts.speed_fraction_of_limit)} of its limit by memory bandwidth: "
+        f"a stream reaches only {format_percent(facts.speed_fraction_of_limit)} of its limit by memory bandwidth: "
         "launches or synchronization"
     )
     text += " take most of each step, and neither memory nor compute is the limit"
@@ -306,12 +306,12 @@ def report_launch_bound(facts: Facts) -> Iterator[Advice]:
         "launch.bound",
         text,
         fix=fix,
-        evidence=_steps_per_second_text(facts),
+        evidence=_format_step_times(facts),
         source=_ARITHMETIC,
     )
 
 
-def _steps_per_second_text(facts: Facts) -> str:
+def _format_step_times(facts: Facts) -> str:
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed:
         return ""
@@ -349,7 +349,7 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
     fix = " ".join(change.option_text for change in changes) + (
         "; splitting pays only for the latency of one stream"
     )
-    evidence = "; ".join(filter(None, (evidence, _steps_per_second_text(facts))))
+    evidence = "; ".join(filter(None, (evidence, _format_step_times(facts))))
     yield make_advice(
         Level.HINT,
         "dp-before-tp",

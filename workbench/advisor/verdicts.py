@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _KEPT = (SeriesState.DONE, SeriesState.STOPPED)
 
 
-def verdicts_on(
+def list_verdicts_on_finding(
     finding: Finding, result: BenchResult, experiments: Sequence[Experiment]
 ) -> tuple[str, ...]:
     """Return one sentence for each experiment that tested this finding, on this result or on
@@ -29,11 +29,11 @@ def verdicts_on(
             continue
         alike = (experiment.host, tested.model) == (result.conditions.host, result.conditions.model)
         if tested.result_id == result.id or alike:
-            found.append(verdict_sentence(experiment))
+            found.append(format_verdict(experiment))
     return tuple(found)
 
 
-def verdict_sentence(experiment: Experiment) -> str:
+def format_verdict(experiment: Experiment) -> str:
     """Return a sentence that compares the gain that an experiment measured with the expected gain
     of the finding that it tested. "" if the experiment tests no finding."""
     tested = experiment.advice

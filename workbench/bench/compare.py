@@ -30,8 +30,12 @@ from workbench.bench.metric_changes import (
     withheld_reason,
     withhold_verdicts,
 )
-from workbench.engines.answer_settings import answer_changes, answer_settings, quality_between
-from workbench.engines.result_limits import speed_comparison_texts
+from workbench.engines.answer_settings import (
+    collect_answer_settings,
+    find_quality_comparison,
+    list_changed_answer_settings,
+)
+from workbench.engines.result_limits import compare_speed_with_limits
 from workbench.model.bench import (
     BUSY_CLIENT_PCT,
     BenchResult,
@@ -216,8 +220,10 @@ def _answer_settings_and_quality(
     of the answers, if there is one."""
     if a.spec.endpoint == "embeddings":
         return (), None
-    x, y = answer_settings(a.conditions), answer_settings(b.conditions)
-    return answer_changes(x, y), quality_between(x, y, known, simulated=a.conditions.simulated)
+    x, y = collect_answer_settings(a.conditions), collect_answer_settings(b.conditions)
+    return list_changed_answer_settings(x, y), find_quality_comparison(
+        x, y, known, simulated=a.conditions.simulated
+    )
 
 
 # -- configuration ---------------------------------------------------------------------------------
@@ -532,7 +538,7 @@ def _notes_on_comparison(
         )
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1:
-            for title, text in speed_comparison_texts(results[0]):
+            for title, text in compare_speed_with_limits(results[0]):
                 notes.append(f"{side}, #{results[0].id}: {title}: {text}")
     notes += [f"#{run.id}: {why}" for run in runs for why in run.summary.marked]
     if len({bool(run.conditions.model_digest) for run in runs}) > 1:

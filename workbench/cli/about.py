@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict, replace
 
-from workbench.cli.output import emit_or_say
+from workbench.cli.output import print_json_or_lines
 from workbench.cli.registry import command
 
 
 @command("version", "print the version", examples=("workbench version",))
-def version(arguments: argparse.Namespace) -> int:
+def print_version(arguments: argparse.Namespace) -> int:
     from workbench import __version__
 
-    return emit_or_say(arguments.json, {"version": __version__}, f"workbench {__version__}")
+    return print_json_or_lines(arguments.json, {"version": __version__}, f"workbench {__version__}")
 
 
 @command(
@@ -21,7 +21,7 @@ def version(arguments: argparse.Namespace) -> int:
     "print all settings in effect, with defaults",
     examples=("workbench config print",),
 )
-def config_print(arguments: argparse.Namespace) -> int:
+def print_config(arguments: argparse.Namespace) -> int:
     """Print the configuration. Return 2 if config.toml has an error, otherwise 0."""
     import tomlkit
 
@@ -36,15 +36,17 @@ def config_print(arguments: argparse.Namespace) -> int:
         "config": settings,
         "findings": [f.as_json() for f in store.findings],
     }
-    emit_or_say(arguments.json, document, tomlkit.dumps(settings).rstrip())
+    print_json_or_lines(arguments.json, document, tomlkit.dumps(settings).rstrip())
     return 2 if any(f.level is Level.ERROR for f in store.findings) else 0
 
 
 @command(
     "config path", "print the path of the configuration file", examples=("workbench config path",)
 )
-def config_path(arguments: argparse.Namespace) -> int:
+def print_config_paths(arguments: argparse.Namespace) -> int:
     from workbench.store import paths
 
     path = paths.config_file()
-    return emit_or_say(arguments.json, {"file": str(path), "exists": path.exists()}, str(path))
+    return print_json_or_lines(
+        arguments.json, {"file": str(path), "exists": path.exists()}, str(path)
+    )

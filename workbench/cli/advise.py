@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.host_words import name_host_in_fixes
-from workbench.cli.open_session import connected, local_session, use_host_of_record
-from workbench.cli.output import emit_or_say, simulated_mark
+from workbench.cli.host_words import add_host_options_to_fixes
+from workbench.cli.open_session import connect_session, create_local_session, select_recorded_host
+from workbench.cli.output import print_json_or_lines, simulated_mark
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         "workbench advise RUN --json",
     ),
 )
-async def advise(arguments: argparse.Namespace) -> int:
+async def print_advice(arguments: argparse.Namespace) -> int:
     if arguments.expect is not None and not 0 < arguments.expect < float("inf"):
         raise InputError(
             "--expect needs a speed above 0",
@@ -45,16 +45,16 @@ async def advise(arguments: argparse.Namespace) -> int:
         )
     number = parse_whole_number(arguments.subject.removeprefix("#"))
     if number is not None:
-        session = local_session()
+        session = create_local_session()
         advised = await session.advisor.advise_on_result(number, arguments.expect)
         if advised.result is not None:
-            use_host_of_record(arguments, advised.result.conditions.host)
+            select_recorded_host(arguments, advised.result.conditions.host)
     else:
-        async with connected(arguments) as session:
+        async with connect_session(arguments) as session:
             status = await find_run(session, arguments.subject)
             advised = await session.advisor.advise_on_run(status.run_id, arguments.expect)
-    advised = replace(advised, findings=name_host_in_fixes(advised.findings, arguments))
-    return emit_or_say(arguments.json, _advice_document(advised), _advice_lines(advised))
+    advised = replace(advised, findings=add_host_options_to_fixes(advised.findings, arguments))
+    return print_json_or_lines(arguments.json, _advice_document(advised), _advice_lines(advised))
 
 
 def _advice_document(advised: AdvisedResult) -> dict[str, Any]:

@@ -13,17 +13,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli import result_output
-from workbench.cli.host_words import name_recorded_host_in
-from workbench.cli.load_options import CLIENT, SHAPE, SIZE, load_of
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit, note, say_lines
+from workbench.cli.host_words import add_options_of_recorded_host_to_lines
+from workbench.cli.load_options import CLIENT, SHAPE, SIZE, read_load_options
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json, print_lines, print_message
 from workbench.cli.registry import command, option
-from workbench.cli.servers import ready_run
+from workbench.cli.servers import wait_for_ready_run
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import (
-    benchmark_stopped_by_signals,
-    cancelled_by_signals,
-    raise_for,
+    cancel_on_signals,
+    raise_if_signalled,
+    stop_benchmark_on_signals,
 )
 from workbench.model.bench_cli_options import FOR_OWN_COMMAND
 from workbench.model.counts import count_of
@@ -69,12 +69,12 @@ _CONCURRENCY = option(
         "workbench bench RUN -- python eval.py --base-url {base_url}",
     ),
 )
-async def bench(arguments: argparse.Namespace) -> int:
+async def run_benchmark(arguments: argparse.Namespace) -> int:
     if bool(arguments.run) == bool(arguments.url):
         raise InputError(
             "`bench` needs either a run or --url", next_step="`workbench servers` lists the runs"
         )
-    levels, load = levels_of(arguments.levels), load_of(arguments)
+    levels, load = parse_concurrency_levels(arguments.levels), read_load_options(arguments)
     if "command" in load:
         _check_own_command(levels, load)
     if arguments.repeat < 1 or (arguments.repeat > 1 and len(levels) > 1):
@@ -88,11 +88,11 @@ async def bench(arguments: argparse.Namespace) -> int:
             next_step="use --deadline S for the time of one benchmark",
         )
     # at the first wait; before it, the imports would compete
-    asyncio.get_running_loop().call_soon(_load_ahead)
-    async with connected(arguments) as session:
+    asyncio.get_running_loop().call_soon(_import_benchmark_modules)
+    async with connect_session(arguments) as session:
         shown = not arguments.json and sys.stderr.isatty()
-        session.subscribe(_draw_progress if shown else report_silence())
-        run_id = await ready_run(session, arguments.run)
+        session.subscribe(_draw_progress if shown else make_silence_reporter())
+        run_id = await wait_for_ready_run(session, arguments.run)
         await session.gpu.alterations.read()
         if len(levels) > 1:
             return await _bench_levels(session, arguments, levels, run_id, load)
@@ -101,13 +101,13 @@ async def bench(arguments: argparse.Namespace) -> int:
     if len(results) > 1:
         _print_spread(results, arguments.json)
     elif arguments.json:
-        emit(result_output.result_json(results[0]))
+        print_json(result_output.result_json(results[0]))
     if received:
         return 128 + received[0]
     return _worst_exit_code(results)
 
 
-def _load_ahead() -> None:
+def _import_benchmark_modules() -> None:
     """Import the modules that the benchmark will need, in a thread. Meanwhile the command waits for
     the host."""
 
@@ -130,10 +130,10 @@ async def _bench_repeatedly(
     async def keep(result_id: int) -> None:
         results.append(await session.results.get(result_id))
         if not arguments.json:
-            say_lines(result_output.result_lines(results[-1]))
+            print_lines(result_output.result_lines(results[-1]))
 
     try:
-        async with benchmark_stopped_by_signals(session, received):
+        async with stop_benchmark_on_signals(session, received):
             for _ in range(arguments.repeat):
                 if run_id is not None:
                     await keep(await session.bench.run_on(run_id, **load))
@@ -145,7 +145,7 @@ async def _bench_repeatedly(
         if cancelled.result_id is not None:
             await keep(cancelled.result_id)
         elif not results:
-            raise_for(received)
+            raise_if_signalled(received)
     return results, received
 
 
@@ -156,22 +156,24 @@ async def _bench_levels(
     run_id: str | None,
     load: dict[str, Any],
 ) -> int:
-    from workbench.cli.sweeps import sweep_lines, tell_how_to_resume
+    from workbench.cli.sweeps import report_how_to_resume, sweep_lines
 
     url = arguments.url
     if run_id:
         url = None
-    async with cancelled_by_signals(), tell_how_to_resume(session):
+    async with cancel_on_signals(), report_how_to_resume(session):
         sweep = await session.sweeps.run_concurrency(
             levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
         )
     results = [await session.results.get(i) for point in sweep.points for i in point.result_ids]
     if arguments.json:
-        emit({"results": [result_output.result_json(r) for r in results], "sweep": asdict(sweep)})
+        print_json(
+            {"results": [result_output.result_json(r) for r in results], "sweep": asdict(sweep)}
+        )
     else:
         for result in results:
-            say_lines(result_output.result_lines(result))
-        say_lines(name_recorded_host_in(sweep_lines(sweep), sweep.host))
+            print_lines(result_output.result_lines(result))
+        print_lines(add_options_of_recorded_host_to_lines(sweep_lines(sweep), sweep.host))
     return _worst_exit_code(results) or int(sweep.state != "done")
 
 
@@ -192,7 +194,7 @@ def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
         )
 
 
-def levels_of(text: str | None) -> list[int]:
+def parse_concurrency_levels(text: str | None) -> list[int]:
     """Return the concurrencies in a text such as "1,8,32". The list is empty for None. Raises
     InputError for a number below 1.
     """
@@ -217,9 +219,11 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
     spreads, invalid = spread_of_metrics(summaries), sum(map(_is_refused, summaries))
     if as_json:
         documents = [result_output.result_json(r) for r in results]
-        emit({"results": documents, "spread": [asdict(one) for one in spreads], "refused": invalid})
+        print_json(
+            {"results": documents, "spread": [asdict(one) for one in spreads], "refused": invalid}
+        )
     else:
-        say_lines(result_output.spread_lines(spreads, len(results), invalid))
+        print_lines(result_output.spread_lines(spreads, len(results), invalid))
 
 
 def _worst_exit_code(results: Sequence[BenchResult]) -> int:
@@ -264,7 +268,7 @@ def _silence_text(progress: BenchProgress) -> str:
     )
 
 
-def report_silence() -> Callable[[SessionState, frozenset[str]], None]:
+def make_silence_reporter() -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints a message on stderr when the server has sent nothing for 10,
     20, 40, … seconds."""
     next_s = _SILENT_S
@@ -277,7 +281,7 @@ def report_silence() -> Callable[[SessionState, frozenset[str]], None]:
         if progress.silent_s < _SILENT_S:
             next_s = _SILENT_S
         elif progress.silent_s >= next_s:
-            note(f"{progress.phase}: {_silence_text(progress)}")
+            print_message(f"{progress.phase}: {_silence_text(progress)}")
             next_s *= 2
 
     return report

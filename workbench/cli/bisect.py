@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.host_words import name_recorded_host
-from workbench.cli.open_session import connected, session_of, use_host_of_record
-from workbench.cli.output import emit_or_say, note, simulated_mark
+from workbench.cli.host_words import add_options_of_recorded_host
+from workbench.cli.open_session import connect_session, create_session, select_recorded_host
+from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import IF_MEASURED, YES
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.watch import checked_words, report_pairs
 from workbench.model.errors import InputError
 
@@ -55,7 +55,7 @@ def _bisection_store() -> BisectionStore:
         "workbench bisect vllm-any venv:/opt/vllm-0.31 venv:/opt/vllm-0.32 venv:/opt/vllm-0.33",
     ),
 )
-async def bisect(arguments: argparse.Namespace) -> int:
+async def run_bisection(arguments: argparse.Namespace) -> int:
     from workbench.bench.experiment import MAX_PAIRS
     from workbench.model.bisection import Bisection
     from workbench.session.series.bisect import check_versions
@@ -66,7 +66,7 @@ async def bisect(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"{arguments.pairs} pairs show nothing", next_step=f"give --pairs 2 to {MAX_PAIRS}"
         )
-    session = session_of(arguments)
+    session = create_session(arguments)
     versions = check_versions(tuple(arguments.versions))
     plan = pinned_plan(session, arguments.preset, arguments.variables)
     candidates = [candidate_plan(plan, version) for version in versions]
@@ -102,14 +102,16 @@ async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) 
     from workbench.session.series.bisect import Bisector
 
     store = _bisection_store()
-    note(f"bisection {found.id}; if it ends early, `{_resume_command(found)}` goes on with it")
+    print_message(
+        f"bisection {found.id}; if it ends early, `{_resume_command(found)}` goes on with it"
+    )
     with store.hold_lock(found.id):
-        async with connected(arguments) as session:
+        async with connect_session(arguments) as session:
             await session.servers.adopt()
             session.subscribe(report_pairs())
-            async with cancelled_by_signals(f"`{_resume_command(found)}` goes on with it"):
-                found = await Bisector(found, session, store, note).carry_out_bisection()
-    return emit_or_say(arguments.json, asdict(found), _bisection_lines(found))
+            async with cancel_on_signals(f"`{_resume_command(found)}` goes on with it"):
+                found = await Bisector(found, session, store, print_message).carry_out_bisection()
+    return print_json_or_lines(arguments.json, asdict(found), _bisection_lines(found))
 
 
 @command(
@@ -127,7 +129,7 @@ async def resume_bisection(arguments: argparse.Namespace) -> int:
             f"bisection {found.id} is {found.state}",
             next_step=f"`workbench bisect show {found.id}` shows it",
         )
-    use_host_of_record(arguments, found.host)
+    select_recorded_host(arguments, found.host)
     await _confirm_bisection(arguments, found)
     return await _carry_out_bisection(arguments, found)
 
@@ -140,7 +142,7 @@ async def resume_bisection(arguments: argparse.Namespace) -> int:
 )
 def show_bisection(arguments: argparse.Namespace) -> int:
     found = _bisection_store().get(arguments.id)
-    return emit_or_say(arguments.json, asdict(found), _bisection_lines(found))
+    return print_json_or_lines(arguments.json, asdict(found), _bisection_lines(found))
 
 
 def _bisection_lines(found: Bisection) -> Iterator[str]:
@@ -148,19 +150,19 @@ def _bisection_lines(found: Bisection) -> Iterator[str]:
     yield f"bisection {found.id}  {found.state}  {found.host}  {found.preset}{simulated}"
     steps = {step.version: step for step in found.steps}
     for place, version in enumerate(found.versions):
-        yield f"  {_step_text(place, steps.get(place)):<34}  {version}"
+        yield f"  {_format_bisect_step(place, steps.get(place)):<34}  {version}"
     if found.verdict:
         yield found.verdict
     if found.state in ("stopped", "failed"):
         text = f"{found.error}; to resume it: {_resume_command(found)}"
-        yield name_recorded_host(text, found.host)
+        yield add_options_of_recorded_host(text, found.host)
 
 
 def _resume_command(found: Bisection) -> str:
-    return name_recorded_host(f"workbench bisect resume {found.id}", found.host)
+    return add_options_of_recorded_host(f"workbench bisect resume {found.id}", found.host)
 
 
-def _step_text(place: int, step: BisectStep | None) -> str:
+def _format_bisect_step(place: int, step: BisectStep | None) -> str:
     if place == 0:
         return "good, by you"
     if step is None:

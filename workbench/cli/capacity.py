@@ -8,22 +8,22 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import duration_text
-from workbench.cli.gpu_verify import TARGET, check_one_target
-from workbench.cli.load_options import CLIENT, SHAPE, SIZE, load_of
-from workbench.cli.open_session import connected
-from workbench.cli.output import note
+from workbench.cli.experiment_text import format_duration
+from workbench.cli.gpu_verify import TARGET, require_one_target
+from workbench.cli.load_options import CLIENT, SHAPE, SIZE, read_load_options
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_message
 from workbench.cli.registry import Option, command, option
-from workbench.cli.servers import ready_run
+from workbench.cli.servers import wait_for_ready_run
 from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
+    list_stored_sweeps,
+    load_stored_sweep,
     load_sweep_to_resume,
-    load_sweep_to_show,
     print_list,
     print_sweep,
-    stored_sweeps,
-    tell_how_to_resume,
+    report_how_to_resume,
 )
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -96,7 +96,7 @@ def parse_level(text: str) -> float:
     ),
 )
 async def search_capacity(arguments: argparse.Namespace) -> int:
-    check_one_target(arguments)
+    require_one_target(arguments)
     if arguments.of_rates:
         return await _search_rates(arguments)
     if arguments.horizon is not None:
@@ -121,11 +121,15 @@ async def _search_users(arguments: argparse.Namespace) -> int:
     if arguments.first_level is None and "most" in numbers:
         numbers["first"] = min(numbers["most"], UserLevels().first)
     levels = UserLevels(**numbers)
-    load = load_of(arguments)
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
-        run_id = await ready_run(session, arguments.run)
+    load = read_load_options(arguments)
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
+        run_id = await wait_for_ready_run(session, arguments.run)
         plan = tuple(_plan_lines(session, levels, run_id, arguments))
-        session.subscribe(report_levels(arguments, plan))
+        session.subscribe(make_level_reporter(arguments, plan))
         sweep = await session.sweeps.run_users(
             levels,
             run_id=run_id,
@@ -142,10 +146,14 @@ async def _search_rates(arguments: argparse.Namespace) -> int:
     horizon_s = None if arguments.horizon is None else 60 * arguments.horizon
     given = {"first": arguments.first_level, "most": arguments.most_level, "horizon_s": horizon_s}
     rates = RateRange(**{name: value for name, value in given.items() if value is not None})
-    load = load_of(arguments)
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
-        run_id = await ready_run(session, arguments.run)
-        session.subscribe(report_levels(arguments, tuple(_rate_plan_lines(rates))))
+    load = read_load_options(arguments)
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
+        run_id = await wait_for_ready_run(session, arguments.run)
+        session.subscribe(make_level_reporter(arguments, tuple(_rate_plan_lines(rates))))
         sweep = await session.sweeps.run_rates(
             rates,
             run_id=run_id,
@@ -165,13 +173,13 @@ def _rate_plan_lines(rates: RateRange) -> Iterator[str]:
         short_run_s,
     )
 
-    look = duration_text(short_run_s(rates.first_rate, rates.horizon_s))
+    look = format_duration(short_run_s(rates.first_rate, rates.horizon_s))
     yield (
         f"starts at {rate_text(rates.first_rate)}: looks of {look} find the region, then each rate is "
-        f"measured over {duration_text(rates.horizon_s)}, with at least {MIN_REQUESTS_TO_HOLD:,} requests"
+        f"measured over {format_duration(rates.horizon_s)}, with at least {MIN_REQUESTS_TO_HOLD:,} requests"
     )
     runs = f"{TYPICAL_SHORT_RUNS} looks and {TYPICAL_FULL_RUNS} runs"
-    yield f"takes about {duration_text(rates.typical_s)} ({runs}); a number of users is found sooner"
+    yield f"takes about {format_duration(rates.typical_s)} ({runs}); a number of users is found sooner"
 
 
 def _plan_lines(
@@ -193,7 +201,7 @@ def _plan_lines(
     if took_s is None:
         yield f"takes about {runs} runs; their duration is known after the first one"
     else:
-        yield f"takes about {duration_text(runs * took_s)} ({runs} runs)"
+        yield f"takes about {format_duration(runs * took_s)} ({runs} runs)"
 
 
 _ID = option("id", "id of a search; `workbench capacity list` lists them", int)
@@ -210,9 +218,13 @@ _A_SEARCH = "a search for users or a rate"
 )
 async def resume_search(arguments: argparse.Namespace) -> int:
     stored = load_sweep_to_resume(arguments, USERS.command, _A_SEARCH)
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
         await session.servers.adopt()
-        session.subscribe(report_levels(arguments, (), stored))
+        session.subscribe(make_level_reporter(arguments, (), stored))
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
@@ -224,7 +236,7 @@ async def resume_search(arguments: argparse.Namespace) -> int:
     examples=("workbench capacity show 2",),
 )
 def show_search(arguments: argparse.Namespace) -> int:
-    print_sweep(load_sweep_to_show(arguments, USERS.command, _A_SEARCH), arguments.json)
+    print_sweep(load_stored_sweep(arguments, USERS.command, _A_SEARCH), arguments.json)
     return 0
 
 
@@ -234,10 +246,10 @@ def show_search(arguments: argparse.Namespace) -> int:
     examples=("workbench capacity list",),
 )
 def list_searches(arguments: argparse.Namespace) -> int:
-    return print_list(stored_sweeps(USERS.command), arguments.json, "searches")
+    return print_list(list_stored_sweeps(USERS.command), arguments.json, "searches")
 
 
-def report_levels(
+def make_level_reporter(
     arguments: argparse.Namespace, plan: Sequence[str], resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints on stderr the lines of the `plan` when the search starts, and
@@ -251,14 +263,16 @@ def report_levels(
         if sweep is None or "sweep" not in changed or arguments.json:
             return
         while unsaid:
-            note(unsaid.pop(0))
+            print_message(unsaid.pop(0))
         for point in sweep.points:
             runs = len(point.result_ids)
             if runs <= printed.get(point.label, 0) or point.slo_verdict is None:
                 continue
             printed[point.label] = runs
-            left = f"; about {duration_text(sweep.left_s)} left" if sweep.left_s else ""
+            left = f"; about {format_duration(sweep.left_s)} left" if sweep.left_s else ""
             kept = "n/a" if point.slo_pct is None else share_text(point.slo_pct)
-            note(f"{point.label}, run {runs}: {kept} within the SLO, {point.slo_verdict}{left}")
+            print_message(
+                f"{point.label}, run {runs}: {kept} within the SLO, {point.slo_verdict}{left}"
+            )
 
     return report

@@ -7,8 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli import servers
-from workbench.cli.open_session import connected, warn_if_measured, warn_of_unreached_nodes
-from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.open_session import (
+    connect_session,
+    warn_if_benchmark_runs,
+    warn_of_unreached_nodes,
+)
+from workbench.cli.output import format_finding_line, print_json, print_line, print_message
 from workbench.cli.registry import command, option
 from workbench.model.errors import InputError, ServerError
 from workbench.model.findings import Level
@@ -44,7 +48,7 @@ def use_cluster(arguments: argparse.Namespace) -> None:
         "workbench cluster start sparks vllm-any --set tensor-parallel-size=2",
     ),
 )
-async def start(arguments: argparse.Namespace) -> int:
+async def start_cluster_server(arguments: argparse.Namespace) -> int:
     use_cluster(arguments)
     return await servers.start_server(arguments)
 
@@ -56,17 +60,17 @@ async def start(arguments: argparse.Namespace) -> int:
     option("run RUN", "id of a run; the only living one without it", nargs="?"),
     examples=("workbench cluster stop sparks",),
 )
-async def stop(arguments: argparse.Namespace) -> int:
+async def stop_cluster_server(arguments: argparse.Namespace) -> int:
     use_cluster(arguments)
-    async with connected(arguments) as session:
-        status = await _only_or_named_run(session, arguments.run)
-        await warn_if_measured(session)
+    async with connect_session(arguments) as session:
+        status = await _find_only_or_named_run(session, arguments.run)
+        await warn_if_benchmark_runs(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
     if arguments.json:
-        emit(servers.status_json(status))
+        print_json(servers.status_json(status))
     else:
-        _say_server(status)
+        _print_server(status)
     return 1 if status.may_live else 0
 
 
@@ -76,11 +80,11 @@ async def stop(arguments: argparse.Namespace) -> int:
     _NAME,
     examples=("workbench cluster status sparks", "workbench cluster status sparks --json"),
 )
-async def status(arguments: argparse.Namespace) -> int:
+async def print_cluster_status(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import cluster_servers
 
     use_cluster(arguments)
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         partly = warn_of_unreached_nodes(session)
         found = await cluster_servers.read_cluster_servers(session)
         transports = {
@@ -103,7 +107,7 @@ async def status(arguments: argparse.Namespace) -> int:
             ],
         }
     if arguments.json:
-        return emit(document)
+        return print_json(document)
     for rank, place in enumerate(host.places):
         words = (
             place.host,
@@ -111,20 +115,20 @@ async def status(arguments: argparse.Namespace) -> int:
             place.interface,
             ",".join(place.rdma),
         )
-        say("  ".join((str(rank), *filter(None, words))))
+        print_line("  ".join((str(rank), *filter(None, words))))
         if place.problem:
-            say(f"   {place.problem}")
+            print_line(f"   {place.problem}")
     for each in found:
-        _say_server(each)
+        _print_server(each)
         if transports.get(each.run_id):
-            say(f"  transport: {transports[each.run_id]}")
+            print_line(f"  transport: {transports[each.run_id]}")
     if not found:
         where = _PARTLY if partly else "this cluster"
-        note(f"no servers on {where}")
+        print_message(f"no servers on {where}")
     return 0
 
 
-async def _only_or_named_run(session: Session, run: str | None) -> ServerStatus:
+async def _find_only_or_named_run(session: Session, run: str | None) -> ServerStatus:
     """Return the server run that `run` names. If `run` is None, return the only run whose server
     may still be alive. Raises ServerError if there is not exactly one such run."""
     if run is not None:
@@ -145,12 +149,12 @@ async def _only_or_named_run(session: Session, run: str | None) -> ServerStatus:
     )
 
 
-def _say_server(status: ServerStatus) -> None:
+def _print_server(status: ServerStatus) -> None:
     from workbench.session.servers.cluster_servers import rank_lines, server_text
 
-    say(server_text(status))
+    print_line(server_text(status))
     for label, text in rank_lines(status):
-        say(f"  {label:<8} {text}")
+        print_line(f"  {label:<8} {text}")
     for finding in status.findings:
         if finding.level in (Level.ERROR, Level.WARN):
-            say(f"  {finding_line(finding)}")
+            print_line(f"  {format_finding_line(finding)}")

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.cluster import use_cluster
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.plan import load_plan
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
         "workbench cluster check sparks vllm-llama-3.3-70b-2x-spark",
     ),
 )
-async def check(arguments: argparse.Namespace) -> int:
+async def check_cluster(arguments: argparse.Namespace) -> int:
     from workbench.report.finding_blocks import doctor_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts import cluster_check
     from workbench.session.servers.cluster_servers import cluster_host_of
 
     use_cluster(arguments)
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         if arguments.preset:
             try:
                 await load_plan(session, arguments)
             except HostUnreachable:  # the report names the node
-                note(f"{arguments.preset} is not checked: its addresses are not known")
+                print_message(f"{arguments.preset} is not checked: its addresses are not known")
         report = await cluster_check.examine_cluster(
             cluster_host_of(session), session.plans.current
         )
@@ -52,15 +52,15 @@ async def check(arguments: argparse.Namespace) -> int:
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     document = {
         "cluster": arguments.name,
-        **_report_json(report),
+        **_report_as_json(report),
         "findings": [f.as_json() for f in found],
     }
     blocks = doctor_blocks(found, lines, "The nodes fit together.")
-    emit_or_say(arguments.json, document, block_lines(blocks))
+    print_json_or_lines(arguments.json, document, block_lines(blocks))
     return 1 if worst_level(found) is Level.ERROR else 0
 
 
-def _report_json(report: ClusterReport) -> dict[str, Any]:
+def _report_as_json(report: ClusterReport) -> dict[str, Any]:
     """Return the properties of each node, the connections between the nodes and the memory need as
     JSON data."""
     nodes = [

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.output import emit_or_say
+from workbench.cli.output import print_json_or_lines
 from workbench.cli.registry import command, option, repeatable
-from workbench.cli.results import ids_of, results_db
+from workbench.cli.results import open_results_db, parse_result_ids
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
         "workbench compare --tag before --tag after --arm driver",
     ),
 )
-def compare(arguments: argparse.Namespace) -> int:
+def compare_results(arguments: argparse.Namespace) -> int:
     from workbench.bench import compare as comparing
     from workbench.store.quality_db import QualityDb
 
-    db = results_db()
-    sides = [[db.get(i) for i in ids_of(text)] for text in arguments.groups]
+    db = open_results_db()
+    sides = [[db.get(i) for i in parse_result_ids(text)] for text in arguments.groups]
     sides += [_results_with_tag(db, tag) for tag in arguments.tags]
     if len(sides) != 2:
         raise InputError(
@@ -63,7 +63,7 @@ def compare(arguments: argparse.Namespace) -> int:
         a, b, arms=kinds, quality=QualityDb(db.path).newest_comparisons()
     )
     document = {**asdict(comparison), "ids_a": [r.id for r in a], "ids_b": [r.id for r in b]}
-    return emit_or_say(arguments.json, document, _comparison_lines(comparison, a, b))
+    return print_json_or_lines(arguments.json, document, _comparison_lines(comparison, a, b))
 
 
 def _results_with_tag(db: ResultsDb, tag: str) -> list[BenchResult]:
@@ -75,7 +75,7 @@ def _results_with_tag(db: ResultsDb, tag: str) -> list[BenchResult]:
     return found
 
 
-def _side_text(side: str, runs: Sequence[BenchResult]) -> str:
+def _format_side(side: str, runs: Sequence[BenchResult]) -> str:
     """Return the name of one side of a comparison with the ids of its results, such as "A #1 #2".
     Simulated results are marked."""
     simulated = {r.conditions.simulated for r in runs}
@@ -94,5 +94,5 @@ def _comparison_lines(
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import comparison_blocks
 
-    yield f"{_side_text('A', a)}  vs  {_side_text('B', b)}"
+    yield f"{_format_side('A', a)}  vs  {_format_side('B', b)}"
     yield from block_lines(comparison_blocks(comparison))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.cli.registry import OneOf, Option, exactly_one_of, option, switch
+from workbench.cli.registry import OneOf, Option, make_exclusive_options, option, switch
 from workbench.model.declared_options import Choice, Constant, DeclaredOption, Switch
 
 
-def arguments_of(options: Iterable[DeclaredOption]) -> tuple[Option | OneOf, ...]:
+def options_to_arguments(options: Iterable[DeclaredOption]) -> tuple[Option | OneOf, ...]:
     """Return the command-line arguments of the options. Options that exclude each other are one
     argument."""
     found: list[Option | OneOf] = []
@@ -20,7 +20,7 @@ def arguments_of(options: Iterable[DeclaredOption]) -> tuple[Option | OneOf, ...
             continue
         rivals = [other for other in options if other.exclusive == declared.exclusive]
         if rivals[0] is declared:
-            found.append(exactly_one_of(*map(_option_of, rivals)))
+            found.append(make_exclusive_options(*map(_option_of, rivals)))
     return tuple(found)
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from workbench.cli.host_words import name_host_in_fixes
-from workbench.cli.open_session import connected, warn_of_unreached_nodes
-from workbench.cli.output import emit_or_say, note
-from workbench.cli.registry import command, exactly_one_of, option
+from workbench.cli.host_words import add_host_options_to_fixes
+from workbench.cli.open_session import connect_session, warn_of_unreached_nodes
+from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import IF_MEASURED
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.findings import Level, worst_level
 
@@ -20,7 +20,7 @@ from workbench.model.findings import Level, worst_level
 @command(
     "doctor",
     "show what is on the host, what is missing or does not fit, and what to do about it",
-    exactly_one_of(
+    make_exclusive_options(
         option(
             "--list",
             "list the published traps of serving, and what of Workbench sees each; no host is read",
@@ -42,11 +42,11 @@ from workbench.model.findings import Level, worst_level
         "workbench --host gpu-box doctor --multi-gpu",
     ),
 )
-async def doctor(arguments: argparse.Namespace) -> int:
+async def check_host(arguments: argparse.Namespace) -> int:
     if arguments.list:
-        return _list_traps(arguments)
+        return _print_known_traps(arguments)
     if arguments.multi_gpu:
-        return await _try_gpu_paths(arguments)
+        return await _test_gpu_paths(arguments)
     if arguments.engine is not None or arguments.if_measured is not None:
         raise InputError(
             "--engine, --wait and --anyway belong to --multi-gpu",
@@ -57,35 +57,35 @@ async def doctor(arguments: argparse.Namespace) -> int:
     from workbench.session.hosts.doctor import examine_host
     from workbench.session.hosts.gpu_paths import paths_text
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         warn_of_unreached_nodes(session)
         report = await examine_host(session)
-    report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
+    report = replace(report, findings=add_host_options_to_fixes(report.findings, arguments))
     blocks = doctor_blocks(report.findings, report.lines)
     if report.paths is not None:
         blocks += gpu_path_blocks(*paths_text(report.paths))
-    return emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
+    return print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
 
 
-async def _try_gpu_paths(arguments: argparse.Namespace) -> int:
+async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
     from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.gpu_paths import paths_text, try_paths
 
-    async with connected(arguments) as session:
-        note("copying between the GPUs: every case ends within 20 s, all within 5 min")
-        async with cancelled_by_signals("the copies were ended, and no outcome is kept"):
+    async with connect_session(arguments) as session:
+        print_message("copying between the GPUs: every case ends within 20 s, all within 5 min")
+        async with cancel_on_signals("the copies were ended, and no outcome is kept"):
             report = await try_paths(session, arguments.engine)
-    report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
+    report = replace(report, findings=add_host_options_to_fixes(report.findings, arguments))
     paths = report.paths
     right = "Every byte arrived, at a bandwidth near the nominal one."
     blocks = doctor_blocks(report.findings, (), right if paths.was_tried else "Nothing was copied.")
     blocks += gpu_path_blocks(*paths_text(paths))
-    emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
+    print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
     return 1 if worst_level(report.findings) is Level.ERROR else 0
 
 
-def _list_traps(arguments: argparse.Namespace) -> int:
+def _print_known_traps(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from workbench.doctor.known_traps import known_traps, known_traps_summary
@@ -98,6 +98,6 @@ def _list_traps(arguments: argparse.Namespace) -> int:
         "seen": sum(bool(trap.seen_by) for trap in traps),
     }
     rows = [(t.id, t.title, t.decision_text, t.versions or "", t.status) for t in traps]
-    return emit_or_say(
+    return print_json_or_lines(
         arguments.json, document, block_lines(trap_blocks(known_traps_summary(), rows))
     )

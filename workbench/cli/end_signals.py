@@ -10,7 +10,7 @@ from types import FrameType
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-def end_with_words(number: int, _: FrameType | None = None) -> None:
+def end_with_message(number: int, _: FrameType | None = None) -> None:
     """End the process at once, as the signal `number` does by itself, but say so on stderr, and with
     the exit code of a shell."""
     words = f"workbench: ended by {signal.Signals(number).name}\n"
@@ -20,9 +20,9 @@ def end_with_words(number: int, _: FrameType | None = None) -> None:
         os._exit(128 + number)
 
 
-def say_ends_by_signals() -> None:
+def report_ends_by_signals() -> None:
     """From now on, SIGTERM and SIGHUP end the process with words, unless they are ignored, as under
     nohup. What handles them later takes their place."""
     for number in _ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, end_with_words)
+            signal.signal(number, end_with_message)

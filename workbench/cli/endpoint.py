@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.registry import command, option
-from workbench.cli.servers import ready_run
+from workbench.cli.servers import wait_for_ready_run
 
 
 @command(
@@ -25,18 +25,18 @@ from workbench.cli.servers import ready_run
         "workbench endpoint RUN --file configs/endpoints.py --name local-vllm",
     ),
 )
-async def endpoint(arguments: argparse.Namespace) -> int:
+async def print_endpoint(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import endpoint as endpoints
 
-    async with connected(arguments) as session:
-        run_id = await ready_run(session, arguments.run)
+    async with connect_session(arguments) as session:
+        run_id = await wait_for_ready_run(session, arguments.run)
         assert run_id is not None
         found = endpoints.endpoint_of_run(
             session, run_id, arguments.name or "", arguments.file or ""
         )
         said = await endpoints.write_endpoint(session, found)
     if found.advice:
-        note(found.advice)
-    return emit_or_say(
+        print_message(found.advice)
+    return print_json_or_lines(
         arguments.json, {"file": found.file, "name": found.name, **found.entry}, said
     )

@@ -35,7 +35,7 @@ def _options_of(arm: str) -> Iterator[Option]:
 ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
 
 
-def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
+def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
     """Return the side of an experiment that the options describe. `name` is "a" or "b". Raises
     InputError if the options are invalid."""
     from workbench.model.experiment import Arm
@@ -57,15 +57,17 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
         arguments.executable_b,
     )
     if arguments.base is None or any(own_servers):
-        target = _target_of_side(arguments, sets, name)
+        target = _parse_target_of_side(arguments, sets, name)
         sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
     unsets, envs = words(f"unset_{name}"), words(f"env_{name}")
     if target is not None:
         unsets, envs = (*arguments.unsets, *unsets), (*arguments.envs, *envs)
-    return Arm(sets, unsets, envs, gpu_settings_of(words(f"gpu_{name}"), name), target)
+    return Arm(sets, unsets, envs, parse_gpu_settings(words(f"gpu_{name}"), name), target)
 
 
-def _target_of_side(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
+def _parse_target_of_side(
+    arguments: argparse.Namespace, words: Sequence[str], name: str
+) -> ArmTarget:
     """Return what the side `name` ("a" or "b") of an experiment is measured on: a preset, a run or
     a URL. This is the PRESET|RUN argument of the command if there is one, otherwise the first of
     the side's `words`. Raises InputError if there is neither."""
@@ -86,7 +88,7 @@ def _target_of_side(arguments: argparse.Namespace, words: Sequence[str], name: s
     return ArmTarget(words[0], host, executable)
 
 
-def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:
+def parse_gpu_settings(words: Sequence[str], arm: str) -> GpuSettings:
     """Return the GPU settings in words such as "power-limit=400" and "gpu-clocks=210-2400". `arm`
     is "a" or "b", for the error messages. Raises InputError for an invalid word.
     """

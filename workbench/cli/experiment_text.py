@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from workbench.cli.output import note, simulated_mark
+from workbench.cli.output import print_message, simulated_mark
 from workbench.model.counts import count_of
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ UNKNOWN_DURATION = (
 )
 
 
-def duration_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min"
 
 
-def arm_words(arm: Arm) -> str:
+def format_arm(arm: Arm) -> str:
     return " ".join(arm.words) or "the base as it is"
 
 
@@ -46,7 +46,7 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     unchanged = [arm.target for arm in (spec.a, spec.b) if arm.target and not arm.target.plan]
     if len(unchanged) == 2:
         servers = "on servers that are used as they are"
-    yield f"A: {arm_words(spec.a)}\nB: {arm_words(spec.b)}"
+    yield f"A: {format_arm(spec.a)}\nB: {format_arm(spec.b)}"
     yield f"{pairs} in random order, {servers}; the verdict is about {spec.metric}"
     first = f"the first run{compiling}"
     if spec.throw_away:
@@ -59,16 +59,16 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     if duration_s is None:
         yield UNKNOWN_DURATION
     else:
-        yield f"takes {least}about {duration_text(duration_s)}"
+        yield f"takes {least}about {format_duration(duration_s)}"
 
 
 def _time_left_text(left_s: float | None) -> str:
     if not left_s:
         return ""
-    return f"; about {duration_text(left_s)} left"
+    return f"; about {format_duration(left_s)} left"
 
 
-def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
+def make_progress_reporter(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints the progress of an experiment on stderr: each run, and after
     each pair of runs the confidence interval so far.
 
@@ -84,19 +84,19 @@ def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[st
             return
         if last_id is None:
             last_id = now.id
-            note(f"experiment {now.id}")
+            print_message(f"experiment {now.id}")
         for run in now.runs:
             if run.state in ("done", "discarded", "failed") and run.place not in printed:
                 printed.add(run.place)
-                note(_run_line(run))
+                print_message(_format_run(run))
         if now.verdict.startswith("so far") and last_verdict != now.verdict:
             last_verdict = now.verdict
-            note(f"  {now.verdict}{_time_left_text(now.left_s)}")
+            print_message(f"  {now.verdict}{_time_left_text(now.left_s)}")
 
     return report
 
 
-def _run_line(run: ExperimentRun) -> str:
+def _format_run(run: ExperimentRun) -> str:
     value = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
     line = f"  {run.place_in_pairs} {run.side}  {value}"
     if run.took_s is not None:
@@ -104,10 +104,10 @@ def _run_line(run: ExperimentRun) -> str:
     return line
 
 
-def list_line(experiment: Experiment) -> str:
+def format_list_line(experiment: Experiment) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(experiment.unix_s))
     simulated = simulated_mark(experiment.simulated)
-    arms = f"{arm_words(experiment.spec.a)} | {arm_words(experiment.spec.b)}"
+    arms = f"{format_arm(experiment.spec.a)} | {format_arm(experiment.spec.b)}"
     start = f"{experiment.id:<4} {when}  {experiment.host}  {experiment.state:<8}"
     return f"{start} {arms}  {experiment.verdict}{simulated}"
 
@@ -130,7 +130,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
 
     simulated = simulated_mark(experiment.simulated)
     yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
-    yield f"A: {arm_words(experiment.spec.a)}\nB: {arm_words(experiment.spec.b)}"
+    yield f"A: {format_arm(experiment.spec.a)}\nB: {format_arm(experiment.spec.b)}"
     if experiment.comparison is not None:
         yield from block_lines(comparison_blocks(experiment.comparison))
         yield from block_lines(machine_blocks(experiment))

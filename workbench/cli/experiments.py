@@ -9,19 +9,25 @@ import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.declared_arguments import arguments_of
-from workbench.cli.experiment_arms import ARM_OPTIONS, arm_of
+from workbench.cli.declared_arguments import options_to_arguments
+from workbench.cli.experiment_arms import ARM_OPTIONS, read_arm_options
 from workbench.cli.experiment_text import (
     experiment_lines,
-    list_line,
+    format_list_line,
+    make_progress_reporter,
     plan_lines,
-    report_progress,
 )
-from workbench.cli.host_words import name_recorded_host_in
-from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
-from workbench.cli.open_session import connected, local_session, use_host_of_record
-from workbench.cli.output import emit_or_say, note
-from workbench.cli.plan import load_plan, variables_of
+from workbench.cli.host_words import add_options_of_recorded_host_to_lines
+from workbench.cli.load_options import (
+    CONCURRENCY,
+    SHAPE,
+    SIZE,
+    read_load_options,
+    read_quality_options,
+)
+from workbench.cli.open_session import connect_session, create_local_session, select_recorded_host
+from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.plan import load_plan, parse_variables
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import (
@@ -33,7 +39,7 @@ from workbench.cli.shared_options import (
     TRUST,
     YES,
 )
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS
 from workbench.model.server_run import ServerState
@@ -60,7 +66,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     *ARM_OPTIONS,
     *CHANGES,
     *RUN_AS,
-    *arguments_of(OPTIONS),
+    *options_to_arguments(OPTIONS),
     option(
         "--twins HOST1,HOST2",
         "run A and B on these two hosts with the same GPUs, driver and engine, swapped in half of "
@@ -87,32 +93,32 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
         'workbench experiment RUN --gpu-a "power-limit=600" --gpu-b "power-limit=450" --until 2',
     ),
 )
-async def experiment(arguments: argparse.Namespace) -> int:
-    twins = _twin_hosts(arguments)
-    a, b = arm_of(arguments, "a"), arm_of(arguments, "b")
+async def run_experiment(arguments: argparse.Namespace) -> int:
+    twins = _read_twin_hosts(arguments)
+    a, b = read_arm_options(arguments, "a"), read_arm_options(arguments, "b")
     options = {**_experiment_options(arguments), **({"twins": twins} if twins else {})}
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         await session.servers.supervisor.runs()
         if a.target is None:
-            await _load_base(session, arguments)
-        a, b, bases = await session.experiments.targets.look_up(a, b, variables_of(arguments))
+            await _load_base_plan(session, arguments)
+        a, b, bases = await session.experiments.targets.look_up(a, b, parse_variables(arguments))
         if arguments.trust:
             session.experiments.targets.trust_bases(bases)
         spec = session.experiments.experiment_spec(a, b, **options)
         for line in plan_lines(spec, session.experiments.estimate_duration_s(a, b, **options)):
-            note(line)
+            print_message(line)
         for warning in session.experiments.value_warnings(a, b, bases):
-            note(warning)
+            print_message(warning)
         if cost := session.experiments.quality_cost(a, b, bases, **options):
-            note(cost)
+            print_message(cost)
         await _confirm_start(session, spec, arguments)
-        async with cancelled_by_signals() as received:
-            session.subscribe(report_progress())
+        async with cancel_on_signals() as received:
+            session.subscribe(make_progress_reporter())
             ended = await session.experiments.run(a, b, bases=bases, **options)
-    return _print_ended(ended, arguments.json, received)
+    return _print_ended_experiment(ended, arguments.json, received)
 
 
-def _twin_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _read_twin_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the two host names that the user gave with --twins, or () without this option. If the
     command line names no host, the first of the two becomes the host of the command. The names are
     checked later."""
@@ -136,13 +142,13 @@ def _experiment_options(arguments: argparse.Namespace) -> dict[str, Any]:
             "--at-most needs --until", next_step="use --pairs N for a fixed number of pairs"
         )
     given = {one.field: getattr(arguments, one.dest) for one in OPTIONS}
-    given |= {"bench": load_of(arguments), **quality_of(arguments)}
+    given |= {"bench": read_load_options(arguments), **read_quality_options(arguments)}
     if arguments.until is not None:
         given["pairs"] = arguments.at_most
     return {name: value for name, value in given.items() if value is not None}
 
 
-async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
+async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> None:
     """Load the plan that both arms of the experiment change, from a preset or from a run."""
     from workbench.model.secrets import MASK
 
@@ -205,19 +211,19 @@ async def _confirm_start(
     examples=("workbench experiment resume 3",),
 )
 async def resume_experiment(arguments: argparse.Namespace) -> int:
-    use_host_of_record(arguments, _experiments_db().get(arguments.id).host)
-    async with connected(arguments) as session:
+    select_recorded_host(arguments, _experiments_db().get(arguments.id).host)
+    async with connect_session(arguments) as session:
         before = await session.experiments.get(arguments.id)
         for run in await session.servers.supervisor.runs():
             if run.run_id == before.replaces and run.state is ServerState.READY:
                 await session.servers.select(run.run_id)
         await _confirm_start(session, before.spec, arguments)
-        async with cancelled_by_signals() as received:
-            session.subscribe(report_progress(len(before.runs)))
+        async with cancel_on_signals() as received:
+            session.subscribe(make_progress_reporter(len(before.runs)))
             ended = await session.experiments.resume(
                 arguments.id, pairs=arguments.pairs, max_minutes=arguments.max_minutes
             )
-    return _print_ended(ended, arguments.json, received)
+    return _print_ended_experiment(ended, arguments.json, received)
 
 
 @command(
@@ -227,7 +233,7 @@ async def resume_experiment(arguments: argparse.Namespace) -> int:
     examples=("workbench experiment show 3",),
 )
 async def show_experiment(arguments: argparse.Namespace) -> int:
-    _print_experiment(await local_session().experiments.get(arguments.id), arguments.json)
+    _print_experiment(await create_local_session().experiments.get(arguments.id), arguments.json)
     return 0
 
 
@@ -244,13 +250,17 @@ def _experiments_db() -> ExperimentsDb:
 def list_experiments(arguments: argparse.Namespace) -> int:
     found = _experiments_db().list()
     if not found and not arguments.json:
-        note("no experiments yet")
-    return emit_or_say(
-        arguments.json, {"experiments": [_experiment_json(e) for e in found]}, map(list_line, found)
+        print_message("no experiments yet")
+    return print_json_or_lines(
+        arguments.json,
+        {"experiments": [_experiment_json(e) for e in found]},
+        map(format_list_line, found),
     )
 
 
-def _print_ended(ended: Experiment, as_json: bool, received: list[signal.Signals]) -> int:
+def _print_ended_experiment(
+    ended: Experiment, as_json: bool, received: list[signal.Signals]
+) -> int:
     """Print the experiment. Return the exit code: 0 if it is done, otherwise that of the signal that
     ended it, or 1."""
     _print_experiment(ended, as_json)
@@ -260,8 +270,8 @@ def _print_ended(ended: Experiment, as_json: bool, received: list[signal.Signals
 
 
 def _print_experiment(found: Experiment, as_json: bool) -> None:
-    lines = name_recorded_host_in(experiment_lines(found), found.host)
-    emit_or_say(as_json, _experiment_json(found), lines)
+    lines = add_options_of_recorded_host_to_lines(experiment_lines(found), found.host)
+    print_json_or_lines(as_json, _experiment_json(found), lines)
 
 
 def _experiment_json(found: Experiment) -> dict[str, Any]:

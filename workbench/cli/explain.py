@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.output import emit, say
+from workbench.cli.output import print_json, print_line
 from workbench.cli.registry import command, option
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
         "workbench explain like for like",
     ),
 )
-def explain(arguments: argparse.Namespace) -> int:
+def explain_word(arguments: argparse.Namespace) -> int:
     from workbench.store import glossary
 
     word = " ".join(arguments.word)
     found = glossary.find_terms(word)
-    flags = list(_flags_called(word))
+    flags = list(_find_flags_by_name(word))
     if not found and not flags:
         raise _unknown_word_error(word)
     if arguments.json:
-        return emit(
+        return print_json(
             {
                 "word": word,
                 "terms": [{"term": t.term, "means": t.means} for t in found],
@@ -40,16 +40,16 @@ def explain(arguments: argparse.Namespace) -> int:
             }
         )
     for term in found:
-        say(f"{term.term}: {term.means}")
+        print_line(f"{term.term}: {term.means}")
     for flag in flags:
-        say(
+        print_line(
             f"--{flag['flag']} ({flag['engine']} {flag['version']}, {flag['group']}): "
             f"{flag['help']}"
         )
     return 0
 
 
-def _flags_called(word: str) -> Iterator[dict[str, Any]]:
+def _find_flags_by_name(word: str) -> Iterator[dict[str, Any]]:
     """Yield the flag called `word` of each engine that has such a flag. Each item has the flag's
     name, engine, engine version, group and help text."""
     from workbench import engines

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit, note, say
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json, print_line, print_message
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.counts import count_of
@@ -46,14 +46,14 @@ async def explain_log(arguments: argparse.Namespace) -> int:
                 explained.add_lines(assembler.feed(data))
         explained.add_lines(assembler.flush())
     else:
-        async with connected(arguments) as session:
+        async with connect_session(arguments) as session:
             status = await find_run(session, arguments.log)
             explained = ExplainedLog(status.engine)
             async for batch in session.servers.supervisor.read_log(status.run_id):
                 explained.add_lines(batch.lines)
     document = explained.as_json()
     return (
-        emit({"log": arguments.log, **document})
+        print_json({"log": arguments.log, **document})
         if arguments.json
         else _print_explanation(explained, document)
     )
@@ -111,29 +111,31 @@ def _error_label(findings: Sequence[Finding], document: dict[str, Any]) -> str:
 
 def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int:
     if document["unread"]:
-        say(f"{document['unread']}: lines after the part that was not read have no number")
+        print_line(f"{document['unread']}: lines after the part that was not read have no number")
     if document["phase"]:
-        say(f"last phase of the start: {document['phase']}")
+        print_line(f"last phase of the start: {document['phase']}")
     if document["first_error"]:
-        say(f"{_error_label(explained.findings, document)}: {document['first_error']}")
+        print_line(f"{_error_label(explained.findings, document)}: {document['first_error']}")
     findings = explained.findings
     for finding in findings:
         times = explained.count(finding)
         place = _line_text(finding.line, "the log")
         place += f", {times} times" if times > 1 else ""
-        say(f"{finding.level}: {place}: {finding.evidence}")
-        say(f"    {finding.text}")
+        print_line(f"{finding.level}: {place}: {finding.evidence}")
+        print_line(f"    {finding.text}")
         if finding.fix and finding.level is not Level.INFO:
-            say(f"    fix: {finding.fix}")
+            print_line(f"    fix: {finding.fix}")
         if finding.changes:
-            say(f"    change: {' '.join(change.option_text for change in finding.changes)}")
+            print_line(f"    change: {' '.join(change.option_text for change in finding.changes)}")
     for one in document["unknown"]:
-        say(f"no explanation for {_line_text(one['line'], 'a line')}: {one['text']}")
+        print_line(f"no explanation for {_line_text(one['line'], 'a line')}: {one['text']}")
     unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")
     more = document["unknown_lines"] - len(document["unknown"])
     hidden = f" ({more} not shown)" if more else ""
     known = count_of(len(findings), "known kind")
-    note(f"{count_of(document['lines'], 'line')}, {known} of line, {unknown} not known{hidden}")
+    print_message(
+        f"{count_of(document['lines'], 'line')}, {known} of line, {unknown} not known{hidden}"
+    )
     return 0
 
 

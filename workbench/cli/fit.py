@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.registry import command, option
 from workbench.model.errors import HostError, InputError, PresetError
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -28,7 +28,7 @@ from workbench.model.untrusted_numbers import parse_whole_number
         "workbench --host gpu-box fit /models/Qwen3-32B --context 8192,40960",
     ),
 )
-async def fit(arguments: argparse.Namespace) -> int:
+async def print_fit_table(arguments: argparse.Namespace) -> int:
     """Print the table of quantizations and context lengths. Return the exit code: 2 if nothing fits
     or no table can be made, otherwise 0."""
     from workbench import engines
@@ -38,7 +38,7 @@ async def fit(arguments: argparse.Namespace) -> int:
     from workbench.session.plans.model_fit import fit_blocks, fit_report_of_plan
 
     contexts = _parse_context_lengths(arguments.context)
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         preset = arguments.model
         variables: dict[str, str] = {}
         try:
@@ -47,12 +47,12 @@ async def fit(arguments: argparse.Namespace) -> int:
             engine = (
                 engines.get_engine(arguments.engine)
                 if arguments.engine
-                else registry.usual_engine_for(arguments.model)
+                else registry.guess_engine_for_model(arguments.model)
             )
             known = session.presets.preset_of_model(arguments.model, engine.name)
             preset = engine.general_preset
             if known is not None:
-                note(f"the sizes are those of the preset {known}")
+                print_message(f"the sizes are those of the preset {known}")
                 preset = known
             else:
                 name = _model_variable(session.presets.get(preset).model.id)
@@ -60,7 +60,7 @@ async def fit(arguments: argparse.Namespace) -> int:
         try:
             session.core.update(telemetry=await read_once(session.host))
         except HostError as error:
-            note(f"cannot read the GPUs: {error.message}")
+            print_message(f"cannot read the GPUs: {error.message}")
         session.plans.edit_plan(session.presets.plan_of(preset, variables), preset)
         if arguments.kv:
             for flag in session.plans.editor.engine.memory.cache_type_flags:
@@ -69,7 +69,7 @@ async def fit(arguments: argparse.Namespace) -> int:
         report = fit_report_of_plan(
             session.plans.editor.effective_plan, session.state.telemetry, contexts
         )
-    emit_or_say(arguments.json, report.as_json(), block_lines(fit_blocks(report)))
+    print_json_or_lines(arguments.json, report.as_json(), block_lines(fit_blocks(report)))
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.output import emit, note
+from workbench.cli.output import print_json, print_message
 from workbench.cli.registry import command, option
 from workbench.model.errors import InputError
 
@@ -47,7 +47,7 @@ _GPU_FIELDS = (
         "workbench fleet sim:four-pcie sim:gb10-x2 --json",
     ),
 )
-def fleet(arguments: argparse.Namespace) -> int:
+def show_fleet(arguments: argparse.Namespace) -> int:
     from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_members
 
     if arguments.host or arguments.simulate or arguments.container:
@@ -58,7 +58,7 @@ def fleet(arguments: argparse.Namespace) -> int:
         )
     names, labels = fleet_members(arguments.hosts, arguments.cluster)
     if len(names) > MAX_HOSTS and not arguments.hosts:
-        note(
+        print_message(
             f"{len(names)} hosts are known: the first {MAX_HOSTS} are shown; name others to see "
             "them"
         )
@@ -67,13 +67,13 @@ def fleet(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import asyncio
 
-        return asyncio.run(_read_once(found))
+        return asyncio.run(_print_fleet_once(found))
     from workbench import tui
 
     return tui.run_fleet(found, mouse=True if arguments.mouse else None)
 
 
-async def _read_once(fleet: Fleet) -> int:
+async def _print_fleet_once(fleet: Fleet) -> int:
     """Read all hosts once and print the readings as JSON. Return 0 if at least one host could be
     read, otherwise 1."""
     await fleet.open()
@@ -81,7 +81,7 @@ async def _read_once(fleet: Fleet) -> int:
         state = await fleet.read_once(_LONGEST_S)
     finally:
         await fleet.close()
-    emit(_fleet_document(state))
+    print_json(_fleet_document(state))
     return 0 if any(host.is_live for host in state.hosts) else 1
 
 

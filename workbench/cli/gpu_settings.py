@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
     FOREIGN_NEXT,
-    affected_gpus_json,
     affected_lines,
-    affected_text,
     command_lines,
+    format_affected_gpus,
     guard_json,
     guard_lines,
+    read_affected_gpus,
     report_lines,
 )
-from workbench.cli.open_session import connected, warn_if_measured
-from workbench.cli.output import emit, emit_or_say, note, say, say_lines
+from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
+from workbench.cli.output import (
+    print_json,
+    print_json_or_lines,
+    print_line,
+    print_lines,
+    print_message,
+)
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
-from workbench.cli.registry import OneOf, Option, command, exactly_one_of, option
+from workbench.cli.registry import OneOf, Option, command, make_exclusive_options, option
 from workbench.cli.shared_options import DRY_RUN, YES
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import (
@@ -58,7 +64,7 @@ def _options_of(setting: Setting) -> Option | OneOf:
     reset = option(
         f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key
     )
-    return exactly_one_of(set_it, reset)
+    return make_exclusive_options(set_it, reset)
 
 
 SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)
@@ -104,8 +110,8 @@ NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
 async def set_gpu(arguments: argparse.Namespace) -> int:
     if arguments.trial is not None and not arguments.trial > 0:
         raise InputError(f"--trial {arguments.trial:g} is not a number of seconds above 0")
-    async with connected(arguments) as session:
-        settings = _settings_by_gpu(arguments, session)
+    async with connect_session(arguments) as session:
+        settings = _read_settings_by_gpu(arguments, session)
         commands = await session.gpu.mark_foreign_changes(
             await session.gpu.plan_changes_by_gpu(settings)
         )
@@ -120,25 +126,23 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
             chosen.append(one)
         commands = changes
         for one in left:
-            note(f"kept: {_foreign_text(one)}")
-        affected = await affected_gpus_json(session, commands)
+            print_message(f"kept: {_format_foreign_value(one)}")
+        affected = await read_affected_gpus(session, commands)
         if not arguments.json:
-            say_lines([*command_lines(commands), *affected_lines(affected)])
+            print_lines([*command_lines(commands), *affected_lines(affected)])
             if not commands:
-                say("nothing to set")
+                print_line("nothing to set")
         if commands and not arguments.dry_run:
-            await warn_if_measured(session)
+            await warn_if_benchmark_runs(session)
             if foreign and arguments.foreign is None and (arguments.yes or not can_ask(arguments)):
-                raise InputError(_replaced_settings_text(commands), next_step=SET_FOREIGN_NEXT)
-            question = (
-                f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
-            )
+                raise InputError(_format_replaced_settings(commands), next_step=SET_FOREIGN_NEXT)
+            question = f"Run these commands on {session.host.name} ({format_affected_gpus(affected, commands)})?"
             problem = "nobody can be asked to confirm the commands"
             await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
             password = await ask_sudo_password(session, arguments)
-        async with cancelled_by_signals(CUT_OFF):
+        async with cancel_on_signals(CUT_OFF):
             report = await session.gpu.apply_settings_by_gpu(
                 settings,
                 dry_run=arguments.dry_run,
@@ -147,21 +151,21 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
                 without=kept,
                 seen=None if arguments.foreign == "replace" else foreign - kept,
             )
-        more = {**affected, "kept": [_foreign_text(one) for one in left]}
+        more = {**affected, "kept": [_format_foreign_value(one) for one in left]}
         return _print_report(report, arguments, session, more)
 
 
-def _foreign_text(command: SettingCommand) -> str:
+def _format_foreign_value(command: SettingCommand) -> str:
     """Return the value of somebody else that the command would replace, as text."""
     return f"{command.where} {label_of(command.setting)}: {command.note}"
 
 
-def _replaced_settings_text(commands: Sequence[SettingCommand]) -> str:
-    where = [_foreign_text(one) for one in commands if one.foreign]
+def _format_replaced_settings(commands: Sequence[SettingCommand]) -> str:
+    where = [_format_foreign_value(one) for one in commands if one.foreign]
     return f"somebody else has set a value that this would replace ({'; '.join(where)})"
 
 
-def settings_of(arguments: argparse.Namespace) -> GpuSettings:
+def read_settings_options(arguments: argparse.Namespace) -> GpuSettings:
     """Return the GPU settings on the command line. Raises InputError if there are none, or if some
     are given together with --preset.
     """
@@ -183,11 +187,13 @@ def settings_of(arguments: argparse.Namespace) -> GpuSettings:
     return settings
 
 
-def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[str, GpuSettings]:
+def _read_settings_by_gpu(
+    arguments: argparse.Namespace, session: Session
+) -> dict[str, GpuSettings]:
     """Return the GPU settings on the command line or in the preset, by GPU. A preset names its GPUs
     itself, but --gpu takes precedence.
     """
-    settings = settings_of(arguments)
+    settings = read_settings_options(arguments)
     if arguments.preset is None:
         return {arguments.gpu: settings}
     found: dict[str, GpuSettings] = {}
@@ -195,7 +201,7 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
         gpu = selector if arguments.gpu == "all" else arguments.gpu
         found[gpu] = GpuSettings({**found.get(gpu, {}), **suggested})
         if reason:
-            note(f"{arguments.preset}: {reason}")
+            print_message(f"{arguments.preset}: {reason}")
     if not found:
         raise InputError(f"preset {arguments.preset} has no GPU settings")
     return found
@@ -225,12 +231,12 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
     examples=("workbench gpu revert --gpu 0",),
 )
 async def revert_gpu(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         gpu = arguments.gpu
         if gpu == "all":
             gpu = None
         if not arguments.dry_run:
-            await warn_if_measured(session)
+            await warn_if_benchmark_runs(session)
         report = await _revert_unless_interrupted(session, gpu, arguments)
         if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
             password = await ask_sudo_password(session, arguments)
@@ -238,13 +244,13 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
                 report = await _revert_unless_interrupted(session, gpu, arguments, password)
         if not arguments.json:
             if not report.outcomes:
-                say("nothing to revert")
+                print_line("nothing to revert")
             if arguments.dry_run:
-                say_lines(command_lines([o.command for o in report.outcomes if o.command.argv]))
+                print_lines(command_lines([o.command for o in report.outcomes if o.command.argv]))
         code = _print_report(report, arguments, session)
         of_others = any(o.foreign or o.left_to for o in report.outcomes)
         if of_others and not arguments.json:
-            note(FOREIGN_NEXT)
+            print_message(FOREIGN_NEXT)
         return code
 
 
@@ -254,7 +260,7 @@ async def _revert_unless_interrupted(
     arguments: argparse.Namespace,
     password: str | None = None,
 ) -> SettingsReport:
-    async with cancelled_by_signals(REVERT_CUT_OFF):
+    async with cancel_on_signals(REVERT_CUT_OFF):
         return await session.gpu.revert(
             gpu, dry_run=arguments.dry_run, password=password, foreign=arguments.foreign
         )
@@ -265,13 +271,13 @@ async def _revert_unless_interrupted(
     "print a sudoers file that allows setting and reverting without a password",
     examples=("workbench gpu sudoers > workbench-sudoers",),
 )
-async def sudoers(arguments: argparse.Namespace) -> int:
+async def print_sudoers_file(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.sudoers import SUDOERS_PATH
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         text, host = await session.gpu.sudoers_lines(), session.host.name
     if arguments.json:
-        return emit({"host": host, "path": SUDOERS_PATH, "sudoers": text})
+        return print_json({"host": host, "path": SUDOERS_PATH, "sudoers": text})
     sys.stdout.write(text)
     return 0
 
@@ -282,9 +288,9 @@ async def sudoers(arguments: argparse.Namespace) -> int:
     examples=("workbench gpu confirm",),
 )
 async def confirm_trial(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         text = "confirmed: the settings stay in force"
-        return await _print_guard(arguments, text, await session.gpu.guard.confirm(), session)
+        return await _print_guard_state(arguments, text, await session.gpu.guard.confirm(), session)
 
 
 @command(
@@ -292,16 +298,16 @@ async def confirm_trial(arguments: argparse.Namespace) -> int:
     "keep the settings in force without a guard; the journal records the decision",
     examples=("workbench gpu keep",),
 )
-async def keep(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+async def keep_settings(arguments: argparse.Namespace) -> int:
+    async with connect_session(arguments) as session:
         text = (
             "kept: the settings stay in force without a guard; `workbench gpu revert` "
             "restores the previous values"
         )
-        return await _print_guard(arguments, text, await session.gpu.guard.keep(), session)
+        return await _print_guard_state(arguments, text, await session.gpu.guard.keep(), session)
 
 
-async def _print_guard(
+async def _print_guard_state(
     arguments: argparse.Namespace, text: str, view: GuardView, session: Session
 ) -> int:
     warnings = await session.gpu.warnings_without_guard()
@@ -311,7 +317,7 @@ async def _print_guard(
         "ok": True,
         "simulated": session.state.simulated,
     }
-    return emit_or_say(
+    return print_json_or_lines(
         arguments.json, document, [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)]
     )
 
@@ -325,20 +331,22 @@ def _print_report(
     """Print the outcome of each setting. Return the exit code: 0 if all settings are as requested,
     otherwise 1."""
     if arguments.json:
-        emit({**_report_json(report, session.host.name, session.state.simulated), **affected})
+        print_json(
+            {**_report_as_json(report, session.host.name, session.state.simulated), **affected}
+        )
     else:
-        say_lines(report_lines(report))
+        print_lines(report_lines(report))
     return 0 if report.ok else 1
 
 
-def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
+def _report_as_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
     return {
         "host": host,
         "commands": [list(o.command.argv) for o in report.outcomes if o.command.argv],
         "outcomes": [_outcome_json(o) for o in report.outcomes],
-        "before": _by_setting(report.outcomes, "before"),
-        "requested": _by_setting(report.outcomes, "requested"),
-        "read_back": _by_setting(report.outcomes, "read_back"),
+        "before": _join_values_by_setting(report.outcomes, "before"),
+        "requested": _join_values_by_setting(report.outcomes, "requested"),
+        "read_back": _join_values_by_setting(report.outcomes, "read_back"),
         "in_force": {_outcome_key(o): str(o.in_force) for o in report.outcomes},
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
         "guard": guard_json(report.guard),
@@ -350,7 +358,7 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
     }
 
 
-def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
+def _join_values_by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
     """Return the value of `field` (such as the previous value) of each outcome, by GPU and setting:
     {"gpu0.gpu_clocks": value}. If several commands change one setting, such as the governor of each
     CPU core, different values are joined with spaces."""

@@ -12,16 +12,26 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
-    change_text,
+    format_change,
     guard_json,
     guard_lines,
+    journal_recovery_lines,
     kept_mark,
-    other_changes_lines,
-    recovery_lines,
+    list_changes_of_others,
     time_text,
 )
-from workbench.cli.open_session import connected, gpus_read, warn_of_unreached_nodes
-from workbench.cli.output import emit, emit_or_say, note, say_lines, simulated_mark
+from workbench.cli.open_session import (
+    connect_session,
+    read_gpus_in_background,
+    warn_of_unreached_nodes,
+)
+from workbench.cli.output import (
+    print_json,
+    print_json_or_lines,
+    print_lines,
+    print_message,
+    simulated_mark,
+)
 from workbench.cli.registry import command
 from workbench.model.begun_changes import split_begun_changes
 from workbench.model.counts import count_of
@@ -43,10 +53,10 @@ _LINE_CHARS = 78  # of a line of readings
     "show clocks, power, temperature and memory of the GPUs, and changed settings",
     examples=("workbench gpu status", "workbench gpu status --json"),
 )
-async def status(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+async def print_gpu_status(arguments: argparse.Namespace) -> int:
+    async with connect_session(arguments) as session:
         warn_of_unreached_nodes(session)
-        async with gpus_read(session) as reading:
+        async with read_gpus_in_background(session) as reading:
             await asyncio.to_thread(lambda: session.gpu)  # loads the modules of GPU settings
             telemetry = await reading
         from workbench.gpu.settings.alterations import find_drifts
@@ -85,17 +95,17 @@ async def status(arguments: argparse.Namespace) -> int:
         "error": None if driver_ok else telemetry.driver.message,
     }
     if arguments.json:
-        emit(document)
+        print_json(document)
     else:
-        say_lines(_status_lines(document, telemetry))
-        say_lines(other_changes_lines(state))
-        say_lines(f"  {text}" for text in doubts)
-        say_lines(recovery_lines(state.host.journal_recovery))
-        say_lines(guard_lines(guard, last_action=True))
+        print_lines(_status_lines(document, telemetry))
+        print_lines(list_changes_of_others(state))
+        print_lines(f"  {text}" for text in doubts)
+        print_lines(journal_recovery_lines(state.host.journal_recovery))
+        print_lines(guard_lines(guard, last_action=True))
     if journal_problem is not None:
-        note(f"cannot read which settings Workbench has changed: {journal_problem}")
+        print_message(f"cannot read which settings Workbench has changed: {journal_problem}")
     if telemetry.driver.status is DriverStatus.NO_LIBRARY:
-        note("no GPU on this host? `workbench demo` shows Workbench on a simulated host")
+        print_message("no GPU on this host? `workbench demo` shows Workbench on a simulated host")
     return 0 if driver_ok else 1
 
 
@@ -142,14 +152,14 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if user_with_setting({"state": state}):
             kept = f", {state}"
         where = setting_place(one["gpu_uuid"], one["gpu_index"])
-        change = change_text(one["setting"], one["before"], one["now"])
+        change = format_change(one["setting"], one["before"], one["now"])
         yield f"altered: {where} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
     for one in document["begun"]:
         where = setting_place(one["gpu_uuid"], one["gpu_index"])
-        change = change_text(one["setting"], one["before"], one["now"])
+        change = format_change(one["setting"], one["before"], one["now"])
         yield f"{one['outcome']}: {where} {change} (workbench gpu revert clears it)"
 
 
@@ -207,11 +217,11 @@ def _lines_of_texts(texts: Iterable[str]) -> Iterator[str]:
     "show what Workbench changed on the host, who changed it, and the log of changes",
     examples=("workbench gpu journal --json",),
 )
-async def journal(arguments: argparse.Namespace) -> int:
+async def print_journal(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.current_values import read_core_settings
     from workbench.gpu.settings.journal import journal_path_on
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         # a reading shows whether the driver was reloaded; the boot id works without GPUs
         with suppress(HostError):
             session.core.update(telemetry=await session.telemetry.reading())
@@ -230,13 +240,13 @@ async def journal(arguments: argparse.Namespace) -> int:
             "journal_recovery": session.state.host.journal_recovery,
             "log": list(log),
         }
-    return emit_or_say(
+    return print_json_or_lines(
         arguments.json,
         document,
         [
             *_journal_lines(document),
-            *other_changes_lines(session.state),
-            *recovery_lines(session.state.host.journal_recovery),
+            *list_changes_of_others(session.state),
+            *journal_recovery_lines(session.state.host.journal_recovery),
             *map(_log_line, log),
         ],
     )

@@ -9,22 +9,27 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED, setting_option
-from workbench.cli.gpu_text import affected_gpus_json, affected_lines, affected_text, command_lines
-from workbench.cli.gpu_verify import TARGET, check_one_target
-from workbench.cli.load_options import CONCURRENCY, SIZE, load_of
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit, note, say, say_lines
+from workbench.cli.gpu_text import (
+    affected_lines,
+    command_lines,
+    format_affected_gpus,
+    read_affected_gpus,
+)
+from workbench.cli.gpu_verify import TARGET, require_one_target
+from workbench.cli.load_options import CONCURRENCY, SIZE, read_load_options
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json, print_line, print_lines, print_message
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
-from workbench.cli.registry import command, exactly_one_of, option
-from workbench.cli.servers import ready_run
+from workbench.cli.registry import command, make_exclusive_options, option
+from workbench.cli.servers import wait_for_ready_run
 from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
     SWEEP_ID,
     load_sweep_to_resume,
+    make_point_reporter,
     print_sweep,
-    report_points,
-    tell_how_to_resume,
+    report_how_to_resume,
 )
 from workbench.model.settings import SWEPT
 
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
     "benchmark the running server at several values of a GPU setting, then restore the current "
     "value",
     *TARGET,
-    exactly_one_of(
+    make_exclusive_options(
         *(
             setting_option(s, f"{s.metavar.removesuffix('|reset')},…", f"values of the {s.label}")
             for s in SWEPT
@@ -62,11 +67,15 @@ if TYPE_CHECKING:
     examples=("workbench gpu sweep RUN --power-limit 300,350,400,450",),
 )
 async def sweep_setting(arguments: argparse.Namespace) -> int:
-    check_one_target(arguments)
+    require_one_target(arguments)
     setting = next(s for s in SWEPT if getattr(arguments, s.key) is not None)
     values = [part.strip() for part in getattr(arguments, setting.key).split(",") if part.strip()]
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
-        run_id = await ready_run(session, arguments.run)
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
+        run_id = await wait_for_ready_run(session, arguments.run)
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
@@ -77,7 +86,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
             password = await _confirm(
                 session, arguments, f"Set {', '.join(values)} one after the other", plan
             )
-        session.subscribe(report_points(arguments))
+        session.subscribe(make_point_reporter(arguments))
         sweep = await session.sweeps.run_gpu(
             setting.key,
             values,
@@ -88,7 +97,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
             pairs=arguments.pairs,
             runs=arguments.runs,
             password=password,
-            **load_of(arguments),
+            **read_load_options(arguments),
         )
     return print_sweep(sweep, arguments.json)
 
@@ -104,14 +113,18 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
 )
 async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
     stored = load_sweep_to_resume(arguments, "gpu sweep", "a sweep of a GPU setting")
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
         plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)
         password = await _confirm(
             session, arguments, "Set the missing values one after the other", plan
         )
-        session.subscribe(report_points(arguments, stored))
+        session.subscribe(make_point_reporter(arguments, stored))
         sweep = await session.sweeps.resume(stored.id, password=password)
     return print_sweep(sweep, arguments.json)
 
@@ -124,10 +137,10 @@ async def _confirm(
     password."""
     if not arguments.yes:
         first = next(iter(plan.values()))
-        affected = await affected_gpus_json(session, first)
+        affected = await read_affected_gpus(session, first)
         if can_ask(arguments):
-            say_lines([*command_lines(first), *affected_lines(affected)])
-        where = f"{session.host.name} ({affected_text(affected, first)})"
+            print_lines([*command_lines(first), *affected_lines(affected)])
+        where = f"{session.host.name} ({format_affected_gpus(affected, first)})"
         question = f"{action} on {where}, and restore the current value at the end?"
         problem = "nobody can be asked to confirm the sweep"
         await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
@@ -146,7 +159,7 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
             {"label": label, "commands": [list(c.argv) for c in commands]}
             for label, commands in plan.items()
         ]
-        emit(
+        print_json(
             {
                 "host": session.host.name,
                 "dry_run": True,
@@ -156,13 +169,13 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
                 "commands": [argv for step in steps for argv in step["commands"]],
                 "rights": rights,
                 "notes": notes,
-                **await affected_gpus_json(session, next(iter(plan.values()))),
+                **await read_affected_gpus(session, next(iter(plan.values()))),
             }
         )
         return int(bool(rights))
     for label, commands in plan.items():
-        say(f"# {label}")
-        say_lines(command_lines(commands))
+        print_line(f"# {label}")
+        print_lines(command_lines(commands))
     for right in rights:
-        note(right)
+        print_message(right)
     return int(bool(rights))

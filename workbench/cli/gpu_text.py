@@ -32,7 +32,7 @@ FOREIGN_NEXT = (
 )
 
 
-def change_text(setting: str, before: Any, now: Any) -> str:
+def format_change(setting: str, before: Any, now: Any) -> str:
     """Return a change of a setting as text, such as "power limit 600 W -> 400 W". `before` and
     `now` may be values as they are stored in the journal.
     """
@@ -57,7 +57,7 @@ def guard_json(view: GuardView | None) -> dict[str, Any] | None:
     return asdict(view)
 
 
-def other_changes_lines(state: SessionState) -> Iterator[str]:
+def list_changes_of_others(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
     made."""
     _, begun = split_begun_changes(state.others, state.telemetry)
@@ -71,7 +71,7 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
         kept = kept_mark(one.state)
         change = (
             f"{setting_place(one.gpu_uuid, one.gpu_index)} "
-            f"{change_text(one.setting, one.before, one.now)}"
+            f"{format_change(one.setting, one.before, one.now)}"
         )
         said = outcomes.get((one.by, one.key), "altered")
         yield f"{said} by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"
@@ -85,7 +85,7 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
         yield f"  {state.host.others_problem}"
 
 
-async def affected_gpus_json(
+async def read_affected_gpus(
     session: Session, commands: Sequence[SettingCommand]
 ) -> dict[str, Any]:
     """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON
@@ -110,7 +110,7 @@ async def affected_gpus_json(
     return {"gpus": gpus, "processes": processes, "processes_absent": absent}
 
 
-def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
+def format_affected_gpus(affected: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
     """Return one line about the affected GPUs and processes, such as "GPU0, GPU1; 2 processes use
     them, 1 not started by Workbench".
     """
@@ -149,7 +149,7 @@ def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
             yield f"  its processes are unknown: {reason}"
 
 
-def recovery_lines(text: str | None) -> Iterator[str]:
+def journal_recovery_lines(text: str | None) -> Iterator[str]:
     """Yield a line about a journal that was missing or damaged and came from the register."""
     if text:
         yield f"warning: {text}"
@@ -171,7 +171,7 @@ def report_lines(report: SettingsReport) -> Iterator[str]:
         yield _outcome_line(outcome, "rolled back" if outcome.ok else "NOT rolled back", False)
     yield from guard_lines(report.guard)
     if report.recovery is not None:
-        yield from recovery_lines(report.recovery.text)
+        yield from journal_recovery_lines(report.recovery.text)
 
 
 def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:

@@ -7,13 +7,13 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import ask_sudo_password, can_ask
 from workbench.cli.registry import command, option
-from workbench.cli.servers import ready_run
+from workbench.cli.servers import wait_for_ready_run
 from workbench.cli.shared_options import IF_MEASURED
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.setting_records import InForce
 
@@ -27,7 +27,7 @@ TARGET = (
 )
 
 
-def check_one_target(arguments: argparse.Namespace) -> None:
+def require_one_target(arguments: argparse.Namespace) -> None:
     if arguments.run and arguments.url:
         raise InputError("a run and --url are both given", next_step="give either a run or --url")
 
@@ -43,7 +43,7 @@ def check_one_target(arguments: argparse.Namespace) -> None:
     ),
     examples=("workbench gpu verify RUN --seconds 10",),
 )
-async def verify(arguments: argparse.Namespace) -> int:
+async def verify_settings(arguments: argparse.Namespace) -> int:
     """Send load to the server, check the GPU settings and print the outcome. Return the exit code:
     0 if clocks and power follow every setting or the hardware limits them further, otherwise 1."""
     if not 1.0 <= arguments.seconds <= 600:
@@ -51,9 +51,9 @@ async def verify(arguments: argparse.Namespace) -> int:
             f"--seconds {arguments.seconds:g} is not from 1 to 600",
             next_step="give --seconds 8, which is usually enough",
         )
-    check_one_target(arguments)
-    async with connected(arguments) as session, cancelled_by_signals():
-        run_id = await ready_run(session, arguments.run)
+    require_one_target(arguments)
+    async with connect_session(arguments) as session, cancel_on_signals():
+        run_id = await wait_for_ready_run(session, arguments.run)
         password = None
         if arguments.probe and can_ask(arguments) and (await session.gpu.rights.get()).refusal:
             password = await ask_sudo_password(session, arguments)
@@ -66,7 +66,7 @@ async def verify(arguments: argparse.Namespace) -> int:
             concurrency=arguments.concurrency,
         )
     if not arguments.probe and any(p.in_force is InForce.CONSISTENT for p in found.proofs):
-        note(
+        print_message(
             "next: `workbench gpu verify --probe` locks another clock for 2 s under load, and "
             "sets yours again"
         )
@@ -82,7 +82,7 @@ async def verify(arguments: argparse.Namespace) -> int:
         "messages": list(found.verdict_lines),
         "simulated": found.simulated,
     }
-    emit_or_say(arguments.json, document, _proof_lines(found))
+    print_json_or_lines(arguments.json, document, _proof_lines(found))
     proven = all(p.in_force in (InForce.YES, InForce.CAPPED) for p in found.proofs)
     return 0 if proven and not found.unloaded else 1
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import host_named, session_of
-from workbench.cli.output import emit, emit_or_say, finding_text, say
+from workbench.cli.open_session import create_session, read_host_option
+from workbench.cli.output import format_finding, print_json, print_json_or_lines, print_line
 from workbench.cli.questions import ask_login_secret, can_ask
 from workbench.cli.registry import command, option, repeatable, switch
 from workbench.model.errors import InputError
@@ -27,14 +27,14 @@ _UNKNOWN = "`workbench hosts list` lists the names"
     "clusters",
     examples=("workbench hosts list", "workbench hosts list --json"),
 )
-def hosts_list(arguments: argparse.Namespace) -> int:
+def list_hosts(arguments: argparse.Namespace) -> int:
     from workbench.session.hosts.names import real_hosts
     from workbench.store.hosts_file import HostsStore
 
     store = HostsStore()
     listed, clusters = real_hosts(), store.content.clusters
     if arguments.json:
-        return emit(
+        return print_json(
             {
                 "file": str(store.path),
                 "hosts": [asdict(host) for host in listed],
@@ -45,10 +45,10 @@ def hosts_list(arguments: argparse.Namespace) -> int:
     width = max(len(host.name) for host in listed)
     for host in listed:
         parts = (f"{host.name:<{width}}", f"{host.source:<10}", host.way, host.label)
-        say("  ".join(filter(None, parts)).rstrip())
+        print_line("  ".join(filter(None, parts)).rstrip())
     for cluster in clusters.values():
         nodes = ", ".join(node.host for node in cluster.nodes)
-        say(f"cluster {cluster.name}: {nodes}  {cluster.label}".rstrip())
+        print_line(f"cluster {cluster.name}: {nodes}  {cluster.label}".rstrip())
     return 0
 
 
@@ -58,7 +58,7 @@ def hosts_list(arguments: argparse.Namespace) -> int:
     option("name NAME", "name of a host; `workbench hosts list` lists them"),
     examples=("workbench hosts show gpu-box",),
 )
-async def hosts_show(arguments: argparse.Namespace) -> int:
+async def show_host(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
     from workbench.session.hosts.names import is_host_known, known_host_names, nearest_known_name
     from workbench.session.hosts.settings import HostSettings
@@ -73,7 +73,7 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
             step = f"did you mean {other}? {_UNKNOWN}"
         raise InputError(f"there is no host {name!r}", next_step=step)
     arguments.host = name
-    session = session_of(arguments)
+    session = create_session(arguments)
     settings = HostSettings(session.core, ConfigStore())
     entry, address = settings.host_entry, await session.host.ssh_address()
     engines = {}
@@ -93,7 +93,7 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
         "engines": engines,
         "clusters": clusters,
     }
-    return emit_or_say(
+    return print_json_or_lines(
         arguments.json, document, [f"{label:<12}{text}" for label, text in _entry_rows(document)]
     )
 
@@ -151,7 +151,7 @@ def _entry_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "workbench hosts add llm --ssh root@proxmox --container pct:101",
     ),
 )
-def hosts_add(arguments: argparse.Namespace) -> int:
+def add_host(arguments: argparse.Namespace) -> int:
     from workbench.model.host_entry import HostEntry
     from workbench.store.hosts_file import HostsStore
 
@@ -173,7 +173,9 @@ def hosts_add(arguments: argparse.Namespace) -> int:
         f"{entry.name} is written to {store.path}; check it with: workbench hosts check "
         f"{entry.name}"
     )
-    return emit_or_say(arguments.json, {"file": str(store.path), "entry": _mask_entry(entry)}, text)
+    return print_json_or_lines(
+        arguments.json, {"file": str(store.path), "entry": _mask_entry(entry)}, text
+    )
 
 
 def _mask_entry(entry: HostEntry) -> dict[str, Any]:
@@ -201,7 +203,7 @@ def _parse_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
     option("--timeout S", "time limit for each host in seconds (30)", float, default=30.0),
     examples=("workbench hosts check", "workbench hosts check spark-01 spark-02"),
 )
-async def hosts_check(arguments: argparse.Namespace) -> int:
+async def check_hosts(arguments: argparse.Namespace) -> int:
     """Check the hosts. Return 0 if all can be used, otherwise 1."""
     from workbench.session.hosts.check import check_all_hosts, checks_summary, names_to_check
     from workbench.session.hosts.names import SIMULATED_PREFIX
@@ -210,7 +212,7 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
 
     if arguments.timeout <= 0:
         raise InputError("--timeout is not above 0", next_step="give seconds, such as --timeout 30")
-    store, own = HostsStore(), host_named(arguments)
+    store, own = HostsStore(), read_host_option(arguments)
     if own is None and arguments.simulate and not arguments.names:
         own = f"{SIMULATED_PREFIX}{arguments.simulate}"
     named = [*arguments.names]
@@ -222,7 +224,7 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
         names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout
     )
     if arguments.json:
-        emit(
+        print_json(
             {
                 "hosts": [check.as_json() for check in checks],
                 "findings": [f.as_json() for f in store.findings],
@@ -230,14 +232,14 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
         )
     else:
         for check in checks:
-            _say_check(check)
-        say(checks_summary(checks))
+            _print_host_check(check)
+        print_line(checks_summary(checks))
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _say_check(check: HostCheck) -> None:
-    say(f"{check.name}: {'ok' if check.ok else 'cannot be used'}")
+def _print_host_check(check: HostCheck) -> None:
+    print_line(f"{check.name}: {'ok' if check.ok else 'cannot be used'}")
     for label, text in check.lines:
-        say(f"  {label:<9}{text}")
+        print_line(f"  {label:<9}{text}")
     for finding in check.findings:
-        say(f"  {finding.level}: {finding_text(finding)}")
+        print_line(f"  {finding.level}: {format_finding(finding)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 
@@ -17,12 +17,12 @@ from workbench.cli.servers import find_run
     option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them"),
     examples=("workbench inforce RUN", "workbench inforce RUN --json"),
 )
-async def inforce(arguments: argparse.Namespace) -> int:
+async def print_settings_in_force(arguments: argparse.Namespace) -> int:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.in_force_blocks import in_force_blocks
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         report = await session.servers.supervisor.read_in_force(status.run_id)
     document = {**report.as_json(), "simulated": status.simulated}
-    return emit_or_say(arguments.json, document, block_lines(in_force_blocks(report)))
+    return print_json_or_lines(arguments.json, document, block_lines(in_force_blocks(report)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit, note, say
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json, print_line, print_message
 from workbench.cli.registry import command
 from workbench.model.job import ANY_SCHEDULER
 
@@ -22,7 +22,7 @@ def _time_left_text(seconds: int) -> str:
     f"list your jobs of {ANY_SCHEDULER} on the host, also those that Workbench did not submit",
     examples=("workbench --host login jobs", "workbench --host login jobs --json"),
 )
-async def jobs(arguments: argparse.Namespace) -> int:
+async def list_jobs(arguments: argparse.Namespace) -> int:
     from workbench.model.job import Job
     from workbench.server.jobs import read_jobs
 
@@ -37,12 +37,12 @@ async def jobs(arguments: argparse.Namespace) -> int:
         what = f"{job.id:<10} {job.state:<10} {where:<16} {job.gpus or 'no GPUs':<8} {left:<14}"
         return f"{what} {job.queue or '':<10} {ours}"
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         found = await read_jobs(session.host, await session.servers.supervisor.runs())
     if arguments.json:
-        return emit({"jobs": [asdict(job) for job in found]})
+        return print_json({"jobs": [asdict(job) for job in found]})
     if not found:
-        note("no jobs of yours on this host")
+        print_message("no jobs of yours on this host")
     for job in found:
-        say(line(job))
+        print_line(line(job))
     return 0

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.declared_arguments import arguments_of
+from workbench.cli.declared_arguments import options_to_arguments
 from workbench.cli.registry import OneOf, Option
 from workbench.model import declared_options
 from workbench.model.errors import InputError
@@ -15,7 +15,7 @@ from workbench.model.load_spec import OPTIONS
 
 
 def _options_of(group: str) -> tuple[Option | OneOf, ...]:
-    return arguments_of(one for one in OPTIONS if one.group == group)
+    return options_to_arguments(one for one in OPTIONS if one.group == group)
 
 
 (CONCURRENCY,) = _options_of(declared_options.STREAMS)
@@ -24,7 +24,7 @@ SHAPE = _options_of(declared_options.SHAPE)
 CLIENT = _options_of(declared_options.CLIENT)
 
 
-def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def read_load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of BenchSpec that the command line sets, with their values."""
     given = {one.dest: getattr(arguments, one.dest, None) for one in OPTIONS}
     del given["own_command"]
@@ -32,7 +32,7 @@ def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def quality_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def read_quality_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return whether and with which texts an experiment compares the answers too, as fields of
     ExperimentSpec. Raises InputError for --texts together with --no-quality."""
     if arguments.texts and arguments.no_quality:

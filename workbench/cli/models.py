@@ -7,8 +7,8 @@ import sys
 import time
 from dataclasses import asdict
 
-from workbench.cli.open_session import connected, local_session
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.open_session import connect_session, create_local_session
+from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import ask_login_secret, can_ask
 from workbench.cli.registry import command, option, repeatable
 from workbench.model.model_copy import size_text
@@ -33,14 +33,14 @@ _EVERY_S = 10.0  # between two lines about progress where stderr is not a termin
     option("--all-hosts", "look on this machine and on every host of hosts.toml"),
     examples=("workbench models list", "workbench models list Qwen/Qwen3-0.6B --all-hosts"),
 )
-async def models_list(arguments: argparse.Namespace) -> int:
+async def list_models(arguments: argparse.Namespace) -> int:
     """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         found = await session.models.find_copies(
             arguments.model, session.models.hosts_to_search(everywhere=arguments.all_hosts)
         )
     document = {"hosts": [host.as_json() for host in found]}
-    emit_or_say(
+    print_json_or_lines(
         arguments.json,
         document,
         [line for host in found for line in host.report_lines(arguments.model)],
@@ -59,11 +59,11 @@ async def models_list(arguments: argparse.Namespace) -> int:
         "workbench models check Qwen/Qwen3-0.6B --on spark-01 --on spark-02 --hash",
     ),
 )
-async def models_check(arguments: argparse.Namespace) -> int:
+async def check_models(arguments: argparse.Namespace) -> int:
     """Check the copies of a model on the hosts. Return 0 if every host has a complete and identical
     copy, otherwise 1."""
     shown = _Progress(arguments.json)
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts_to_search()
         check = await session.models.check(
             arguments.model, hosts, full=arguments.hash, on_progress=shown
@@ -75,7 +75,7 @@ async def models_check(arguments: argparse.Namespace) -> int:
         "differences": check.differences,
         "compared_by_size": check.unhashed,
     }
-    emit_or_say(arguments.json, document, list(check.report_lines(arguments.model)))
+    print_json_or_lines(arguments.json, document, list(check.report_lines(arguments.model)))
     return 0 if check.ok else 1
 
 
@@ -97,8 +97,8 @@ async def models_check(arguments: argparse.Namespace) -> int:
     ),
     examples=("workbench models copy Qwen/Qwen3-0.6B --from spark-01 --to spark-02",),
 )
-async def models_copy(arguments: argparse.Namespace) -> int:
-    shown, session = _Progress(arguments.json), local_session()
+async def copy_model(arguments: argparse.Namespace) -> int:
+    shown, session = _Progress(arguments.json), create_local_session()
     session.link.ask = ask_login_secret if can_ask(arguments) else None
     try:
         report = await session.models.copy(
@@ -114,8 +114,8 @@ async def models_copy(arguments: argparse.Namespace) -> int:
         shown.end()
         await session.close()
     for text in report.notes:
-        note(text)
-    return emit_or_say(arguments.json, asdict(report), report.report_text)
+        print_message(text)
+    return print_json_or_lines(arguments.json, asdict(report), report.report_text)
 
 
 @command(
@@ -126,9 +126,9 @@ async def models_copy(arguments: argparse.Namespace) -> int:
     _DIRECTORY,
     examples=("workbench --host spark-01 models download Qwen/Qwen3-0.6B",),
 )
-async def models_download(arguments: argparse.Namespace) -> int:
+async def download_model(arguments: argparse.Namespace) -> int:
     shown = _Progress(arguments.json)
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         try:
             found = await session.models.download(
                 arguments.model,
@@ -138,7 +138,9 @@ async def models_download(arguments: argparse.Namespace) -> int:
             )
         finally:
             shown.end()
-    return emit_or_say(arguments.json, found.as_json(), list(found.report_lines(arguments.model)))
+    return print_json_or_lines(
+        arguments.json, found.as_json(), list(found.report_lines(arguments.model))
+    )
 
 
 class _Progress:
@@ -169,7 +171,7 @@ class _Progress:
             sys.stderr.flush()
             self._drawn = True
         else:
-            note(line)
+            print_message(line)
 
     def end(self) -> None:
         """Remove the line with the progress of the copy from the terminal."""

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from workbench.cli.output import note
-from workbench.cli.questions import ask_login_secret, can_ask, require_yes
+from workbench.cli.output import print_message
+from workbench.cli.questions import ask_login_secret, can_ask, refuse_without_yes
 from workbench.hosts import split_container
 from workbench.model.errors import InputError, WorkbenchError
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 
-def session_of(arguments: argparse.Namespace) -> Session:
+def create_session(arguments: argparse.Namespace) -> Session:
     """Return a session for the host that the command line names. The session is not connected yet."""
     from workbench.session.session import Session
 
-    return Session.of_host(host_named(arguments), arguments.simulate)
+    return Session.of_host(read_host_option(arguments), arguments.simulate)
 
 
-def host_named(arguments: argparse.Namespace) -> str | None:
+def read_host_option(arguments: argparse.Namespace) -> str | None:
     """Return the name of the host that the command line selects, None for this machine. With
     --cluster, it is the name of the cluster; with --container, the name of a container on the host.
     Raises InputError for an unknown cluster or kind of container."""
@@ -60,7 +60,7 @@ def host_named(arguments: argparse.Namespace) -> str | None:
     return name
 
 
-def local_session() -> Session:
+def create_local_session() -> Session:
     """Return a session for commands that use only stored results and presets. It is not connected
     to a host."""
     from workbench.session.session import Session
@@ -68,7 +68,7 @@ def local_session() -> Session:
     return Session.of_host()
 
 
-def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
+def select_recorded_host(arguments: argparse.Namespace, host: str) -> None:
     """Select the host on which a stored experiment or sweep ran, unless the command line names a
     host."""
     if not (arguments.host or arguments.simulate or arguments.container or arguments.cluster):
@@ -76,18 +76,21 @@ def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
 
 
 @asynccontextmanager
-async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
+async def connect_session(arguments: argparse.Namespace) -> AsyncIterator[Session]:
     """Connect to the host that the command line names, and yield the session. The session is closed
     when the context manager ends. If the host key is unknown, ask the user on the terminal whether
     to trust the key."""
     from workbench.hosts.base import HostKeyUnknown
 
-    session = session_of(arguments)
-    session.subscribe(_report_link())
+    session = create_session(arguments)
+    session.subscribe(_make_link_reporter())
     if chosen := getattr(arguments, "if_measured", None):
         from workbench.gpu.measurement_lock import IfHeld  # takes 50 ms to load
 
-        session.measurement_lock.if_held, session.measurement_lock.tell = IfHeld(chosen), note
+        session.measurement_lock.if_held, session.measurement_lock.tell = (
+            IfHeld(chosen),
+            print_message,
+        )
     if can_ask(arguments):
         session.link.ask = ask_login_secret
     try:
@@ -96,7 +99,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         except HostKeyUnknown as error:
             if not can_ask(arguments):
                 raise
-            await require_yes(f"{error.message}\nTrust this key and continue?")
+            await refuse_without_yes(f"{error.message}\nTrust this key and continue?")
             session.link.trust_host_key()
             await session.link.connect()
         yield session
@@ -109,12 +112,12 @@ def warn_of_unreached_nodes(session: Session) -> bool:
     are such nodes: what a command shows then leaves them out."""
     unreached = getattr(session.host, "unreached", {})
     for name, why in unreached.items():
-        note(f"warning: node {name} cannot be reached, and is left out: {why}")
+        print_message(f"warning: node {name} cannot be reached, and is left out: {why}")
     return bool(unreached)
 
 
 @asynccontextmanager
-async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
+async def read_gpus_in_background(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
     """Start to read the GPUs of the session's host. Yield an awaitable that returns the reading.
     The program that reads takes 0.1 s to start; a command can import modules meanwhile with
     `asyncio.to_thread`. The reading is cancelled when the context manager ends."""
@@ -131,7 +134,7 @@ async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
             await reading
 
 
-async def warn_if_measured(session: Session) -> None:
+async def warn_if_benchmark_runs(session: Session) -> None:
     """Warn on stderr if somebody else measures on this host now, because a change to the host would
     distort the result. A warning that cannot be made is no reason to stop the command."""
     try:
@@ -142,24 +145,28 @@ async def warn_if_measured(session: Session) -> None:
         text = f"{session.host.name} is being measured: {by}." if by is not None else ""
     except Exception as error:
         problem = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-        note(f"warning: it is unknown whether others measure on {session.host.name}: {problem}")
+        print_message(
+            f"warning: it is unknown whether others measure on {session.host.name}: {problem}"
+        )
         return
     if text:
-        note(f"warning: {text} A change here disturbs that measurement.")
+        print_message(f"warning: {text} A change here disturbs that measurement.")
 
 
-def _report_link() -> Callable[[SessionState, frozenset[str]], None]:
+def _make_link_reporter() -> Callable[[SessionState, frozenset[str]], None]:
     link = "connecting"
 
     def report(state: SessionState, changed: frozenset[str]) -> None:
         nonlocal link
         host, before, link = state.host, link, state.host.link
         if link == "lost" != before:
-            note(
+            print_message(
                 f"{host.name}: connection lost ({host.message}); reconnecting. Servers on the "
                 "host keep running."
             )
         elif before == "lost" != link:
-            note(f"{host.name}: {'connection restored' if link == 'connected' else host.message}")
+            print_message(
+                f"{host.name}: {'connection restored' if link == 'connected' else host.message}"
+            )
 
     return report

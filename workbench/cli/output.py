@@ -14,24 +14,24 @@ from workbench.model.untrusted_numbers import replace_non_finite
 from workbench.model.untrusted_text import clean_text, escape_control_characters
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print text on stdout, without control characters."""
     print(clean_text(text, len(text), lines=True))
 
 
-def say_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        say(line)
+        print_line(line)
 
 
-def note(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message on stderr."""
     sys.stderr.write(clean_text(text, lines=True) + "\n")
 
 
-def emit(document: Any) -> int:
+def print_json(document: Any) -> int:
     """Print a JSON document on stdout. Return the exit code 0."""
-    print(json_text(document, indent=2))
+    print(format_json(document, indent=2))
     return 0
 
 
@@ -42,38 +42,38 @@ def simulated_mark(is_simulated: bool) -> str:
     return ""
 
 
-def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
+def print_json_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
     """Print a JSON document: first the field `name` with the list of items, each printed as soon as
     `items` yields it, then the fields that `rest` returns. Return the exit code 0. If the first
     item raises an error, nothing has been printed yet."""
     rows = iter(items)
     first = list(islice(rows, 1))
     between = "["
-    print(f"{{\n  {json_text(name)}: ", end="")
+    print(f"{{\n  {format_json(name)}: ", end="")
     for item in chain(first, rows):
-        text = json_text(item, indent=2).replace("\n", "\n    ")
+        text = format_json(item, indent=2).replace("\n", "\n    ")
         print(f"{between}\n    {text}", end="")
         between = ","
     print("[]" if between == "[" else "\n  ]", end="")
     for field, value in rest().items():
-        text = json_text(value, indent=2).replace("\n", "\n  ")
-        print(f",\n  {json_text(field)}: {text}", end="")
+        text = format_json(value, indent=2).replace("\n", "\n  ")
+        print(f",\n  {format_json(field)}: {text}", end="")
     print("\n}")
     return 0
 
 
-def emit_or_say(as_json: bool, document: Any, lines: Iterable[str] | str) -> int:
+def print_json_or_lines(as_json: bool, document: Any, lines: Iterable[str] | str) -> int:
     """Print the JSON document if `as_json` is True, otherwise the lines. Return the exit code 0."""
     if as_json:
-        return emit(document)
-    say_lines([lines] if isinstance(lines, str) else lines)
+        return print_json(document)
+    print_lines([lines] if isinstance(lines, str) else lines)
     return 0
 
 
 def print_error(error: WorkbenchError, as_json: bool = False) -> None:
     """Print an error on stderr. With `as_json`, also print it as a JSON document on stdout."""
     if as_json:
-        print(json_text(error.as_json()))
+        print(format_json(error.as_json()))
     sys.stderr.write(f"workbench: {error}\n")
     for finding in error.findings:
         if finding.text == error.message:
@@ -82,21 +82,21 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
         sys.stderr.write(f"  {clean_text(f'{finding.level}: {finding.text}{fix}')}\n")
 
 
-def finding_line(finding: Finding) -> str:
+def format_finding_line(finding: Finding) -> str:
     """Return a finding as one line: "level: place: text — fix  [--set name=value]"."""
     place = f"{finding.file_and_line}: " if finding.file_and_line else ""
     changes = " ".join(change.option_text for change in finding.changes)
-    return (f"{finding.level}: {place}{finding_text(finding)}") + (
+    return (f"{finding.level}: {place}{format_finding(finding)}") + (
         f"  [{changes}]" if changes else ""
     )
 
 
-def finding_text(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
     """Return the text of a finding with its fix: "text — fix"."""
     return f"{finding.text} — {finding.fix}" if finding.fix else finding.text
 
 
-def json_text(document: Any, indent: int | None = None) -> str:
+def format_json(document: Any, indent: int | None = None) -> str:
     """Return `document` as JSON. Characters that control a terminal are escaped, such as \\u001b. If
     stdout cannot encode one of the others, all characters outside ASCII are escaped."""
     document = replace_non_finite(document)

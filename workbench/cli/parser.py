@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from workbench.cli.registry import FIRST_WORDS, GROUPS, CommandEntry, commands_of
+from workbench.cli.registry import FIRST_WORDS, GROUPS, CommandEntry, load_commands
 
 USAGE = """workbench [--host NAME | --cluster NAME | --simulate PROFILE] [--container KIND:NAME] [--json] COMMAND …
        workbench [HOST]             open the screen (HOST: of hosts.toml or your ssh config; default: this machine)
@@ -82,7 +82,7 @@ class _StoreOnce(argparse.Action):
         self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
         if option is not None:
-            _note_given(parser, self, value)
+            _refuse_second_value(parser, self, value)
         setattr(namespace, self.dest, value)
 
 
@@ -94,10 +94,10 @@ class _SwitchOnce(argparse.BooleanOptionalAction):
         self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         super().__call__(parser, namespace, values, option)
-        _note_given(parser, self, getattr(namespace, self.dest))
+        _refuse_second_value(parser, self, getattr(namespace, self.dest))
 
 
-def _note_given(parser: Parser, action: argparse.Action, value: Any) -> None:
+def _refuse_second_value(parser: Parser, action: argparse.Action, value: Any) -> None:
     earlier = parser.given.setdefault(action.dest, value)
     if earlier is not value and earlier != value:  # NaN is not equal to itself
         names = "/".join(action.option_strings)
@@ -110,7 +110,7 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises InputError if the line is not valid. Exits with 0 after printing the help for `--help`.
     """
-    count = _count_leading(argv)
+    count = _count_leading_options(argv)
     leading, rest = list(argv[:count]), list(argv[count:])
     if rest and rest[0] in ("-V", "--version"):
         rest[0] = "version"
@@ -124,8 +124,8 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
     first_words: Iterable[str] = FIRST_WORDS
     if rest[0] in FIRST_WORDS:
         first_words = [rest[0]]
-    parser = argparse_tree(first_words)
-    words = _join_words(rest, parser)
+    parser = build_parser(first_words)
+    words = _join_command_words(rest, parser)
     command_words = 2 if words[0] in GROUPS else 1
     arguments, unknown = parser.parse_known_args(
         [*words[:command_words], *leading, *words[command_words:]]
@@ -138,7 +138,7 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def argparse_tree(
+def build_parser(
     words: Iterable[str] = FIRST_WORDS, stubs: Iterable[str] = ()
 ) -> argparse.ArgumentParser:
     """Return the argparse tree of the commands whose first word is in `words`. Commands in `stubs`
@@ -159,10 +159,10 @@ def argparse_tree(
     )
     for word in words:
         if word not in GROUPS:
-            for found in commands_of(word):
+            for found in load_commands(word):
                 _add_command(top, found.name, found)
             continue
-        members = commands_of(word)
+        members = load_commands(word)
         group = _add_parser(top, word, GROUPS[word], members[0].examples[:1])
         actions: _Subparsers = group.add_subparsers(dest="action", metavar="ACTION", required=True)
         for found in members:
@@ -214,7 +214,7 @@ def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | N
     return words[:at], tuple(words[at + 1 :])
 
 
-def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
+def _join_command_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     """Join the first two words to one word if the pair is the name of a command, such as
     "experiment resume". Otherwise return the words unchanged, because some commands, such as
     "experiment PRESET", have a name of one word."""
@@ -227,10 +227,10 @@ def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     child = groups[0].choices.get(words[0])
     if child is None:
         return words
-    return [words[0], *_join_words(words[1:], child)]
+    return [words[0], *_join_command_words(words[1:], child)]
 
 
-def _count_leading(argv: Sequence[str]) -> int:
+def _count_leading_options(argv: Sequence[str]) -> int:
     """Return how many words at the start of the command line are global options or their values."""
     count = 0
     while count < len(argv) and argv[count].split("=")[0] in (*_WITH_VALUE, "--json"):
@@ -266,14 +266,14 @@ def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> 
 
 
 def _parse_screen(host: str | None, options: Sequence[str]) -> argparse.Namespace:
-    from workbench.cli.screen import SCREEN_OPTIONS, screen
+    from workbench.cli.screen import SCREEN_OPTIONS, open_screen
 
     parser = Parser(prog="workbench [HOST]", add_help=False, allow_abbrev=False)
     for each in SCREEN_OPTIONS:
         each.add_to(parser)
     _add_global_options(parser, None)
     arguments = parser.parse_args(options)
-    arguments.command, arguments.handler, arguments.target = "screen", screen, host
+    arguments.command, arguments.handler, arguments.target = "screen", open_screen, host
     return arguments
 
 

@@ -8,9 +8,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.host_words import name_host_in_fixes
-from workbench.cli.open_session import connected, gpus_read
-from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.host_words import add_host_options_to_fixes
+from workbench.cli.open_session import connect_session, read_gpus_in_background
+from workbench.cli.output import format_finding_line, print_json, print_line, print_message
 from workbench.cli.registry import command
 from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS
 from workbench.model.errors import HostError, InputError
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
         "VLLM_LOGGING_LEVEL=DEBUG",
     ),
 )
-async def plan(arguments: argparse.Namespace) -> int:
+async def print_plan(arguments: argparse.Namespace) -> int:
     """Print the plan. Return the exit code: 2 if the plan cannot be started because a finding is an
     error, otherwise 0.
     """
     from workbench.model.secrets import mask_command
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         planned = await load_plan(session, arguments)
         if session.plans.preset_gpu_settings():
             await session.plans.check_gpu_settings(session.gpu.alterations)
         view = session.plans.view()
         about_host = await session.servers.host_findings()
-        findings = name_host_in_fixes((*view.findings, *about_host), arguments)
+        findings = add_host_options_to_fixes((*view.findings, *about_host), arguments)
         view = replace(view, findings=findings)
         nodes = [
             (node, mask_command(found)) for node, found in session.plans.editor.node_commands()
@@ -53,7 +53,7 @@ async def plan(arguments: argparse.Namespace) -> int:
         simulated = session.state.simulated
     launch = view.command
     if arguments.json:
-        emit(
+        print_json(
             {
                 "preset": planned.preset_id,
                 "engine": planned.engine,
@@ -78,30 +78,30 @@ async def plan(arguments: argparse.Namespace) -> int:
         )
     else:
         for node, found in nodes:
-            say(f"# {node.name} ({node.node_title})")
+            print_line(f"# {node.name} ({node.node_title})")
             for name, why in node.origins.items():
-                say(f"# {name}: {why}")
-            say(found.shell())
+                print_line(f"# {name}: {why}")
+            print_line(found.shell())
         if view.real_command and not nodes:
             for name, text in view.run_command.files.items() if view.run_command else ():
-                say(f"# file {name}:\n{text.rstrip()}")
-            say(view.real_command.shell())
+                print_line(f"# file {name}:\n{text.rstrip()}")
+            print_line(view.real_command.shell())
         if view.memory and view.memory not in {f.text for f in view.findings}:
-            note(view.memory)
+            print_message(view.memory)
         for finding in view.findings:
-            note(f"  {finding_line(finding)}")
+            print_message(f"  {format_finding_line(finding)}")
     return 2 if any(f.level is Level.ERROR for f in view.findings) else 0
 
 
 async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
     """Load the preset that the command line names, apply the changes of the other options, find the
     engine and the model on the host, and return the plan."""
-    async with gpus_read(session) as reading:
-        planned = await asyncio.to_thread(_plan_of, session, arguments)
+    async with read_gpus_in_background(session) as reading:
+        planned = await asyncio.to_thread(_load_preset_plan, session, arguments)
         try:
             session.core.update(telemetry=await reading)
         except HostError as error:
-            note(f"cannot read the GPUs: {error.message}")
+            print_message(f"cannot read the GPUs: {error.message}")
     session.plans.edit_plan(planned, arguments.preset)
     if getattr(arguments, "trust", False):
         session.plans.trust()
@@ -126,16 +126,16 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     return session.plans.editor.effective_plan
 
 
-def _plan_of(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
-    from workbench.engines import with_executable
+def _load_preset_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
+    from workbench.engines import set_executable
 
-    planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
+    planned = session.presets.plan_of(arguments.preset, parse_variables(arguments))
     if arguments.executable is None:
         return planned
-    return with_executable(planned, arguments.executable)
+    return set_executable(planned, arguments.executable)
 
 
-def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
+def parse_variables(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the values that --var sets, by variable. Raises InputError for a value that is not of
     the form name=value.
     """

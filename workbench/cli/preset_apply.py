@@ -9,20 +9,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
-    affected_gpus_json,
     affected_lines,
-    affected_text,
+    format_affected_gpus,
     guard_json,
     guard_lines,
+    read_affected_gpus,
 )
-from workbench.cli.open_session import connected, warn_if_measured
-from workbench.cli.output import emit, note, say_lines
+from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
+from workbench.cli.output import print_json, print_lines, print_message
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import ask_sudo_password, confirm
 from workbench.cli.registry import command, option
 from workbench.cli.servers import status_json
 from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST, YES
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 
 if TYPE_CHECKING:
     from workbench.session.plans.preset_apply import AppliedPreset, PresetPart, WholePreset
@@ -60,46 +60,49 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
     """Apply a preset. Return the exit code: 0 if every part is applied, otherwise 1."""
     from workbench.session.plans.preset_apply import PresetApply
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         await load_plan(session, arguments)
         preset = PresetApply(session)
         whole = await preset.look_at_preset()
         commands = [outcome.command for outcome in whole.outcomes]
-        affected = await affected_gpus_json(session, commands)
+        affected = await read_affected_gpus(session, commands)
         if not arguments.json:
-            say_lines([*_planned_lines(whole), *affected_lines(affected)])
+            print_lines([*_planned_lines(whole), *affected_lines(affected)])
         if arguments.dry_run:
             return _print_outcome(
                 arguments, session, _apply_document(whole.preset_id, whole.parts, dry_run=True)
             )
-        await warn_if_measured(session)
-        on = ", ".join(filter(None, (session.host.name, affected_text(affected, commands))))
+        await warn_if_benchmark_runs(session)
+        on = ", ".join(filter(None, (session.host.name, format_affected_gpus(affected, commands))))
         problem = "nobody can be asked to confirm the changes"
         next_step = "add --yes to confirm, or --dry-run to see the changes"
         await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
         password = None
         if whole.missing_right:
             password = await ask_sudo_password(session, arguments)
-        async with cancelled_by_signals():
+        async with cancel_on_signals():
             applied = await preset.apply_preset(
-                whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
+                whole,
+                password=password,
+                timeout_s=arguments.timeout,
+                on_step=_make_step_reporter(arguments),
             )
         if not arguments.json:
-            say_lines(_applied_lines(applied))
+            print_lines(_applied_lines(applied))
         return _print_outcome(arguments, session, _applied_document(applied))
 
 
-def _say_step(arguments: argparse.Namespace) -> Callable[[str], None]:
+def _make_step_reporter(arguments: argparse.Namespace) -> Callable[[str], None]:
     if arguments.json:
         return lambda text: None
-    return note
+    return print_message
 
 
 def _print_outcome(
     arguments: argparse.Namespace, session: Session, document: dict[str, Any]
 ) -> int:
     if arguments.json:
-        emit({**document, "host": session.host.name, "simulated": session.state.simulated})
+        print_json({**document, "host": session.host.name, "simulated": session.state.simulated})
     return 0 if document["ok"] or document["dry_run"] else 1
 
 

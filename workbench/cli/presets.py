@@ -9,8 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected, local_session
-from workbench.cli.output import emit, emit_or_say, finding_line, note, say
+from workbench.cli.open_session import connect_session, create_local_session
+from workbench.cli.output import (
+    format_finding_line,
+    print_json,
+    print_json_or_lines,
+    print_line,
+    print_message,
+)
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import EXECUTABLE_HELP
 from workbench.model.errors import HostError, InputError
@@ -31,27 +37,27 @@ def list_presets(arguments: argparse.Namespace) -> int:
 
     library = PresetLibrary()
     words = [word.lower() for word in arguments.words]
-    entries = [entry for entry in library.list() if _has_words(entry, words)]
+    entries = [entry for entry in library.list() if _matches_words(entry, words)]
     findings = library.findings()
     if arguments.json:
-        return emit(
+        return print_json(
             {"presets": [e.as_json() for e in entries], "findings": [f.as_json() for f in findings]}
         )
     width = max((len(e.id) for e in entries), default=0)
     for entry in entries:
         if entry.error:
-            say(f"{entry.id:<{width}}  ! {entry.error.text} ({entry.path})")
+            print_line(f"{entry.id:<{width}}  ! {entry.error.text} ({entry.path})")
         else:
-            say(
+            print_line(
                 f"{entry.id:<{width}}  {entry.engine:<9} {entry.status:<12} {entry.hardware}  "
                 f"{entry.title}"
             )
     for finding in findings:
-        note(finding_line(finding))
+        print_message(format_finding_line(finding))
     return 0
 
 
-def _has_words(entry: ListedPreset, words: Sequence[str]) -> bool:
+def _matches_words(entry: ListedPreset, words: Sequence[str]) -> bool:
     fields = (entry.id, entry.title, entry.engine, entry.hardware, *entry.gpu_names)
     text = " ".join(filter(None, fields)).lower()
     return all(word in text for word in words)
@@ -64,8 +70,8 @@ def _has_words(entry: ListedPreset, words: Sequence[str]) -> bool:
     examples=("workbench presets show vllm-any",),
 )
 def show_preset(arguments: argparse.Namespace) -> int:
-    preset = local_session().presets.get(arguments.id)
-    return emit_or_say(
+    preset = create_local_session().presets.get(arguments.id)
+    return print_json_or_lines(
         arguments.json, preset.model_dump(mode="json", by_alias=True), _preset_lines(preset)
     )
 
@@ -100,20 +106,20 @@ def check_presets(arguments: argparse.Namespace) -> int:
         ok = not any(f.level is Level.ERROR for f in findings)
         checked.append({"file": file, "ok": ok, "findings": [f.as_json() for f in findings]})
         if not arguments.json:
-            say(f"{file}: {'ok' if not findings else ''}")
+            print_line(f"{file}: {'ok' if not findings else ''}")
             for finding in findings:
-                note(f"  {finding_line(finding)}")
+                print_message(f"  {format_finding_line(finding)}")
     if arguments.json:
-        emit({"files": checked})
+        print_json({"files": checked})
     return 0 if all(each["ok"] for each in checked) else 2
 
 
 @command("presets path", "print the directories of presets", examples=("workbench presets path",))
-def presets_path(arguments: argparse.Namespace) -> int:
+def print_preset_directories(arguments: argparse.Namespace) -> int:
     from workbench.store import paths
 
     own, shipped = str(paths.own_presets_dir()), str(paths.shipped_presets_dir())
-    return emit_or_say(
+    return print_json_or_lines(
         arguments.json, {"own": own, "shipped": shipped}, f"own      {own}\nshipped  {shipped}"
     )
 
@@ -137,7 +143,7 @@ def presets_path(arguments: argparse.Namespace) -> int:
         "workbench flags sglang --json",
     ),
 )
-async def flags(arguments: argparse.Namespace) -> int:
+async def list_flags(arguments: argparse.Namespace) -> int:
     from workbench import engines
 
     engine = engines.get_engine(arguments.engine)
@@ -146,7 +152,7 @@ async def flags(arguments: argparse.Namespace) -> int:
             "--executable has an effect only together with --probe", next_step="add --probe"
         )
     if arguments.probe:
-        async with connected(arguments) as session:
+        async with connect_session(arguments) as session:
             found = await session.plans.engine_flags.find_flag_catalog(
                 engine, arguments.executable or ""
             )
@@ -165,11 +171,13 @@ async def flags(arguments: argparse.Namespace) -> int:
         shown = engines.search_flags(catalog, arguments.search)
     if arguments.json:
         about = {"engine": engine.name, "version": catalog.version, "asked": catalog.asked}
-        return emit({**about, "flags": [asdict(f) for f in shown]})
-    note(f"{engine.title} {catalog.version}: {len(shown)} of {len(catalog.flags)} flags, {source}")
+        return print_json({**about, "flags": [asdict(f) for f in shown]})
+    print_message(
+        f"{engine.title} {catalog.version}: {len(shown)} of {len(catalog.flags)} flags, {source}"
+    )
     for flag in shown:
         values = "|".join(flag.choices[:6]) or str(flag.kind)
         if flag.default is not None:
             values += f" = {engines.format_value(flag.default)}"
-        say(f"--{flag.name} {values}  {flag.help} ({flag.area})")
+        print_line(f"--{flag.name} {values}  {flag.help} ({flag.area})")
     return 0

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note, simulated_mark
-from workbench.cli.plan import variables_of
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
+from workbench.cli.plan import parse_variables
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.quality import KL_MARGIN, LN_PPL_MARGIN, NOT_MEASURED
 from workbench.model.untrusted_text import clean_text
@@ -78,22 +78,22 @@ _MOST_EVAL_MINUTES = 10_080  # a week
         "workbench quality my-preset",
     ),
 )
-async def quality(arguments: argparse.Namespace) -> int:
+async def measure_quality(arguments: argparse.Namespace) -> int:
     from workbench.session.quality.comparison import plan_lines
     from workbench.session.quality.sides import arm_of_result, sides_to_measure
 
     options = _quality_options(arguments)
-    arms = _arms_to_compare(arguments)
-    async with connected(arguments) as session:
+    arms = _parse_arms_to_compare(arguments)
+    async with connect_session(arguments) as session:
         await session.servers.supervisor.runs()
         await session.gpu.alterations.read()
-        variables: Mapping[str, str] = variables_of(arguments)
+        variables: Mapping[str, str] = parse_variables(arguments)
         if len(arms) == 1:
             found = session.quality.lineage.find_changed_from(
                 await arm_of_result(session, arms[0]), variables
             )
             a, b, variables = found.a, found.b, found.variables
-            note(f"A is {found.words}")
+            print_message(f"A is {found.words}")
         else:
             a, b = arms
         a, b = await sides_to_measure(session, a, b)
@@ -102,13 +102,13 @@ async def quality(arguments: argparse.Namespace) -> int:
         if arguments.trust:
             comparisons.targets.trust_bases(bases)
         for line in plan_lines(a, b, bases, options):
-            note(line)
+            print_message(line)
         for warning in session.experiments.value_warnings(a, b, bases):
-            note(warning)
+            print_message(warning)
         await _confirm_start(session, (a, b), arguments)
-        async with cancelled_by_signals():
-            result = await comparisons.compare(a, b, bases, options, note)
-    code = emit_or_say(arguments.json, asdict(result), _quality_lines(result))
+        async with cancel_on_signals():
+            result = await comparisons.compare(a, b, bases, options, print_message)
+    code = print_json_or_lines(arguments.json, asdict(result), _quality_lines(result))
     unmeasured = result.verdict == NOT_MEASURED or (options.own is not None and result.own is None)
     return code or (_UNMEASURED if unmeasured else 0)
 
@@ -164,7 +164,7 @@ def _own_command(arguments: argparse.Namespace) -> OwnMeasureCommand | None:
             next_step="give the minutes that your command may take, such as --eval-minutes 240",
         )
 
-    argv = _side_words(arguments.eval, "--eval")
+    argv = _split_side_arguments(arguments.eval, "--eval")
     if not argv:
         raise InputError("--eval is empty", next_step="give a command, such as --eval 'lm-eval …'")
     if shutil.which(argv[0]) is None:  # A would be measured for minutes before it is started
@@ -177,20 +177,20 @@ def _own_command(arguments: argparse.Namespace) -> OwnMeasureCommand | None:
     )
 
 
-def _arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
+def _parse_arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
     """Return A and B as the user named them, or B alone. B without a target has that of A, with its
     flags."""
     from workbench.model.experiment import Arm, ArmTarget
 
     if arguments.b is None:
-        alone = _side_words(arguments.a, "B")
+        alone = _split_side_arguments(arguments.a, "B")
         if not alone or _is_flag(alone[0]):
             raise InputError(
                 "B does not begin with a preset, a run or a result",
                 next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
             )
         return [Arm(sets=alone[1:], target=ArmTarget(alone[0]))]
-    of_a, of_b = _side_words(arguments.a, "A"), _side_words(arguments.b, "B")
+    of_a, of_b = _split_side_arguments(arguments.a, "A"), _split_side_arguments(arguments.b, "B")
     if not of_a or _is_flag(of_a[0]):
         raise InputError(
             "A does not begin with a preset, a run, a result or a URL",
@@ -204,7 +204,7 @@ def _arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
     return [a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))]
 
 
-def _side_words(text: str, side: str) -> tuple[str, ...]:
+def _split_side_arguments(text: str, side: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:

@@ -40,10 +40,10 @@ async def confirm(
         return
     if not can_ask(arguments):
         raise InputError(problem, next_step=next_step)
-    await require_yes(question)
+    await refuse_without_yes(question)
 
 
-async def require_yes(question: str) -> None:
+async def refuse_without_yes(question: str) -> None:
     """Ask a question on the terminal. Raises Declined if the answer is not yes."""
     sys.stdout.flush()  # the text that the question is about comes first
     sys.stderr.write(clean_text(f"{question} [y/N] ", lines=True))

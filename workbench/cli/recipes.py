@@ -10,10 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected, gpus_read, local_session
-from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.open_session import (
+    connect_session,
+    create_local_session,
+    read_gpus_in_background,
+)
+from workbench.cli.output import format_finding_line, print_json, print_line, print_message
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, exactly_one_of, option
+from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import CHANGES, YES
 from workbench.model.errors import InputError, PresetError, WorkbenchError
 from workbench.recipes.registry import EXPORT_FORMS
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
         "recipe, compose file, preset or script of another tool; - reads standard input",
         nargs="?",
     ),
-    exactly_one_of(
+    make_exclusive_options(
         option("--command LINE", "a command line that starts a server", dest="line"),
         option("--pid PID", "a server that runs on the host", int),
     ),
@@ -60,10 +64,10 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
             next_step="give a FILE, or --command LINE, or --pid PID",
         )
     if arguments.pid is not None:
-        async with connected(arguments) as session:
+        async with connect_session(arguments) as session:
             imported = await session.presets.recipes.read_process(arguments.pid, arguments.name)
     else:
-        session = local_session()
+        session = create_local_session()
         read = _recipe_reader(session, arguments)
         imported = read(None)
         if imported.depends_on_gpus:
@@ -77,9 +81,9 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         if arguments.line is not None:
             _trust_program(session, imported.preset_id)
     if arguments.json:
-        emit(_import_json(imported, path))
+        print_json(_import_json(imported, path))
     elif path:
-        say(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
+        print_line(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
     return 0 if imported.preset is not None else 2
 
 
@@ -98,21 +102,24 @@ async def _gpus_of_host(arguments: argparse.Namespace) -> Sequence[GpuInfo] | No
     """Return the GPUs of the host, None if they cannot be read. A recipe can be imported on a
     machine without GPUs."""
     try:
-        async with connected(arguments) as session, gpus_read(session) as reading:
+        async with (
+            connect_session(arguments) as session,
+            read_gpus_in_background(session) as reading,
+        ):
             return (await reading).infos
     except WorkbenchError as error:
-        note(f"the GPUs of the host are not known: {error.message}")
+        print_message(f"the GPUs of the host are not known: {error.message}")
         return None
 
 
 def _trust_program(session: Session, preset_id: str) -> None:
     """Trust the program of a saved preset, whose command line the user has typed and confirmed.
     Whatever else the line runs still needs consent at the start."""
-    from workbench.engines.preset_trust import foreign_parts
+    from workbench.engines.preset_trust import list_foreign_parts
     from workbench.store.trusted_presets import trust
 
     with contextlib.suppress(WorkbenchError):  # a variable of the preset has no value yet
-        parts = foreign_parts(session.presets.plan_of(preset_id, {}))
+        parts = list_foreign_parts(session.presets.plan_of(preset_id, {}))
         trust(part.digest for part in parts if part.name == "executable")
 
 
@@ -132,17 +139,17 @@ def _show_import(imported: ImportedRecipe) -> None:
     from workbench.store.preset_text import preset_sections
 
     if imported.preset is not None:
-        say(f"{imported.preset_id}: {imported.preset.title}\n")
+        print_line(f"{imported.preset_id}: {imported.preset.title}\n")
         for section in preset_sections(imported.preset):
             lines = [line for line in section.lines if line.label not in ("benchmark", "baseline")]
             if section.title:
-                say(f"\n{section.title}:")
+                print_line(f"\n{section.title}:")
             for line in lines:
-                say(f"{line.label:<10}{line.text}" if line.label else f"  {line.text}")
+                print_line(f"{line.label:<10}{line.text}" if line.label else f"  {line.text}")
     for finding in imported.findings:
-        note(f"  {finding_line(finding)}")
+        print_message(f"  {format_finding_line(finding)}")
     if imported.preset is None:
-        note("the preset cannot be saved; correct the errors in the recipe")
+        print_message("the preset cannot be saved; correct the errors in the recipe")
 
 
 def _import_json(imported: ImportedRecipe, path: str | None) -> dict[str, Any]:
@@ -181,16 +188,16 @@ async def export_launch(arguments: argparse.Namespace) -> int:
     names of secrets, never their values."""
     from workbench.session.plans.recipes import export_plan
 
-    plan, title, gpus = await _plan_of(arguments)
+    plan, title, gpus = await _load_plan_to_export(arguments)
     name = plan.preset_id or arguments.base
     exported = export_plan(
         plan, arguments.form, name=name, title=title, gpus=gpus, node=arguments.node
     )
     if arguments.output:
-        _write_new(Path(arguments.output), exported.text)
+        _write_new_file(Path(arguments.output), exported.text)
     if arguments.json:
         findings = [finding.as_json() for finding in exported.findings]
-        return emit(
+        return print_json(
             {
                 "form": exported.form,
                 "text": exported.text,
@@ -199,37 +206,37 @@ async def export_launch(arguments: argparse.Namespace) -> int:
             }
         )
     if arguments.output:
-        say(f"written: {arguments.output}")
+        print_line(f"written: {arguments.output}")
     else:
-        say(exported.text.rstrip("\n"))
+        print_line(exported.text.rstrip("\n"))
     for finding in exported.findings:
-        note(f"  {finding_line(finding)}")
+        print_message(f"  {format_finding_line(finding)}")
     return 0
 
 
-async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
+async def _load_plan_to_export(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
     """Return (launch plan, title, number of GPUs) for the preset or run that the command line
     names. The changes that the options request are applied to the plan. The number is None if
     unknown."""
-    from workbench.cli.plan import variables_of
+    from workbench.cli.plan import parse_variables
     from workbench.cli.servers import find_run
-    from workbench.engines import with_executable
+    from workbench.engines import set_executable
     from workbench.session.plans.plan_editor import PlanEditor
 
     if arguments.cluster is not None:
         return await _plan_on_cluster(arguments)
-    session, gpus = local_session(), None
+    session, gpus = create_local_session(), None
     try:
         preset = session.presets.get(arguments.base)
         plan, title, gpus = (
-            session.presets.plan_of(arguments.base, variables_of(arguments)),
+            session.presets.plan_of(arguments.base, parse_variables(arguments)),
             preset.title,
             preset.hardware.count,
         )
     except PresetError as error:
         if error.findings:
             raise
-        async with connected(arguments) as connection:
+        async with connect_session(arguments) as connection:
             try:
                 run = await find_run(connection, arguments.base)
             except WorkbenchError:
@@ -237,23 +244,23 @@ async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int 
             record = connection.servers.supervisor.record(run.run_id)
             plan, title = record.plan, f"{run.engine} {run.model}"
     if arguments.executable is not None:
-        plan = with_executable(plan, arguments.executable)
+        plan = set_executable(plan, arguments.executable)
     editor = PlanEditor(plan, title)
     editor.apply_assignments(arguments.sets, arguments.unsets, arguments.envs)
     return editor.effective_plan, title, gpus
 
 
 async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
-    """Return what `_plan_of` returns, for a preset on the nodes of the cluster that the command
+    """Return what `_load_plan_to_export` returns, for a preset on the nodes of the cluster that the command
     line names. The nodes are asked for their addresses and network interfaces."""
-    from workbench.cli.plan import variables_of
-    from workbench.engines import with_executable
+    from workbench.cli.plan import parse_variables
+    from workbench.engines import set_executable
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         preset = session.presets.get(arguments.base)
-        plan = session.presets.plan_of(arguments.base, variables_of(arguments))
+        plan = session.presets.plan_of(arguments.base, parse_variables(arguments))
         if arguments.executable is not None:
-            plan = with_executable(plan, arguments.executable)
+            plan = set_executable(plan, arguments.executable)
         session.plans.edit_plan(plan, preset.title)
         await session.plans.look_for_engine()
         editor = session.plans.editor
@@ -261,7 +268,7 @@ async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, s
         return editor.effective_plan, preset.title, preset.hardware.count
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new_file(path: Path, text: str) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

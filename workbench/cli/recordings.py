@@ -8,17 +8,17 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from workbench.cli.open_session import connected, session_of
-from workbench.cli.output import emit_or_say, note
-from workbench.cli.registry import command, exactly_one_of, option
-from workbench.cli.shared_options import seconds_between
-from workbench.cli.stop_signals import ended_text, wait_for_signal
+from workbench.cli.open_session import connect_session, create_session
+from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.registry import command, make_exclusive_options, option
+from workbench.cli.shared_options import make_seconds_parser
+from workbench.cli.stop_signals import format_signal_end, wait_for_signal
 
 _MOST_S = 86_400
 _FIRST_S = 20.0  # for the first reading
 
 
-_seconds = seconds_between(1, _MOST_S)
+_seconds = make_seconds_parser(1, _MOST_S)
 
 
 def _parse_speed(text: str) -> float:
@@ -35,7 +35,7 @@ def _parse_speed(text: str) -> float:
     "record",
     "record the GPUs, the engine and the events of a host to a file, for `workbench replay`",
     option("file", "new file for the recording", metavar="FILE"),
-    exactly_one_of(
+    make_exclusive_options(
         option(
             "--seconds N", "end after this time; without it, Ctrl-C ends the recording", _seconds
         ),
@@ -50,22 +50,22 @@ def _parse_speed(text: str) -> float:
         "workbench --host gpu-box record lunch.jsonl --last 3600",
     ),
 )
-async def record(arguments: argparse.Namespace) -> int:
+async def record_screen(arguments: argparse.Namespace) -> int:
     from workbench.session.history.recorder import Recorder, export_history
 
     path = Path(arguments.file)
     if arguments.last is not None:
         cells = await asyncio.to_thread(
-            export_history, session_of(arguments).host, path, arguments.last
+            export_history, create_session(arguments).host, path, arguments.last
         )
         return _write_recording(arguments, path, cells)
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         recorder = Recorder(session, path)
         await session.open()
         with suppress(TimeoutError):
             await asyncio.wait_for(recorder.begun.wait(), _FIRST_S)
         if arguments.seconds is None:
-            note("recording; Ctrl-C ends it")
+            print_message("recording; Ctrl-C ends it")
         try:
             ended_by = await wait_for_signal(arguments.seconds or _MOST_S)
         finally:
@@ -73,13 +73,13 @@ async def record(arguments: argparse.Namespace) -> int:
     code = _write_recording(arguments, path, recorder.seconds)
     if ended_by is None:
         return code
-    note(ended_text(ended_by, f"{path} has what was recorded"))
+    print_message(format_signal_end(ended_by, f"{path} has what was recorded"))
     return 128 + ended_by
 
 
 def _write_recording(arguments: argparse.Namespace, path: Path, cells: int) -> int:
     document = {"written": str(path), "lines": cells}
-    return emit_or_say(
+    return print_json_or_lines(
         arguments.json,
         document,
         f"{path}: {cells} lines of readings; workbench replay {path} shows it",
@@ -93,7 +93,7 @@ def _write_recording(arguments: argparse.Namespace, path: Path, cells: int) -> i
     option("--speed X", "times as fast, from 0.25 to 64 (1)", _parse_speed, default=1.0),
     examples=("workbench replay slow.jsonl", "workbench replay slow.jsonl --speed 8"),
 )
-def replay(arguments: argparse.Namespace) -> int:
+def replay_recording(arguments: argparse.Namespace) -> int:
     from workbench import tui
     from workbench.session.replay import Replay
 

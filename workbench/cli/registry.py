@@ -150,7 +150,7 @@ class CommandEntry(NamedTuple):
 _COMMANDS: dict[str, CommandEntry] = {}
 
 
-def exactly_one_of(*options: Option, required: bool = False) -> OneOf:
+def make_exclusive_options(*options: Option, required: bool = False) -> OneOf:
     return OneOf(options, required)
 
 
@@ -172,7 +172,7 @@ def command(
     return register
 
 
-def commands_of(word: str) -> list[CommandEntry]:
+def load_commands(word: str) -> list[CommandEntry]:
     """Return the commands whose first word is `word`, in the order of their file. The file is
     imported if necessary."""
     for file in FIRST_WORDS[word]:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.cli.open_session import session_of
+from workbench.cli.open_session import create_session
 from workbench.cli.output import (
-    emit,
-    emit_list,
-    emit_or_say,
-    note,
     print_error,
-    say,
-    say_lines,
+    print_json,
+    print_json_list,
+    print_json_or_lines,
+    print_line,
+    print_lines,
+    print_message,
     simulated_mark,
 )
 from workbench.cli.registry import command, option, repeatable
@@ -55,7 +55,7 @@ _FILTERS = (
 )
 
 
-def results_db() -> ResultsDb:
+def open_results_db() -> ResultsDb:
     from workbench.store import paths
     from workbench.store.results_db import ResultsDb
 
@@ -67,7 +67,7 @@ def results_db() -> ResultsDb:
     "list stored results, newest first",
     option(
         "--search WORDS",
-        "show only results that contain every word (in model, command, settings, note, tags, …)",
+        "show only results that contain every word (in model, command, settings, print_message, tags, …)",
     ),
     *_FILTERS,
     examples=("workbench results list --limit 20", "workbench results list --tag baseline"),
@@ -78,7 +78,7 @@ def list_results(arguments: argparse.Namespace) -> int:
 
 @command(
     "results search",
-    "list results that contain every given word (in model, command, settings, note, tags, …)",
+    "list results that contain every given word (in model, command, settings, print_message, tags, …)",
     option("words WORD", "word that a result must contain", nargs="+"),
     *_FILTERS,
     examples=("workbench results search qwen power-limit",),
@@ -103,33 +103,35 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     if not arguments.all:
         limit = arguments.limit or _NEWEST
         asked = limit + 1  # one more, to know whether there are older ones
-    db = results_db()
+    db = open_results_db()
     known = _quality_comparisons(db)
     pages = db.pages(asked, words, tag=arguments.tag, before=arguments.before)
     shown = _Shown(pages, limit)
     if arguments.json:
-        emit_list(
+        print_json_list(
             "results",
             (_listed_json(r, known) for page in shown.pages() for r in page),
             lambda: {"more": shown.more},
         )
     else:
         for page in shown.pages():
-            say_lines(row_lines(page, known))
+            print_lines(row_lines(page, known))
         if not shown.count:
             filters = ["no results"]
             if words:
                 filters.append(f"with {words!r}")
             if arguments.tag:
                 filters.append(f"tagged {arguments.tag}")
-            say(" ".join(filters))
+            print_line(" ".join(filters))
     if shown.damaged:
         ids = ", ".join(f"#{i}" for i in shown.damaged)
-        note(
+        print_message(
             f"damaged results are left out: {ids} (`workbench results show ID` explains the damage)"
         )
     if shown.more:
-        note(f"the newest {limit} are shown; --all shows all, --before {shown.last} the older ones")
+        print_message(
+            f"the newest {limit} are shown; --all shows all, --before {shown.last} the older ones"
+        )
     return 0
 
 
@@ -165,11 +167,11 @@ def _quality_comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
 def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[str, Any]:
     """Return a result of the list as JSON: of the comparisons of answers that it belongs to, the
     list has only what they found."""
-    from workbench.engines.answer_settings import comparisons_of
+    from workbench.engines.answer_settings import find_comparisons_with_side
 
     found = [
         {"id": one.id, "side": side, "verdict": one.verdict, "summary": one.summary}
-        for side, one in comparisons_of(result.conditions, known)
+        for side, one in find_comparisons_with_side(result.conditions, known)
     ]
     document = result_json(result)
     if found:
@@ -193,27 +195,27 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
             row.label,
             "REJECTED" if row.refused else "",
             "SIMULATED" if row.simulated else "",
-            _answers_mark(result, known),
+            _format_answers_mark(result, known),
             *(f"+{tag}" for tag in row.tags),
             row.note,
         ]
         host = f"{result.conditions.host or '-':<{_HOST_CELLS}}"
-        start = f"#{row.id:<5} {host} {row.engine or '-':<9} {_end_of(row.model)}"
+        start = f"#{row.id:<5} {host} {row.engine or '-':<9} {_shorten_model_name(row.model)}"
         yield "  ".join([start, *(" ".join(word.split()) for word in words if word)])
 
 
-def _end_of(model: str) -> str:
+def _shorten_model_name(model: str) -> str:
     """Return a model's name. Of a long one, which is mostly a path, only its end."""
     if len(model) <= _MODEL_CHARS:
         return model
     return f"…{model[1 - _MODEL_CHARS :]}"
 
 
-def _answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
+def _format_answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
     """Return what the newest comparison of answers in which the result is B says of them."""
-    from workbench.engines.answer_settings import comparisons_of
+    from workbench.engines.answer_settings import find_comparisons_with_side
 
-    for side, one in comparisons_of(result.conditions, known):
+    for side, one in find_comparisons_with_side(result.conditions, known):
         if side == "B":
             return f"answers: {one.verdict}"
     return ""
@@ -241,26 +243,26 @@ def _load_text(result: BenchResult, concurrency: int) -> str:
     examples=("workbench results show 42 --json",),
 )
 def show_result(arguments: argparse.Namespace) -> int:
-    from workbench.engines.answer_settings import comparisons_of
+    from workbench.engines.answer_settings import find_comparisons_with_side
 
-    db = results_db()
+    db = open_results_db()
     result, timeline = db.get(arguments.id), _timeline_path_of(db, arguments.id)
     known = _quality_comparisons(db)
     if arguments.json:
         from workbench.report.formats.json_data import answers_json
 
         document = result_json(result)
-        if answers := answers_json(comparisons_of(result.conditions, known)):
+        if answers := answers_json(find_comparisons_with_side(result.conditions, known)):
             document["quality_comparisons"] = answers
-        return emit({**document, "timeline": timeline})
+        return print_json({**document, "timeline": timeline})
     from workbench.report.content import Report
 
     report = Report.from_result(result, known=known)
-    say_lines([find_output_format("txt").render(report).rstrip("\n")])
+    print_lines([find_output_format("txt").render(report).rstrip("\n")])
     line = "none was kept with this result"
     if timeline:
         line = shlex.join(["workbench", "replay", timeline])
-    say(f"timeline: {line}")
+    print_line(f"timeline: {line}")
     return 0
 
 
@@ -281,8 +283,8 @@ def _timeline_path_of(db: ResultsDb, result_id: int) -> str | None:
     examples=('workbench results note 42 "after the reboot"',),
 )
 def note_result(arguments: argparse.Namespace) -> int:
-    text, db = " ".join(arguments.text).strip(), results_db()
-    _store_change(
+    text, db = " ".join(arguments.text).strip(), open_results_db()
+    _run_store_change(
         lambda: db.set_note(arguments.id, text), ["results", "note", str(arguments.id), text]
     )
     return _print_annotations(arguments, db)
@@ -307,14 +309,14 @@ def tag_result(arguments: argparse.Namespace) -> int:
             remove.append(check_tag(tag[1:]))
         else:
             add.append(check_tag(tag.removeprefix("+")))
-    db = results_db()
+    db = open_results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
-        _store_change(lambda: db.change_tags(arguments.id, add, remove), words)
+        _run_store_change(lambda: db.change_tags(arguments.id, add, remove), words)
     return _print_annotations(arguments, db)
 
 
-def _store_change(change: Callable[[], object], words: Iterable[str]) -> None:
+def _run_store_change(change: Callable[[], object], words: Iterable[str]) -> None:
     """Call `change`, which writes to the database. If it raises StoreError, the error message
     quotes the command line (`words`), so that the user can repeat it."""
     try:
@@ -328,7 +330,7 @@ def _print_annotations(arguments: argparse.Namespace, db: ResultsDb) -> int:
     result = db.get(arguments.id)
     line = f"#{result.id}  tags: {' '.join(result.tags) or 'none'}  note: {result.note or 'none'}"
     document = {"id": result.id, "note": result.note, "tags": list(result.tags)}
-    return emit_or_say(arguments.json, document, line)
+    return print_json_or_lines(arguments.json, document, line)
 
 
 @command(
@@ -344,14 +346,14 @@ def _print_annotations(arguments: argparse.Namespace, db: ResultsDb) -> int:
 def export_result(arguments: argparse.Namespace) -> int:
     from workbench.report.content import Report
 
-    db, chosen = results_db(), find_output_format(arguments.format)
+    db, chosen = open_results_db(), find_output_format(arguments.format)
     samples = db.samples(arguments.id) if chosen.with_requests else ()
     text = chosen.render(
         Report.from_result(db.get(arguments.id), samples, _quality_comparisons(db))
     )
     if arguments.json and arguments.format != "json":
-        return emit({"id": arguments.id, "format": arguments.format, "text": text})
-    say(text.rstrip("\n"))
+        return print_json({"id": arguments.id, "format": arguments.format, "text": text})
+    print_line(text.rstrip("\n"))
     return 0
 
 
@@ -392,8 +394,8 @@ async def report_results(arguments: argparse.Namespace) -> int:
             "--requests applies to CSV only; JSON always contains every request",
             next_step="add --format csv",
         )
-    groups = [ids_of(text) for text in arguments.ids]
-    reports = session_of(arguments).reports
+    groups = [parse_result_ids(text) for text in arguments.ids]
+    reports = create_session(arguments).reports
     if arguments.proof:
         form = _proof_format(arguments, form)
         text = await reports.proof_bytes(form, groups, experiment_id=arguments.experiment)
@@ -407,8 +409,8 @@ async def report_results(arguments: argparse.Namespace) -> int:
         )
     if output is None:
         if arguments.json and form != "json":
-            return emit({"format": form, "text": text})
-        say(text.rstrip("\n"))
+            return print_json({"format": form, "text": text})
+        print_line(text.rstrip("\n"))
         return 0
     try:
         with output.open("x", encoding="utf-8", newline="") as file:
@@ -417,7 +419,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"cannot create {output}: {error.strerror}", next_step="give another name"
         ) from None
-    return emit_or_say(arguments.json, {"format": form, "path": str(output)}, str(output))
+    return print_json_or_lines(arguments.json, {"format": form, "path": str(output)}, str(output))
 
 
 def _proof_format(arguments: argparse.Namespace, form: str) -> str:
@@ -452,11 +454,11 @@ def verify_proof(arguments: argparse.Namespace) -> int:
     found = proofs.verify_proof(Path(arguments.file).expanduser())
     holds = not found.differences
     document = {"file": arguments.file, "holds": holds, **asdict(found)}
-    emit_or_say(arguments.json, document, _verified_lines(found))
+    print_json_or_lines(arguments.json, document, _proof_check_lines(found))
     return 0 if holds else 1
 
 
-def _verified_lines(found: VerifiedProof) -> Iterator[str]:
+def _proof_check_lines(found: VerifiedProof) -> Iterator[str]:
     simulated = simulated_mark(found.simulated)
     version = found.workbench_version
     written = version or "of an unknown version"
@@ -495,7 +497,7 @@ async def import_results(arguments: argparse.Namespace) -> int:
     from workbench.report.imports import ImportOptions
 
     known = ImportOptions(arguments.model, arguments.engine, arguments.on, arguments.simulated)
-    session = session_of(arguments)
+    session = create_session(arguments)
     stored: list[tuple[BenchResult, bool]] = []
     errors: list[WorkbenchError] = []
     for file in arguments.files:
@@ -511,12 +513,12 @@ async def import_results(arguments: argparse.Namespace) -> int:
         }
         if errors:
             document["failed"] = [error.as_json() for error in errors]
-        emit(document)
+        print_json(document)
     else:
-        say_lines(row_lines([r for r, _ in stored]))
+        print_lines(row_lines([r for r, _ in stored]))
         repeated = sum(not new for _, new in stored)
         if repeated:
-            say(f"{repeated} of {len(stored)} were imported before and are not stored again")
+            print_line(f"{repeated} of {len(stored)} were imported before and are not stored again")
     for problem in errors:
         print_error(problem)
     if errors:
@@ -524,7 +526,7 @@ async def import_results(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def ids_of(text: str) -> tuple[int, ...]:
+def parse_result_ids(text: str) -> tuple[int, ...]:
     """Return the ids in a text such as "7", "1-3" or "1,2,5-7", without duplicates. Raises
     InputError for any other text.
     """

@@ -75,9 +75,9 @@ def _run_command(argv: list[str]) -> int:
         outcome: Awaitable[int] | int = arguments.handler(arguments)
         return outcome if isinstance(outcome, int) else _run_async(outcome)
     except WorkbenchError as error:
-        from workbench.cli.host_words import name_host_in_error
+        from workbench.cli.host_words import add_host_options_to_error
 
-        name_host_in_error(error, arguments)
+        add_host_options_to_error(error, arguments)
         raise
 
 

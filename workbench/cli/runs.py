@@ -6,8 +6,8 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit, note, say
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json, print_line, print_message
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import YES
@@ -23,7 +23,7 @@ _AGE_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SIZE_KIB = {"M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
 
 
-def _amount_parser(units: dict[str, float], example: str) -> Any:
+def _make_amount_parser(units: dict[str, float], example: str) -> Any:
     """Return a parser of a number with a unit, such as "7d". `units` maps each unit to its factor;
     `example` is a valid text for the error message."""
 
@@ -45,13 +45,13 @@ def _amount_parser(units: dict[str, float], example: str) -> Any:
     option(
         "--older-than AGE",
         "remove runs that ended longer ago, for example 12h, 30d or 8w",
-        _amount_parser(_AGE_S, "30d"),
+        _make_amount_parser(_AGE_S, "30d"),
     ),
     option("--keep N", "keep the newest N ended runs and remove the others", int),
     option(
         "--size SIZE",
         "remove the oldest until the ended runs take at most SIZE",
-        _amount_parser(_SIZE_KIB, "2G"),
+        _make_amount_parser(_SIZE_KIB, "2G"),
     ),
     YES,
     examples=(
@@ -59,7 +59,7 @@ def _amount_parser(units: dict[str, float], example: str) -> Any:
         "workbench --host gpu-box runs prune --size 2G --yes",
     ),
 )
-async def prune(arguments: argparse.Namespace) -> int:
+async def prune_runs(arguments: argparse.Namespace) -> int:
     from workbench.server import old_runs
 
     limits = {
@@ -75,7 +75,7 @@ async def prune(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"--keep {arguments.keep} is not a number of runs", next_step="give --keep 0 or more"
         )
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         supervisor = session.servers.supervisor
         await supervisor.runs()  # marks those that have ended
         root = await supervisor.runs_dir()
@@ -84,7 +84,7 @@ async def prune(arguments: argparse.Namespace) -> int:
         removed: Sequence[str] = ()
         if chosen:
             where = f"of {count_of(len(every), 'ended run')} on {session.host.name} ({root})"
-            question = f"Remove {len(chosen)} {where}, {_size_text(chosen)}?"
+            question = f"Remove {len(chosen)} {where}, {_format_total_size(chosen)}?"
             problem = (
                 f"{count_of(len(chosen), 'run')} would be removed, and nobody can be asked "
                 "to confirm"
@@ -101,15 +101,15 @@ def _print_removed_runs(
     unread = [run.run_id for run in every if run.must_not_be_removed]
     if arguments.json:
         document = {"removed": [run.run_id for run in removed], "kept": len(every) - len(removed)}
-        return emit({**document, "unread_failures": unread})
+        return print_json({**document, "unread_failures": unread})
     for run in removed:
-        say(f"removed {run.run_id}")
-    say(
-        f"{count_of(len(removed), 'run')} removed, {_size_text(removed)}; {len(every) - len(removed)} "
+        print_line(f"removed {run.run_id}")
+    print_line(
+        f"{count_of(len(removed), 'run')} removed, {_format_total_size(removed)}; {len(every) - len(removed)} "
         "kept"
     )
     if unread:
-        note(
+        print_message(
             f"{count_of(len(unread), 'failed run')} whose log nobody has read: "
             f"{', '.join(unread[:5])}"
             f"{' …' if len(unread) > 5 else ''} (`workbench logs RUN` reads one; it can be removed "
@@ -118,5 +118,5 @@ def _print_removed_runs(
     return 0
 
 
-def _size_text(runs: Sequence[EndedRun]) -> str:
+def _format_total_size(runs: Sequence[EndedRun]) -> str:
     return f"{sum(run.size_kib for run in runs) / 1024:,.1f} MiB"

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.open_session import session_of
-from workbench.cli.output import emit_or_say
+from workbench.cli.open_session import create_session
+from workbench.cli.output import print_json_or_lines
 from workbench.cli.registry import command, option
-from workbench.cli.shared_options import seconds_between
+from workbench.cli.shared_options import make_seconds_parser
 from workbench.model.errors import InputError
 
 SCREEN_OPTIONS = (
     option("--mouse", "let the mouse select panes and rows"),
     option(
-        "--interval S", "seconds between two readings of the GPUs (1)", seconds_between(0.2, 60)
+        "--interval S", "seconds between two readings of the GPUs (1)", make_seconds_parser(0.2, 60)
     ),
 )
 
 
-def screen(arguments: argparse.Namespace) -> int:
+def open_screen(arguments: argparse.Namespace) -> int:
     """Open the screen and return its exit code."""
     if arguments.json:
         raise InputError(
@@ -28,7 +28,7 @@ def screen(arguments: argparse.Namespace) -> int:
         )
     from workbench import tui
 
-    session = session_of(arguments)
+    session = create_session(arguments)
     if arguments.interval is not None:
         session.telemetry.interval_s = arguments.interval
     return tui.run_screen(session, mouse=True if arguments.mouse else None)
@@ -46,13 +46,13 @@ def screen(arguments: argparse.Namespace) -> int:
     *SCREEN_OPTIONS,
     examples=("workbench demo", "workbench demo --host-profile four-pcie", "workbench demo --list"),
 )
-def demo(arguments: argparse.Namespace) -> int:
+def open_demo(arguments: argparse.Namespace) -> int:
     if arguments.list:
         from workbench.sim.profiles import PROFILES
 
         document = {"profiles": {name: profile.title for name, profile in PROFILES.items()}}
-        return emit_or_say(
+        return print_json_or_lines(
             arguments.json, document, (f"{name:<26} {p.title}" for name, p in PROFILES.items())
         )
     arguments.simulate = arguments.simulate or arguments.host_profile
-    return screen(arguments)
+    return open_screen(arguments)

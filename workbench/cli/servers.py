@@ -11,9 +11,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.host_words import name_host, name_host_in_fixes
-from workbench.cli.open_session import connected, warn_if_measured, warn_of_unreached_nodes
-from workbench.cli.output import emit, emit_or_say, finding_line, finding_text, note, say
+from workbench.cli.host_words import add_host_options, add_host_options_to_fixes
+from workbench.cli.open_session import (
+    connect_session,
+    warn_if_benchmark_runs,
+    warn_of_unreached_nodes,
+)
+from workbench.cli.output import (
+    format_finding,
+    format_finding_line,
+    print_json,
+    print_json_or_lines,
+    print_line,
+    print_message,
+)
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
@@ -69,59 +80,61 @@ async def start(arguments: argparse.Namespace) -> int:
 
 async def start_server(arguments: argparse.Namespace) -> int:
     """Start a server with the options of the command `start`, and return the exit code."""
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         session.servers.check_nodes()
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
-            note(f"simulated: one process represents all {len(planned.nodes)} nodes")
+            print_message(f"simulated: one process represents all {len(planned.nodes)} nodes")
         about_plan = by_severity(session.plans.editor.findings())
-        for finding in name_host_in_fixes(about_plan, arguments):
+        for finding in add_host_options_to_fixes(about_plan, arguments):
             if finding.level is Level.WARN or finding.code.startswith(_START_HINT_CODES):
-                note(finding_line(finding))
+                print_message(format_finding_line(finding))
         about_host = await session.servers.host_findings()
-        for finding in name_host_in_fixes(about_host, arguments):
+        for finding in add_host_options_to_fixes(about_host, arguments):
             if finding.code != "host.port":  # the start itself refuses a port in use
-                note(finding_line(finding))
-        await warn_if_measured(session)
+                print_message(format_finding_line(finding))
+        await warn_if_benchmark_runs(session)
         run_id = await session.servers.start()
         status = session.servers.supervisor.status(run_id)
         # what a launcher says about the start
-        for finding in name_host_in_fixes(status.findings, arguments):
-            note(finding_text(finding))
+        for finding in add_host_options_to_fixes(status.findings, arguments):
+            print_message(format_finding(finding))
         if arguments.wait:
-            note(f"{run_id}: waiting for READY")
+            print_message(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
-        emit_or_say(
+        print_json_or_lines(
             arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id
         )
-        return _start_exit_code(status, arguments, session.servers.supervisor.statuses())
+        return _report_start(status, arguments, session.servers.supervisor.statuses())
 
 
-def _start_exit_code(
+def _report_start(
     status: ServerStatus, arguments: argparse.Namespace, every: Sequence[ServerStatus] = ()
 ) -> int:
     """Say how the start ended, and return the exit code. `every` are the runs with which the duration
     of the start is compared."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
-        note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
+        print_message(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
-        for finding in name_host_in_fixes(causes, arguments):
-            note(f"  {finding_text(finding)}")
+        for finding in add_host_options_to_fixes(causes, arguments):
+            print_message(f"  {format_finding(finding)}")
         if status.replaces is not None:
             again = f"`workbench restart {status.replaces}` starts again what ran before"
-            note(f"next: {name_host(again, arguments)}")
+            print_message(f"next: {add_host_options(again, arguments)}")
         return 1
     if arguments.wait and status.state.has_ended:
-        note(f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}")
+        print_message(
+            f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}"
+        )
         return 1
     if arguments.wait and not arguments.json:
         from workbench.server.start_times import format_start_duration
 
         took = format_start_duration(status, every)
-        note(f"{status.state_word}{took} at {status.url}")
-        for finding in name_host_in_fixes(status.findings, arguments):
+        print_message(f"{status.state_word}{took} at {status.url}")
+        for finding in add_host_options_to_fixes(status.findings, arguments):
             if finding.code.startswith("text."):
-                note(f"  {finding_text(finding)}")
+                print_message(f"  {format_finding(finding)}")
     return UNTRUSTED if status.text_problem else 0
 
 
@@ -131,8 +144,8 @@ def _start_exit_code(
     option("--all", "list all runs, also those that ended long ago"),
     examples=("workbench servers", "workbench --host gpu-box servers --json"),
 )
-async def servers(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+async def list_servers(arguments: argparse.Namespace) -> int:
+    async with connect_session(arguments) as session:
         from workbench.server.supervisor import NEWEST_RUNS
 
         partly = warn_of_unreached_nodes(session)
@@ -145,23 +158,25 @@ async def servers(arguments: argparse.Namespace) -> int:
             live = await _live_metrics_by_run(session, statuses)
     if arguments.json:
         if unseen is not None:
-            note(unseen)
+            print_message(unseen)
         found = None
         if others is not None:
             found = [{**asdict(other), "url": other.url} for other in others]
         listed = [{**status_json(s), "live": live.get(s.run_id)} for s in statuses]
-        return emit({"servers": listed, "older_runs": older, "not_started_by_workbench": found})
+        return print_json(
+            {"servers": listed, "older_runs": older, "not_started_by_workbench": found}
+        )
     if not statuses and not others:
-        note("no runs on the nodes that answer" if partly else "no runs on this host")
+        print_message("no runs on the nodes that answer" if partly else "no runs on this host")
     for status in statuses:
-        _say_run(status)
+        _print_run(status)
     for other in others or ():
-        _say_external_server(other)
+        _print_external_server(other)
     if unseen is not None:
-        note(unseen)
+        print_message(unseen)
     if older:
         runs = count_of(older, "older run has", "older runs have")
-        note(
+        print_message(
             f"{runs} ended: `workbench servers --all` lists them, `workbench runs prune` removes "
             "them"
         )
@@ -214,37 +229,37 @@ async def _live_metrics_by_run(
     return live
 
 
-def _say_run(status: ServerStatus) -> None:
+def _print_run(status: ServerStatus) -> None:
     age = ""
     if status.started_unix_s:
         age = f"{(time.time() - status.started_unix_s) / 60:.0f} min"
     detail = status.reason or status.phase or status.url or ""
     if status.simulated:
         detail += " SIMULATED"
-    say(
+    print_line(
         f"{status.run_id}  {status.state_word:<12} {status.engine:<9} {status.model}  {age}  "
         f"{detail}"
     )
     if runs_as := launcher_text(status, time.time()):
         foreign = " (not started by Workbench)" if status.others else ""
-        say(f"  {runs_as}{foreign}")
+        print_line(f"  {runs_as}{foreign}")
     for finding in status.findings:
         if status.alive and finding.level in (Level.ERROR, Level.WARN):
-            say(f"  {finding_line(finding)}")
+            print_line(f"  {format_finding_line(finding)}")
 
 
-def _say_external_server(other: FoundServer) -> None:
+def _print_external_server(other: FoundServer) -> None:
     names, rest = other.models[:_MODELS_SHOWN], other.models[_MODELS_SHOWN:]
     models = ", ".join(names) or other.note
     if rest:
         models += f" and {len(rest)} more"
-    say(
+    print_line(
         f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  "
         f"{other.url}"
     )
-    say(f"  {clean_text(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench}")
+    print_line(f"  {clean_text(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench}")
     if other.adopt:
-        say(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
+        print_line(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
 
 
 @command(
@@ -254,8 +269,8 @@ def _say_external_server(other: FoundServer) -> None:
     option("--follow", "keep printing until the run ends"),
     examples=("workbench logs RUN --follow",),
 )
-async def logs(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+async def print_log(arguments: argparse.Namespace) -> int:
+    async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         lines: list[str] = []
         await session.servers.supervisor.mark_read(status.run_id)
@@ -266,10 +281,10 @@ async def logs(arguments: argparse.Namespace) -> int:
                 lines += batch.lines
             else:
                 for line in batch.lines:
-                    say(line)
+                    print_line(line)
                 sys.stdout.flush()
         if arguments.json:
-            emit({"run_id": status.run_id, "lines": lines, "simulated": status.simulated})
+            print_json({"run_id": status.run_id, "lines": lines, "simulated": status.simulated})
     return 0
 
 
@@ -283,12 +298,12 @@ async def logs(arguments: argparse.Namespace) -> int:
     ),
     examples=("workbench stop RUN", "workbench stop RUN --uninstall"),
 )
-async def stop(arguments: argparse.Namespace) -> int:
+async def stop_run(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import adoption
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
-        await warn_if_measured(session)
+        await warn_if_benchmark_runs(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
         removed: Sequence[str] = ()
@@ -298,7 +313,9 @@ async def stop(arguments: argparse.Namespace) -> int:
     if status.others and status.reason:
         line += f": {status.reason}"
     lines = [line, *(f"removed {path}" for path in removed)]
-    return emit_or_say(arguments.json, {**status_json(status), "removed": list(removed)}, lines)
+    return print_json_or_lines(
+        arguments.json, {**status_json(status), "removed": list(removed)}, lines
+    )
 
 
 @command(
@@ -314,7 +331,7 @@ async def stop(arguments: argparse.Namespace) -> int:
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
     examples=("workbench adopt systemd:sglang.service --run-option scope=system --wait",),
 )
-async def adopt(arguments: argparse.Namespace) -> int:
+async def adopt_external_server(arguments: argparse.Namespace) -> int:
     word, colon, handle = arguments.server.partition(":")
     if not colon or not handle:
         raise InputError(
@@ -323,14 +340,14 @@ async def adopt(arguments: argparse.Namespace) -> int:
         )
     from workbench.session.servers import adoption
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         run_id = await adoption.adopt_server(session, word, handle, arguments.run_options)
         status = session.servers.supervisor.status(run_id)
         if arguments.wait:
-            note(f"{run_id}: waiting for READY")
+            print_message(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
-        emit_or_say(arguments.json, status_json(status), run_id)
-        return _start_exit_code(status, arguments, session.servers.supervisor.statuses())
+        print_json_or_lines(arguments.json, status_json(status), run_id)
+        return _report_start(status, arguments, session.servers.supervisor.statuses())
 
 
 @command(
@@ -342,12 +359,12 @@ async def adopt(arguments: argparse.Namespace) -> int:
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
     examples=("workbench restart RUN", "workbench restart RUN --yes --wait"),
 )
-async def restart(arguments: argparse.Namespace) -> int:
+async def restart_run(arguments: argparse.Namespace) -> int:
     """Restart the unit, container or job of a run in place. The server of another run is replaced
     by one with the same plan, and that of an ended run is started again."""
     from workbench.session.servers import adoption
 
-    async with connected(arguments) as session:
+    async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         in_place = await adoption.can_restart_in_place(session, status.run_id)
         if in_place:
@@ -355,7 +372,7 @@ async def restart(arguments: argparse.Namespace) -> int:
         else:
             shown = session.servers.supervisor.record(status.run_id).command.shell()
         if status.may_live:
-            await _agree_to_restart(session, arguments, status, shown)
+            await _confirm_restart(session, arguments, status, shown)
         run_id = status.run_id
         if in_place:
             await adoption.restart_in_place(session, run_id)
@@ -363,15 +380,15 @@ async def restart(arguments: argparse.Namespace) -> int:
             run_id = await session.servers.start_again(run_id)
         status = session.servers.supervisor.status(run_id)
         if arguments.wait:
-            note(f"{run_id}: waiting for READY")
+            print_message(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
     document = {**status_json(status), "command": shown}
     said = f"{run_id} restarted: {shown}" if in_place else run_id
-    emit_or_say(arguments.json, document, said)
-    return _start_exit_code(status, arguments, session.servers.supervisor.statuses())
+    print_json_or_lines(arguments.json, document, said)
+    return _report_start(status, arguments, session.servers.supervisor.statuses())
 
 
-async def _agree_to_restart(
+async def _confirm_restart(
     session: Session, arguments: argparse.Namespace, status: ServerStatus, shown: str
 ) -> None:
     """Ask whether to restart a live server."""
@@ -379,7 +396,7 @@ async def _agree_to_restart(
     problem = f"nobody can be asked whether to run: {shown}"
     next_step = "add --yes to restart the server"
     await confirm(arguments, question, problem=problem, next_step=next_step)
-    await warn_if_measured(session)
+    await warn_if_benchmark_runs(session)
 
 
 @command(
@@ -388,16 +405,16 @@ async def _agree_to_restart(
     _RUN,
     examples=("workbench probe RUN",),
 )
-async def probe(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as session:
+async def probe_server(arguments: argparse.Namespace) -> int:
+    async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
-        await warn_if_measured(session)
+        await warn_if_benchmark_runs(session)
         text = await session.servers.probe(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
     document = {"run_id": status.run_id, "state": status.state_word, "text": asdict(text)}
     doubts = [f"  {doubt}" for doubt in filter(None, (*text.notes, text.unjudged))]
     lines = [f"{status.run_id} is {status.state_word}: {text.summary}", *doubts]
-    emit_or_say(arguments.json, document, lines)
+    print_json_or_lines(arguments.json, document, lines)
     return UNTRUSTED if text.problem else 0
 
 
@@ -418,7 +435,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     exact = [run_id for run_id in known if run_id == run]
     if not exact:
         if (pid := parse_whole_number(run)) is not None:
-            await _reject_external(session, pid)
+            await _refuse_external_server(session, pid)
         warn_of_unreached_nodes(session)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
@@ -431,7 +448,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     )
 
 
-async def _reject_external(session: Session, number: int) -> None:
+async def _refuse_external_server(session: Session, number: int) -> None:
     """Raise InputError if `number` is the process id or the port of a server that Workbench did not
     start, because Workbench does not control such servers.
     """
@@ -449,15 +466,15 @@ async def _reject_external(session: Session, number: int) -> None:
         )
 
 
-async def ready_run(session: Session, run: str | None) -> str | None:
+async def wait_for_ready_run(session: Session, run: str | None) -> str | None:
     """Wait until the run that `run` names is READY, and return its id. None if `run` is None.
     Raises BenchError if the run has ended."""
     if run is None:
         return None
     status = await find_run(session, run)
     if status.state is ServerState.STARTING:
-        note(f"{status.run_id}: waiting for READY")
+        print_message(f"{status.run_id}: waiting for READY")
     status = await session.servers.wait_ready(status.run_id)
     if status.text is not None and status.text_problem:
-        note(f"{status.run_id} is {status.state_word.upper()}: {status.text.summary}")
+        print_message(f"{status.run_id} is {status.state_word.upper()}: {status.text.summary}")
     return await session.servers.ready_run(status.run_id)

@@ -6,12 +6,12 @@ import argparse
 import os
 from collections.abc import Callable
 
-from workbench.cli.registry import exactly_one_of, option, repeatable
+from workbench.cli.registry import make_exclusive_options, option, repeatable
 from workbench.model.run_options import OPTIONS
 from workbench.model.untrusted_text import VARIABLE_NAME
 
 
-def seconds_between(lowest: float, highest: float) -> Callable[[str], float]:
+def make_seconds_parser(lowest: float, highest: float) -> Callable[[str], float]:
     """Return a function that reads a number of seconds of this range from an argument."""
 
     def seconds_of(text: str) -> float:
@@ -28,7 +28,7 @@ def seconds_between(lowest: float, highest: float) -> Callable[[str], float]:
     return seconds_of
 
 
-def _name_with_value(text: str) -> str:
+def _parse_name_with_value(text: str) -> str:
     """Return NAME=value for the text NAME, with the value that the variable has in this process.
     Any other text is returned unchanged."""
     if VARIABLE_NAME.fullmatch(text) is None:
@@ -51,7 +51,7 @@ CHANGES = (
         "set an environment variable of the server; without a value, copy the variable from this "
         "environment, so that a secret is on no command line; repeatable",
         dest="envs",
-        type=_name_with_value,
+        type=_parse_name_with_value,
     ),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),
@@ -74,7 +74,7 @@ TRUST = option(
     "also accept the parts of someone else's preset that could run other programs (`workbench "
     "plan` lists them)",
 )
-IF_MEASURED = exactly_one_of(
+IF_MEASURED = make_exclusive_options(
     option(
         "--wait",
         "if another user is measuring on the host, wait until that measurement ends",

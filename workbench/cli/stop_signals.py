@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from workbench.cli.end_signals import end_with_words
+from workbench.cli.end_signals import end_with_message
 from workbench.model.errors import WorkbenchError
 from workbench.model.interrupted import Interrupted
 
@@ -27,18 +27,18 @@ class EndedBySignal(WorkbenchError):
     def __init__(
         self, number: signal.Signals, left: str = "", *, next_step: str | None = None
     ) -> None:
-        super().__init__(ended_text(number, left), next_step=next_step)
+        super().__init__(format_signal_end(number, left), next_step=next_step)
         self.exit_code = 128 + number
 
 
-def ended_text(number: signal.Signals, left: str) -> str:
+def format_signal_end(number: signal.Signals, left: str) -> str:
     """Return that a signal has ended the command, and what the command leaves, "" for nothing."""
     ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
     return ": ".join(filter(None, (ended, left)))
 
 
 @asynccontextmanager
-async def cancelled_by_signals(left: str = "") -> AsyncIterator[list[signal.Signals]]:
+async def cancel_on_signals(left: str = "") -> AsyncIterator[list[signal.Signals]]:
     """While this context manager is open, cancel the command when Ctrl-C, SIGTERM or SIGHUP arrives.
     The command reverts its settings, and EndedBySignal is raised, which says what the command has
     left: `left`, unless the work that was cancelled says so itself. Yield the list of the signals that
@@ -50,7 +50,7 @@ async def cancelled_by_signals(left: str = "") -> AsyncIterator[list[signal.Sign
         received.append(number)
         cancel()
 
-    with _handled(_STOPPING, stop):
+    with _install_handlers(_STOPPING, stop):
         try:
             yield received
         except asyncio.CancelledError as cut:
@@ -61,7 +61,7 @@ async def cancelled_by_signals(left: str = "") -> AsyncIterator[list[signal.Sign
 
 
 @asynccontextmanager
-async def benchmark_stopped_by_signals(
+async def stop_benchmark_on_signals(
     session: Session, received: list[signal.Signals]
 ) -> AsyncIterator[None]:
     """While this context manager is open, cancel the running benchmark at the first Ctrl-C, SIGTERM
@@ -80,33 +80,33 @@ async def benchmark_stopped_by_signals(
         else:
             cancel()
 
-    with _handled(_STOPPING, stop):
+    with _install_handlers(_STOPPING, stop):
         try:
             yield
         except asyncio.CancelledError:
             if not received:
                 raise
-            raise_for(received)
+            raise_if_signalled(received)
 
 
 @contextmanager
-def counted_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
+def queue_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
     """While this context manager is open, put Ctrl-C, SIGTERM and SIGHUP into the queue that it
     yields, instead of ending the command."""
     received: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    with _handled(_STOPPING, received.put_nowait):
+    with _install_handlers(_STOPPING, received.put_nowait):
         yield received
 
 
 async def wait_for_signal(seconds: float) -> signal.Signals | None:
     """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the signal,
     or None after the time."""
-    with counted_signals() as received, suppress(TimeoutError):
+    with queue_signals() as received, suppress(TimeoutError):
         return await asyncio.wait_for(received.get(), seconds)
     return None
 
 
-def raise_for(received: list[signal.Signals]) -> None:
+def raise_if_signalled(received: list[signal.Signals]) -> None:
     """End the command because of the first received signal. Raises EndedBySignal."""
     raise EndedBySignal(received[0], next_step="no result was stored; run the command again")
 
@@ -118,7 +118,7 @@ def _current_task() -> asyncio.Task[None]:
 
 
 @contextmanager
-def _handled(
+def _install_handlers(
     numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]
 ) -> Iterator[None]:
     """Call `handler` for each of these signals while the context manager is open. Outside the main
@@ -134,5 +134,5 @@ def _handled(
         with suppress(ValueError, RuntimeError):
             for number in numbers:
                 loop.remove_signal_handler(number)
-                if before[number] is end_with_words:
-                    signal.signal(number, end_with_words)
+                if before[number] is end_with_message:
+                    signal.signal(number, end_with_message)

@@ -12,11 +12,20 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import UNKNOWN_DURATION, duration_text, report_progress
-from workbench.cli.host_words import name_recorded_host, name_recorded_host_in
-from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
-from workbench.cli.open_session import connected, use_host_of_record
-from workbench.cli.output import emit_or_say, note, simulated_mark
+from workbench.cli.experiment_text import UNKNOWN_DURATION, format_duration, make_progress_reporter
+from workbench.cli.host_words import (
+    add_options_of_recorded_host,
+    add_options_of_recorded_host_to_lines,
+)
+from workbench.cli.load_options import (
+    CONCURRENCY,
+    SHAPE,
+    SIZE,
+    read_load_options,
+    read_quality_options,
+)
+from workbench.cli.open_session import connect_session, select_recorded_host
+from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
@@ -30,7 +39,7 @@ from workbench.cli.shared_options import (
     TRUST,
     YES,
 )
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
 from workbench.model.tune_standings import expand_block_label
@@ -76,27 +85,31 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
 async def sweep_flags(arguments: argparse.Namespace) -> int:
     from workbench.session.series.flag_sweep_plan import combinations_of
 
-    flags = _values_by_flag(arguments.swept)
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
+    flags = _parse_values_by_flag(arguments.swept)
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
         await load_plan(session, arguments)
         await session.servers.adopt()
         # an invalid value is an error before the plan is printed
         combinations = combinations_of(session.plans.editor, flags)
         doubtful = [f.text for one in combinations for f in one.editor.doubtful_values(one.sets)]
         for text in dict.fromkeys(doubtful):
-            note(text)
+            print_message(text)
         for line in _plan_lines(session, flags, arguments):
-            note(line)
+            print_message(line)
         await _confirm_stop(session, arguments)
-        session.subscribe(report_points(arguments))
-        session.subscribe(report_progress())
+        session.subscribe(make_point_reporter(arguments))
+        session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.run_flags(
             flags,
             runs=arguments.runs,
             pairs=arguments.pairs,
             max_minutes=arguments.max_minutes,
-            **quality_of(arguments),
-            **load_of(arguments),
+            **read_quality_options(arguments),
+            **read_load_options(arguments),
         )
     return print_sweep(sweep, arguments.json)
 
@@ -139,20 +152,24 @@ def _plan_lines(
     )
     changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
     two_pairs_s = session.experiments.estimate_duration_s(
-        Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments)
+        Arm(), changed, pairs=2, throw_away=False, bench=read_load_options(arguments)
     )
     if two_pairs_s is None:
         yield UNKNOWN_DURATION
     else:
-        yield f"takes about {duration_text((runs + pair_runs) * two_pairs_s / 4)}"
-    options = {"pairs": arguments.pairs, "bench": load_of(arguments), **quality_of(arguments)}
+        yield f"takes about {format_duration((runs + pair_runs) * two_pairs_s / 4)}"
+    options = {
+        "pairs": arguments.pairs,
+        "bench": read_load_options(arguments),
+        **read_quality_options(arguments),
+    }
     if not arguments.pairs:
         return
     if cost := session.experiments.quality_cost(Arm(), changed, **options):
         yield cost
 
 
-def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
+def _parse_values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     """Return the values by flag from words such as "name=v1,v2". A JSON value is one value, even if
     it contains commas.
     """
@@ -184,12 +201,16 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:
     stored = load_sweep_to_resume(arguments, "sweep", "a sweep of flags or of the concurrency")
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
         await session.servers.adopt()
         if stored.facts.starts_servers:
             await _confirm_stop(session, arguments, own_run=stored.starting or stored.server)
-        session.subscribe(report_points(arguments, stored))
-        session.subscribe(report_progress())
+        session.subscribe(make_point_reporter(arguments, stored))
+        session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
@@ -206,7 +227,7 @@ def list_sweeps(arguments: argparse.Namespace) -> int:
     return print_list(_sweep_store().list(), arguments.json, "sweeps")
 
 
-def stored_sweeps(command: str) -> Sequence[Sweep]:
+def list_stored_sweeps(command: str) -> Sequence[Sweep]:
     """Return the stored sweeps that the command `command` made, newest first."""
     return [sweep for sweep in _sweep_store().list() if sweep.command == command]
 
@@ -215,9 +236,9 @@ def print_list(sweeps: Sequence[Sweep], as_json: bool, what: str) -> int:
     """Print a line for each of the sweeps, or that there are none of `what` yet. Return the exit
     code 0."""
     if not sweeps and not as_json:
-        note(f"no {what} yet")
+        print_message(f"no {what} yet")
     document = {"sweeps": [asdict(sweep) for sweep in sweeps]}
-    return emit_or_say(as_json, document, map(_list_line, sweeps))
+    return print_json_or_lines(as_json, document, map(_list_line, sweeps))
 
 
 def _list_line(sweep: Sweep) -> str:
@@ -249,27 +270,27 @@ def load_sweep_to_resume(arguments: argparse.Namespace, command: str, what: str)
     `command` resumes."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
-        next_step = name_recorded_host(f"run `{sweep.resume_command}`", sweep.host)
-        raise _other_sweep_error(sweep, what, next_step)
-    use_host_of_record(arguments, sweep.host)
+        next_step = add_options_of_recorded_host(f"run `{sweep.resume_command}`", sweep.host)
+        raise _make_other_sweep_error(sweep, what, next_step)
+    select_recorded_host(arguments, sweep.host)
     return sweep
 
 
-def load_sweep_to_show(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
+def load_stored_sweep(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
     """Return the stored sweep whose id the command line gives. Raises InputError if it is not
     `what`, which the command `command` shows."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
-        raise _other_sweep_error(sweep, what, f"`workbench sweep show {sweep.id}` shows it")
+        raise _make_other_sweep_error(sweep, what, f"`workbench sweep show {sweep.id}` shows it")
     return sweep
 
 
-def _other_sweep_error(sweep: Sweep, what: str, next_step: str) -> InputError:
+def _make_other_sweep_error(sweep: Sweep, what: str, next_step: str) -> InputError:
     text = f"sweep {sweep.id} is not {what} but of the {sweep.name}"
     return InputError(text, next_step=next_step)
 
 
-def report_points(
+def make_point_reporter(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints each value of the sweep on stderr when its measurement starts
@@ -286,7 +307,7 @@ def report_points(
         for point in sweep.points:
             if point.state != "planned" and printed.get(point.label) != point.state:
                 printed[point.label] = point.state
-                note(_point_text(point, sweep))
+                print_message(_point_text(point, sweep))
 
     return report
 
@@ -303,7 +324,7 @@ def _point_text(point: SweepPoint, sweep: Sweep) -> str:
 
 
 @asynccontextmanager
-async def tell_how_to_resume(session: Session) -> AsyncIterator[None]:
+async def report_how_to_resume(session: Session) -> AsyncIterator[None]:
     """While this context manager is open, say on stderr what a sweep has found and which command
     resumes it, if a signal ends the command."""
     try:
@@ -312,16 +333,20 @@ async def tell_how_to_resume(session: Session) -> AsyncIterator[None]:
         sweep = session.state.sweep
         if sweep is not None and sweep.can_be_resumed:
             done = f"{sweep.count_values_done} of {len(sweep.points)} {sweep.steps} are done"
-            note(f"sweep {sweep.id} ({sweep.name}) was stopped; so far: {sweep.knee_text or done}")
-            note(name_recorded_host(f"to resume it: {sweep.resume_command}", sweep.host))
+            print_message(
+                f"sweep {sweep.id} ({sweep.name}) was stopped; so far: {sweep.knee_text or done}"
+            )
+            print_message(
+                add_options_of_recorded_host(f"to resume it: {sweep.resume_command}", sweep.host)
+            )
         raise
 
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:
     """Print the sweep. Return the exit code: 0 if it is complete and measured at least one point,
     otherwise 1."""
-    lines = name_recorded_host_in(sweep_lines(sweep), sweep.host)
-    emit_or_say(as_json, asdict(sweep), lines)
+    lines = add_options_of_recorded_host_to_lines(sweep_lines(sweep), sweep.host)
+    print_json_or_lines(as_json, asdict(sweep), lines)
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
 
 

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_verify import check_one_target
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note, simulated_mark
+from workbench.cli.gpu_verify import require_one_target
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
 from workbench.cli.registry import command, option
-from workbench.cli.servers import ready_run
-from workbench.cli.shared_options import seconds_between
-from workbench.cli.stop_signals import EndedBySignal, counted_signals, ended_text
+from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.shared_options import make_seconds_parser
+from workbench.cli.stop_signals import EndedBySignal, format_signal_end, queue_signals
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, WorkbenchError
 
@@ -49,7 +49,7 @@ def _parse_port(text: str) -> int:
     option(
         "--seconds N",
         "end after this time; without it, Ctrl-C ends the capture",
-        seconds_between(1, _MOST_S),
+        make_seconds_parser(1, _MOST_S),
     ),
     option("-o --output FILE", "new file for the trace (captured-DATE-TIME.jsonl)", Path),
     usage="workbench trace capture [RUN | --url URL] [OPTION…]",
@@ -58,36 +58,36 @@ def _parse_port(text: str) -> int:
         "workbench trace capture --url http://127.0.0.1:8000 --seconds 600",
     ),
 )
-async def capture(arguments: argparse.Namespace) -> int:
+async def capture_trace(arguments: argparse.Namespace) -> int:
     from workbench.bench.traffic_capture import TrafficCapture
     from workbench.session.bench.capture import reach_server
 
-    check_one_target(arguments)
+    require_one_target(arguments)
     path = arguments.output or Path(time.strftime("captured-%Y%m%d-%H%M%S.jsonl"))
-    async with connected(arguments) as session:
-        run_id = await ready_run(session, arguments.run)
+    async with connect_session(arguments) as session:
+        run_id = await wait_for_ready_run(session, arguments.run)
         if arguments.url is None:
             run_id = await session.servers.ready_run(run_id)
         simulated = session.host.simulated is not None and arguments.url is None
         async with reach_server(session, run_id, arguments.url) as server:
             capturing = TrafficCapture(path)
-            with counted_signals() as signals:  # before clients can connect
+            with queue_signals() as signals:  # before clients can connect
                 try:
                     await capturing.start(server, arguments.port)
                 except BaseException:
                     await capturing.abandon_capture()
                     raise
                 whose = arguments.url or f"run {run_id}"
-                note(f"{capturing.url} passes on to {whose}; send your requests there")
+                print_message(f"{capturing.url} passes on to {whose}; send your requests there")
                 ended_by = await _wait_until_capture_ends(capturing, signals, arguments)
             totals = await capturing.end()
     if not totals.get("requests"):
         path.unlink(missing_ok=True)
-        raise _nothing_captured(totals, ended_by)
+        raise _make_nothing_captured_error(totals, ended_by)
     code = _report_capture(arguments, path, run_id, totals, simulated=simulated)
     if ended_by is None:
         return code
-    note(ended_text(ended_by, f"{path} has what was captured"))
+    print_message(format_signal_end(ended_by, f"{path} has what was captured"))
     return 128 + ended_by
 
 
@@ -101,7 +101,7 @@ async def _wait_until_capture_ends(
     none."""
     seconds = arguments.seconds
     if seconds is None:
-        note("Ctrl-C ends the capture")
+        print_message("Ctrl-C ends the capture")
     telling = asyncio.create_task(_print_progress(capturing, arguments))
     first = asyncio.create_task(signals.get())
     try:
@@ -127,7 +127,9 @@ async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespa
         requests = totals.get("requests", 0)
         if requests != told:
             told = requests
-            note(f"{count_of(requests, 'request')}, {totals['prompt_tokens']:,} prompt tokens")
+            print_message(
+                f"{count_of(requests, 'request')}, {totals['prompt_tokens']:,} prompt tokens"
+            )
 
 
 async def _print_in_flight(capturing: TrafficCapture) -> None:
@@ -138,7 +140,7 @@ async def _print_in_flight(capturing: TrafficCapture) -> None:
     in_flight = totals["passed"]["in_flight"]
     if in_flight:
         waiting = count_of(in_flight, "request is", "requests are")
-        note(f"{waiting} in flight; Ctrl-C again cuts them")
+        print_message(f"{waiting} in flight; Ctrl-C again cuts them")
 
 
 async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
@@ -152,7 +154,9 @@ async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) ->
         await cancel_all(tasks)
 
 
-def _nothing_captured(totals: dict[str, Any], ended_by: signal.Signals | None) -> WorkbenchError:
+def _make_nothing_captured_error(
+    totals: dict[str, Any], ended_by: signal.Signals | None
+) -> WorkbenchError:
     """Return the error of a capture without a request, whose file is removed."""
     said = "".join(("nothing was captured", *(f"; {one}" for one in _not_written_lines(totals))))
     next_step = "send requests for chat or completions to the port while the capture runs"
@@ -174,7 +178,7 @@ def _report_capture(
         *_capture_lines(path, totals, simulated=simulated),
         *_next_command_lines(arguments, run_id, path),
     ]
-    return emit_or_say(arguments.json, document, lines)
+    return print_json_or_lines(arguments.json, document, lines)
 
 
 def _next_command_lines(

@@ -9,11 +9,20 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import report_progress
-from workbench.cli.host_words import name_recorded_host, name_recorded_host_in
-from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note, simulated_mark
+from workbench.cli.experiment_text import make_progress_reporter
+from workbench.cli.host_words import (
+    add_options_of_recorded_host,
+    add_options_of_recorded_host_to_lines,
+)
+from workbench.cli.load_options import (
+    CONCURRENCY,
+    SHAPE,
+    SIZE,
+    read_load_options,
+    read_quality_options,
+)
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
@@ -26,14 +35,14 @@ from workbench.cli.shared_options import (
     TRUST,
     YES,
 )
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
+    list_stored_sweeps,
+    load_stored_sweep,
     load_sweep_to_resume,
-    load_sweep_to_show,
+    make_point_reporter,
     print_list,
-    report_points,
-    stored_sweeps,
-    tell_how_to_resume,
+    report_how_to_resume,
 )
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
@@ -85,14 +94,18 @@ _ID = option("id", "id of a tune; `workbench tune list` lists them", int)
         "workbench tune vllm-any --goal tok_j --subject-to 'ttft<=500@p95, power<=400' --plan",
     ),
 )
-async def tune(arguments: argparse.Namespace) -> int:
+async def tune_preset(arguments: argparse.Namespace) -> int:
     if arguments.hours is not None and not arguments.hours > 0:
         raise InputError(
             f"a tune of {arguments.hours:g} hours is not possible",
             next_step="give more than 0 hours, or leave the limit out",
         )
     minutes = None if arguments.hours is None else 60 * arguments.hours
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
         await load_plan(session, arguments)
         await session.servers.adopt()
         planned = await session.sweeps.plan_tune(
@@ -100,20 +113,20 @@ async def tune(arguments: argparse.Namespace) -> int:
             arguments.limits,
             starts=arguments.starts,
             max_minutes=minutes,
-            **quality_of(arguments),
-            **load_of(arguments),
+            **read_quality_options(arguments),
+            **read_load_options(arguments),
         )
         cost = session.sweeps.tune_cost(planned)
         lines = list(_plan_lines(session, planned, cost))
         if arguments.plan:
-            emit_or_say(arguments.json, _plan_json(session, planned, cost), lines)
+            print_json_or_lines(arguments.json, _plan_json(session, planned, cost), lines)
             return 0
         for line in lines:
-            note(line)
+            print_message(line)
         await _confirm(session, arguments)
-        session.subscribe(report_points(arguments))
+        session.subscribe(make_point_reporter(arguments))
         session.subscribe(report_decisions(arguments))
-        session.subscribe(report_progress())
+        session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.run_tune(planned)
     return print_tune(sweep, arguments.json)
 
@@ -169,12 +182,16 @@ def _plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[
 )
 async def resume_tune(arguments: argparse.Namespace) -> int:
     stored = load_sweep_to_resume(arguments, TUNE, "a tune")
-    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
+    async with (
+        connect_session(arguments) as session,
+        cancel_on_signals(),
+        report_how_to_resume(session),
+    ):
         await session.servers.adopt()
         await _confirm(session, arguments, own_run=stored.starting or stored.server)
-        session.subscribe(report_points(arguments, stored))
+        session.subscribe(make_point_reporter(arguments, stored))
         session.subscribe(report_decisions(arguments, stored))
-        session.subscribe(report_progress())
+        session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_tune(sweep, arguments.json)
 
@@ -186,20 +203,20 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
     examples=("workbench tune show 2",),
 )
 def show_tune(arguments: argparse.Namespace) -> int:
-    print_tune(load_sweep_to_show(arguments, TUNE, "a tune"), arguments.json)
+    print_tune(load_stored_sweep(arguments, TUNE, "a tune"), arguments.json)
     return 0
 
 
 @command("tune list", "list the tunes, newest first", examples=("workbench tune list",))
 def list_tunes(arguments: argparse.Namespace) -> int:
-    return print_list(stored_sweeps(TUNE), arguments.json, "tunes")
+    return print_list(list_stored_sweeps(TUNE), arguments.json, "tunes")
 
 
 def print_tune(sweep: Sweep, as_json: bool) -> int:
     """Print the tune. Return the exit code: 0 if it is complete, whether it found something better
     or not."""
-    lines = name_recorded_host_in(_tune_lines(sweep), sweep.host)
-    emit_or_say(as_json, asdict(sweep), lines)
+    lines = add_options_of_recorded_host_to_lines(_tune_lines(sweep), sweep.host)
+    print_json_or_lines(as_json, asdict(sweep), lines)
     return 0 if sweep.state == "done" and sweep.knee_text else 1
 
 
@@ -241,6 +258,6 @@ def report_decisions(
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
-                note(name_recorded_host(expand_block_label(text), sweep.host))
+                print_message(add_options_of_recorded_host(expand_block_label(text), sweep.host))
 
     return report

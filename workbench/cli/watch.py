@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.cli.open_session import connected
-from workbench.cli.output import emit_or_say, note
+from workbench.cli.open_session import connect_session
+from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import IF_MEASURED, YES
-from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _watch_store() -> WatchStore:
     examples=("workbench watch add vllm-any --candidate venv:/opt/vllm-nightly --nightly 03:00",),
 )
 def add_watch(arguments: argparse.Namespace) -> int:
-    from workbench.cli.open_session import host_named
+    from workbench.cli.open_session import read_host_option
     from workbench.model.watch import Watch
     from workbench.session.series.night_watch import check_candidate
 
@@ -81,7 +81,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
         preset=arguments.preset,
         candidate=check_candidate(arguments.candidate),
         nightly=_parse_time_of_day(arguments.nightly),
-        host=host_named(arguments),
+        host=read_host_option(arguments),
         simulate=arguments.simulate,
         variables=tuple(arguments.variables),
         sets=tuple(arguments.sets),
@@ -91,15 +91,15 @@ def add_watch(arguments: argparse.Namespace) -> int:
     _check_preset(arguments, watch)
     _watch_store().add(watch)
     line = f"{watch.watch_name} is watched; `workbench watch run` judges it now, `watch install` nightly"
-    return emit_or_say(arguments.json, asdict(watch), line)
+    return print_json_or_lines(arguments.json, asdict(watch), line)
 
 
 def checked_words(arguments: argparse.Namespace) -> None:
     """Raise InputError for a variable or a flag that cannot be stored with a watch or a bisection."""
-    from workbench.cli.plan import variables_of
+    from workbench.cli.plan import parse_variables
     from workbench.model.secrets import is_secret_name
 
-    variables_of(arguments)
+    parse_variables(arguments)
     for word in (*arguments.variables, *arguments.sets):
         if is_secret_name(word.partition("=")[0]):
             raise InputError(
@@ -111,10 +111,10 @@ def checked_words(arguments: argparse.Namespace) -> None:
 def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
     """Trust the image of the candidate, which the user has named. Raises InputError if the preset does
     not exist or cannot start the candidate."""
-    from workbench.cli.open_session import session_of
+    from workbench.cli.open_session import create_session
     from workbench.session.series.night_watch import arms_of, pinned_plan, trust_image
 
-    plan = pinned_plan(session_of(arguments), watch.preset, watch.variables)
+    plan = pinned_plan(create_session(arguments), watch.preset, watch.variables)
     trust_image(arms_of(plan, watch)[2]["B"])
 
 
@@ -128,9 +128,9 @@ def _parse_time_of_day(text: str) -> str:
 def list_watches(arguments: argparse.Namespace) -> int:
     found = _watch_store().watches()
     if not found and not arguments.json:
-        note("nothing is watched; `workbench watch add` begins")
+        print_message("nothing is watched; `workbench watch add` begins")
     lines = (f"{one.nightly}  {_marked_host(one)}  {one.preset} {one.candidate}" for one in found)
-    return emit_or_say(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
+    return print_json_or_lines(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
 
 
 def _marked_host(watch: Watch) -> str:
@@ -145,16 +145,16 @@ def _marked_host(watch: Watch) -> str:
     examples=("workbench watch remove vllm-any",),
 )
 def remove_watch(arguments: argparse.Namespace) -> int:
-    from workbench.cli.open_session import host_named
+    from workbench.cli.open_session import read_host_option
     from workbench.model.watch import Watch
 
-    host, simulate = host_named(arguments), arguments.simulate
+    host, simulate = read_host_option(arguments), arguments.simulate
     host_text = None  # of all hosts
     if host or simulate:
         host_text = Watch(arguments.preset, "", "", host=host, simulate=simulate).host_text
     gone = _watch_store().remove(arguments.preset, arguments.candidate, host_text)
     lines = (f"{one.watch_name} is no longer watched" for one in gone)
-    return emit_or_say(arguments.json, {"removed": [asdict(one) for one in gone]}, lines)
+    return print_json_or_lines(arguments.json, {"removed": [asdict(one) for one in gone]}, lines)
 
 
 @command(
@@ -183,19 +183,19 @@ async def run_watches(arguments: argparse.Namespace) -> int:
         )
         if night.id == 0:
             night = store.save(replace(store.new_night(), entries=night.entries))
-        note(f"night {night.id}")
+        print_message(f"night {night.id}")
 
         @asynccontextmanager
         async def opened(watch: Watch) -> AsyncIterator[Session]:
             given = {"host": watch.host, "simulate": watch.simulate, "container": None}
             own = argparse.Namespace(**{**vars(arguments), **given, "cluster": None})
-            async with connected(own) as session:
+            async with connect_session(own) as session:
                 await session.servers.adopt()
                 session.subscribe(report_pairs())
                 yield session
 
-        async with cancelled_by_signals():
-            night = await NightRun(night, store, opened, note).carry_out_night()
+        async with cancel_on_signals():
+            night = await NightRun(night, store, opened, print_message).carry_out_night()
     _save_night(night, store, arguments)
     _print_night(night, store, arguments.json)
     if night.entries_with_alarm:
@@ -214,7 +214,7 @@ def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
             return
         said = now.verdict
         if said:
-            note(f"  experiment {now.id}: {said}")
+            print_message(f"  experiment {now.id}: {said}")
 
     return report
 
@@ -238,7 +238,7 @@ def _night_to_continue(store: WatchStore, arguments: argparse.Namespace) -> tupl
         )
     begun = None if arguments.again else find_unfinished_night(store.nights(), _SAME_NIGHT_S)
     if begun is not None and [entry.watch for entry in begun.entries] == chosen:
-        note(f"night {begun.id} was not finished, and goes on; --again begins a new one")
+        print_message(f"night {begun.id} was not finished, and goes on; --again begins a new one")
         return begun, [one.watch_name for one in chosen]
     entries = tuple(NightEntry(one) for one in chosen)
     return Night(id=0, unix_s=0.0, entries=entries), [one.watch_name for one in chosen]
@@ -276,7 +276,7 @@ def _print_night(night: Night, store: WatchStore, as_json: bool) -> None:
     from workbench.report.watch_night import night_blocks, verdict_items
 
     blocks = [*night_blocks(night, _nights_before(night, store)), verdict_items(night)]
-    emit_or_say(as_json, asdict(night), block_lines(blocks))
+    print_json_or_lines(as_json, asdict(night), block_lines(blocks))
 
 
 @command(
@@ -315,7 +315,7 @@ async def install_watches(arguments: argparse.Namespace) -> int:
     directory = _systemd_units_dir(arguments.system)
     units = {name: text for at in times for name, text in _systemd_units(at).items()}
     for name, text in units.items():
-        note(f"{directory / name}:\n{text}")
+        print_message(f"{directory / name}:\n{text}")
     timers = [name for name in units if name.endswith(".timer")]
     scope = "--system" if arguments.system else "--user"
     commands = (
@@ -339,7 +339,7 @@ async def install_watches(arguments: argparse.Namespace) -> int:
     lines = [f"wrote {directory / name}" for name in units]
     lines += [f"{name} is enabled" for name in timers]
     document = {"directory": str(directory), "units": list(units), "enabled": timers}
-    return emit_or_say(arguments.json, document, lines)
+    return print_json_or_lines(arguments.json, document, lines)
 
 
 def _systemd_units_dir(system: bool) -> Path:

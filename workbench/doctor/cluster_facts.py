@@ -214,7 +214,7 @@ async def _report_on_node(
         )
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
-        engines = registry.leftover_pattern()
+        engines = registry.join_leftover_patterns()
         report["look"] = await program.ask_node(
             "look", names=others, ports=list(node.ports), engines=engines
         )

@@ -42,11 +42,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workbench.engines.base import METRICS, Engine
     from workbench.engines.catalog import (
-        canonical_name,
+        canonical_flag_name,
+        find_nearest_flag,
         look_up_flag,
-        nearest_name,
-        search_env,
         search_flags,
+        search_variables,
         version_key,
         version_satisfies,
     )
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
         EXECUTABLE,
         NAME_PROGRAM_STEP,
         apply_assignments,
-        flag_rows,
-        flags_unlike_default,
+        list_changed_flags,
+        make_flag_rows,
         most_severe_finding_text,
         plan_from_preset,
+        set_executable,
         set_flag,
-        with_executable,
     )
     from workbench.engines.registry import engine_names, find_engine, get_engine, short_name
-    from workbench.engines.run_as import RUN_AS, is_run_row, run_rows
-    from workbench.engines.validate import check_value, validate_plan
+    from workbench.engines.run_as import RUN_AS, is_launcher_row, make_launcher_rows
+    from workbench.engines.validate import check_flag_value, validate_plan
 
 __all__ = [
     "EXECUTABLE",
@@ -76,48 +76,48 @@ __all__ = [
     "Engine",
     "MemoryFit",
     "apply_assignments",
-    "canonical_name",
-    "check_value",
+    "canonical_flag_name",
+    "check_flag_value",
     "engine_names",
     "estimate_memory",
     "find_engine",
-    "flag_rows",
-    "flags_unlike_default",
+    "find_nearest_flag",
     "format_value",
     "get_engine",
     "group_names",
-    "is_run_row",
+    "is_launcher_row",
+    "list_changed_flags",
     "look_up_flag",
+    "make_flag_rows",
+    "make_launcher_rows",
     "most_severe_finding_text",
-    "nearest_name",
     "parse_value",
     "plan_from_preset",
-    "run_rows",
-    "search_env",
     "search_flags",
+    "search_variables",
+    "set_executable",
     "set_flag",
     "short_name",
     "sort_key_of_flag",
     "validate_plan",
     "version_key",
     "version_satisfies",
-    "with_executable",
 ]
 
 # Module -> the names above that it has. A module is imported when one of its names is first used:
 # all of them take 1 MiB, which a screen without a server does not need.
 _NAMES_OF_MODULES = {
     "base": "METRICS Engine",
-    "catalog": "canonical_name look_up_flag nearest_name "
-    "search_env search_flags version_key version_satisfies",
+    "catalog": "canonical_flag_name look_up_flag find_nearest_flag "
+    "search_variables search_flags version_key version_satisfies",
     "flag_groups": "group_names sort_key_of_flag",
     "flag_values": "format_value parse_value",
     "memory_estimate": "MemoryFit estimate_memory",
-    "plans": "EXECUTABLE NAME_PROGRAM_STEP apply_assignments flag_rows flags_unlike_default "
-    "plan_from_preset set_flag most_severe_finding_text with_executable",
+    "plans": "EXECUTABLE NAME_PROGRAM_STEP apply_assignments make_flag_rows list_changed_flags "
+    "plan_from_preset set_flag most_severe_finding_text set_executable",
     "registry": "engine_names find_engine get_engine short_name",
-    "run_as": "RUN_AS is_run_row run_rows",
-    "validate": "check_value validate_plan",
+    "run_as": "RUN_AS is_launcher_row make_launcher_rows",
+    "validate": "check_flag_value validate_plan",
 }
 
 if not TYPE_CHECKING:

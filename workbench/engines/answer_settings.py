@@ -119,7 +119,7 @@ def meaning_of_answer_flag(engine: str | None, flag: str) -> str:
     return _ENGINES[engine].meaning_of_flag(flag)
 
 
-def tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
+def select_tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return those flags, with their values as text, that decide which tokenizer a server has."""
     return {
         name: _stable_value_text(value)
@@ -128,7 +128,7 @@ def tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def answer_settings(conditions: Conditions) -> dict[str, Any]:
+def collect_answer_settings(conditions: Conditions) -> dict[str, Any]:
     """Return what the answers of a server depend on, as far as it is known, by name. Two servers
     with equal settings answer the same. Absent values are left out."""
     engine = conditions.engine
@@ -153,14 +153,14 @@ def answer_settings(conditions: Conditions) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def plan_changes(a: LaunchPlan, b: LaunchPlan) -> tuple[str, ...]:
+def list_changed_plan_settings(a: LaunchPlan, b: LaunchPlan) -> tuple[str, ...]:
     """Return the names of the settings in which the answers of two servers may differ that are
     started with these plans."""
-    return answer_changes(_plan_settings(a), _plan_settings(b))
+    return list_changed_answer_settings(_collect_plan_settings(a), _collect_plan_settings(b))
 
 
-def _plan_settings(plan: LaunchPlan) -> dict[str, Any]:
-    return answer_settings(
+def _collect_plan_settings(plan: LaunchPlan) -> dict[str, Any]:
+    return collect_answer_settings(
         Conditions(
             host="",
             engine=plan.engine,
@@ -185,9 +185,9 @@ _MODEL_FLAGS = (f"{_SETTING}model", f"{_SETTING}model-path", f"{_SETTING}hf-file
 _BOTH_KNOWN = ("engine", "engine version", "model", "model files", "program", "command", "address")
 
 
-def answer_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
+def list_changed_answer_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the settings in which the answers of two servers may differ, from the
-    `answer_settings` of both: flags such as "kv-cache-dtype", then variables, then facts such as
+    `collect_answer_settings` of both: flags such as "kv-cache-dtype", then variables, then facts such as
     "engine version"."""
     changed = [name for name in {**b, **a} if _is_changed(name, a.get(name), b.get(name))]
     if a.get("model files") and a.get("model files") == b.get("model files"):
@@ -214,7 +214,7 @@ def _is_changed(name: str, x: Any, y: Any) -> bool:
     return bool(x != y)
 
 
-def quality_between(
+def find_quality_comparison(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
     known: Iterable[QualityResult],
@@ -222,11 +222,13 @@ def quality_between(
     simulated: bool,
 ) -> QualityResult | None:
     """Return the first of the measured comparisons `known` that compared servers with the
-    `answer_settings` `a` and `b`. None if there is none. What simulated servers answer says nothing
+    `collect_answer_settings` `a` and `b`. None if there is none. What simulated servers answer says nothing
     about real ones, and the other way round."""
     for one in sorted(known, key=lambda one: bool(one.imported)):  # own measurements first
         sides = ((one.conditions_a, a), (one.conditions_b, b))
-        alike = all(side and not answer_changes(side, settings) for side, settings in sides)
+        alike = all(
+            side and not list_changed_answer_settings(side, settings) for side, settings in sides
+        )
         if alike and one.verdict != NOT_MEASURED and one.simulated == simulated:
             return one
     return None
@@ -235,12 +237,12 @@ def quality_between(
 _IDENTIFYING = frozenset(("program", "command", "address"))
 
 
-def comparisons_of(
+def find_comparisons_with_side(
     conditions: Conditions, known: Iterable[QualityResult]
 ) -> tuple[tuple[str, QualityResult], ...]:
     """Return those of the measured comparisons `known` in which a server with these conditions was
     one side, each with the side, "A" or "B". Of a server that is hardly known, there is none."""
-    settings = answer_settings(conditions)
+    settings = collect_answer_settings(conditions)
     if _IDENTIFYING.isdisjoint(settings):
         return ()
     found = []
@@ -248,7 +250,9 @@ def comparisons_of(
         if one.verdict == NOT_MEASURED or one.simulated != conditions.simulated:
             continue
         sides = (("B", one.conditions_b), ("A", one.conditions_a))
-        alike = [side for side, its in sides if its and not answer_changes(its, settings)]
+        alike = [
+            side for side, its in sides if its and not list_changed_answer_settings(its, settings)
+        ]
         if alike:
             found.append((alike[0], one))
     return tuple(found)

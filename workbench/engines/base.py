@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
-from workbench.engines.flag_values import argument_text, on_off
+from workbench.engines.flag_values import format_argument, switch_to_on_off_word
 from workbench.engines.kv_size import KvRule
 from workbench.engines.reported_settings import Answer
 from workbench.engines.tunable_flags import TunableFlag
@@ -185,7 +185,7 @@ class Engine:
     speculation_flag: ClassVar[str | None] = None  # its value is an object with the depth
     eight_bit_weights: ClassVar[str] = ""  # assignment that quantizes 16-bit weights when they load
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
-    # Group 1 is the configuration that the engine logs, as reported_settings.settings_in reads it.
+    # Group 1 is the configuration that the engine logs, as reported_settings.parse_settings reads it.
     # The first has the values in force, the others those that were asked.
     config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
     # name in that configuration -> flag, where they differ
@@ -202,7 +202,7 @@ class Engine:
     def catalog(self, version: str | None = None) -> FlagCatalog:
         """Return the flag catalog of this engine that Workbench ships for the version nearest to
         `version`. None means the newest version."""
-        nearest = catalogs.nearest_version(self.name, version)
+        nearest = catalogs.find_nearest_catalog_version(self.name, version)
         return catalogs.load_catalog(
             self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes
         )
@@ -215,7 +215,7 @@ class Engine:
 
     def flags_of_help(self, text: str) -> dict[str, Any]:
         """Parse the help text that the engine prints with the arguments `help_arguments`. Return
-        {"flags": [one dict for each flag]}, the data from which `own_flags.catalog_entries` makes
+        {"flags": [one dict for each flag]}, the data from which `own_flags.make_catalog_entries` makes
         a catalog; {} for an engine whose help text Workbench cannot read."""
         return {}
 
@@ -342,14 +342,14 @@ class Engine:
         is passed under its name in the plan. `exact` is True if the engine's version is known.
         Raises PlanError for a value that the engine would read as an option."""
         spec, option = catalog.flags.get(setting.name), self.option_called(setting.name)
-        value = on_off(spec, setting.value)
+        value = switch_to_on_off_word(spec, setting.value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
             return self._switch_arguments(spec, option, value, exact)
         if spec and spec.value_takes_bool_word:
             return [option, str(value)]
         if not isinstance(value, list | tuple) or (spec and spec.kind == FlagKind.JSON):
-            return self._with_value(option, argument_text(value))
-        words = [argument_text(v) for v in value]
+            return self._with_value(option, format_argument(value))
+        words = [format_argument(v) for v in value]
         if not words:
             return [option] if spec and spec.nargs == "*" else []
         if len(words) == 1:
@@ -392,7 +392,7 @@ class Engine:
             return self.default_port if value is None else int(value)
         except (TypeError, ValueError):
             raise PlanError(
-                f"port is {argument_text(value)!r}, expected a number",
+                f"port is {format_argument(value)!r}, expected a number",
                 next_step="set port to a number from 1 to 65535",
             ) from None
 
@@ -408,7 +408,7 @@ class Engine:
         )
 
 
-def is_python(words: Sequence[str]) -> bool:
+def is_python_interpreter(words: Sequence[str]) -> bool:
     """Return whether the last of `words`, the words of a program, is a Python interpreter, such as
     "/opt/vllm/bin/python" or "python3.12"."""
     return bool(words) and re.fullmatch(r"python[\d.]*", posixpath.basename(words[-1])) is not None

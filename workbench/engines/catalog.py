@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from workbench.engines.catalog_files import DIRECTORY
-from workbench.engines.flag_groups import group_of, place_among_most_used
+from workbench.engines.flag_groups import group_of_flag, rank_among_most_used
 from workbench.model import fuzzy
 from workbench.model.flags import MOST_USED, EnvSpec, FlagCatalog, FlagKind, FlagSpec
 from workbench.model.lazy_dataclass import dataclass
@@ -74,7 +74,7 @@ def catalog_versions(engine: str) -> tuple[str, ...]:
     return tuple(sorted(found, key=version_key))
 
 
-def nearest_version(engine: str, wanted: str | None) -> str:
+def find_nearest_catalog_version(engine: str, wanted: str | None) -> str:
     """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two
     are equally near, return the older one. If `wanted` is None, return the newest version."""
     have, key = catalog_versions(engine), version_key(wanted)
@@ -110,7 +110,7 @@ def catalog_from_data(
 ) -> FlagCatalog:
     """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the path
     of the installed program that printed the flags; None for a catalog that Workbench ships."""
-    flags = {f["name"]: _flag_spec(engine, version, f) for f in data["flags"]}
+    flags = {f["name"]: _parse_flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
         if flag.env and flag.env not in env:
@@ -124,21 +124,21 @@ def catalog_from_data(
     return FlagCatalog(engine, version, flags, env, accepts_prefixes, asked)
 
 
-def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
+def _parse_flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
     name = raw["name"]
     derived = {
         "kind": FlagKind(raw["kind"]),
-        "help": _flag_help_sentences(engine).get(name)
+        "help": _load_flag_help_sentences(engine).get(name)
         or raw.get("help")
         or f"No description in {engine} {version}.",
-        "area": group_of(engine, name, raw.get("group", "")),
-        "most_used": place_among_most_used(engine, name),
+        "area": group_of_flag(engine, name, raw.get("group", "")),
+        "most_used": rank_among_most_used(engine, name),
     }
     return FlagSpec(**raw | {k: tuple(raw[k]) for k in _TUPLES if k in raw} | derived)
 
 
 @lru_cache(maxsize=8)
-def _flag_help_sentences(engine: str) -> dict[str, str]:
+def _load_flag_help_sentences(engine: str) -> dict[str, str]:
     """Return the help sentences that Workbench ships for an engine, by flag name. All versions of
     the engine share them."""
     texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
@@ -147,7 +147,7 @@ def _flag_help_sentences(engine: str) -> dict[str, str]:
 
 def has_help(engine: str, name: str) -> bool:
     """Return whether Workbench ships a help sentence for the flag `name` of `engine`."""
-    return name in _flag_help_sentences(engine)
+    return name in _load_flag_help_sentences(engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Removed:
 
 
 @cache
-def removed_names(engine: str, kind: str) -> dict[str, Removed]:
+def load_removed_names(engine: str, kind: str) -> dict[str, Removed]:
     """Return the flags (`kind` "flags") or environment variables (`kind` "env") that no longer
     exist in `engine`, by name. Variables that no engine reads any more are included."""
     data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
@@ -201,7 +201,7 @@ def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     name = bare.replace("_", "-")
     if name in catalog.flags:
         return FlagMatch(name, catalog.flags[name])
-    spellings = _flags_by_spelling(catalog)
+    spellings = _index_flags_by_spelling(catalog)
     found = spellings.get(bare) or spellings.get(name)
     if not found and name and catalog.accepts_prefixes:
         candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)}
@@ -210,7 +210,7 @@ def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     return found or FlagMatch(name, None)
 
 
-def _flags_by_spelling(catalog: FlagCatalog) -> dict[str, FlagMatch]:
+def _index_flags_by_spelling(catalog: FlagCatalog) -> dict[str, FlagMatch]:
     table: dict[str, FlagMatch] = {}
     for spec in catalog.flags.values():
         for alias in spec.aliases:
@@ -221,28 +221,28 @@ def _flags_by_spelling(catalog: FlagCatalog) -> dict[str, FlagMatch]:
     return table | {name: FlagMatch(name, spec) for name, spec in catalog.flags.items()}
 
 
-def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
+def canonical_flag_name(catalog: FlagCatalog, spelling: str) -> str:
     """Return the main name of the flag that `spelling` means. For a flag that the catalog lacks,
     return the spelling with dashes in place of underscores.
     """
     return look_up_flag(catalog, spelling).name
 
 
-def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
+def find_nearest_flag(catalog: FlagCatalog, name: str) -> str | None:
     """Return the catalog's flag whose name is most similar to `name`, or None if none is similar."""
     # "kv-dtype" for "kv-cache-dtype": all words occur, with others between them
     words = set(name.split("-"))
     holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
     if holders:
         return min(holders, key=len)
-    spellings = _flags_by_spelling(catalog)
+    spellings = _index_flags_by_spelling(catalog)
     close = get_close_matches(name, spellings, n=1, cutoff=0.7)
     if not close:
         return None
     return spellings[close[0]].name
 
 
-def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
+def find_nearest_variable(catalog: FlagCatalog, name: str) -> str | None:
     """Return the catalog's environment variable whose name is most similar to `name`, or None if
     none is similar."""
     return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
@@ -262,17 +262,17 @@ def search_flags(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     meant, words = look_up_flag(catalog, query).name, query.replace("-", " ").split()
     ranked = []
     for spec in catalog.flags.values():
-        score = _search_score(spec, words)
+        score = _score_flag(spec, words)
         if score is not None:
             ranked.append((spec.name != meant, -round(score), len(spec.name), spec))
     if not ranked:
-        near = nearest_name(catalog, "-".join(query.split()))
+        near = find_nearest_flag(catalog, "-".join(query.split()))
         return [catalog.flags[near]] if near else []
     ranked.sort(key=itemgetter(0, 1, 2))
     return [spec for *_, spec in ranked]
 
 
-def _search_score(spec: FlagSpec, words: Sequence[str]) -> float | None:
+def _score_flag(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
     group = " ".join(words)
     scores = [fuzzy.match_score(group, name) for name in names]
@@ -287,7 +287,7 @@ def _flag_group_words(spec: FlagSpec) -> tuple[str, ...]:
     return (spec.area, MOST_USED) if spec.most_used else (spec.area,)
 
 
-def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
+def search_variables(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
     """Return the environment variables that match `text`, best match first."""
     query = text.strip().replace("-", "_").upper()
     hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]

@@ -28,17 +28,17 @@ def spread_over_nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePla
     the plan already has keep their flags and environment. The plan is returned unchanged, to run on
     the head only, if it needs fewer GPUs than there are nodes or if its engine cannot span hosts.
     """
-    nodes = plan.nodes or _nodes_of_ranks(plan, engine, places)
+    nodes = plan.nodes or _make_nodes_of_ranks(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
-    derived = [_network_environment(engine, place) for place in places]
+    derived = [_make_network_environment(engine, place) for place in places]
     return replace(
         plan,
-        nodes=tuple(_put_node_on_host(plan, node, places[node.rank], derived) for node in nodes),
+        nodes=tuple(_apply_host_to_node(plan, node, places[node.rank], derived) for node in nodes),
     )
 
 
-def _nodes_of_ranks(
+def _make_nodes_of_ranks(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]
 ) -> tuple[Node, ...]:
     count, head = len(places), places[0].address or places[0].host
@@ -58,7 +58,7 @@ def _nodes_of_ranks(
     return tuple(nodes)
 
 
-def _network_environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
+def _make_network_environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
     """Return the environment variables with which one node joins the cluster's network: {name:
     (value, where the value comes from)}. They set the host address, the network interface, the RDMA
     devices and the log of NCCL."""
@@ -78,7 +78,7 @@ def _network_environment(engine: Engine, place: NodePlace) -> dict[str, tuple[st
     return {**found, **{name: (value, _NCCL_LOG_FROM) for name, value in _NCCL_LOG.items()}}
 
 
-def _put_node_on_host(
+def _apply_host_to_node(
     plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]
 ) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
@@ -96,7 +96,7 @@ def _put_node_on_host(
             env[name] = value
         if env.get(name, whole.get(name)) == value:
             origins[name] = why
-    for name, value in _entry_of(place).env.items():
+    for name, value in _host_entry_or_empty(place).env.items():
         replaces_head = name in of_head and whole[name] != value
         if name not in env and (replaces_head or name not in whole):
             env[name], origins[name] = value, f"{place.host} in {FILE}"
@@ -105,7 +105,7 @@ def _put_node_on_host(
     )
 
 
-def _entry_of(place: NodePlace) -> HostEntry:
+def _host_entry_or_empty(place: NodePlace) -> HostEntry:
     """Return what hosts.toml says of a node's host: nothing if it has no entry."""
     return place.entry or HostEntry(place.host)
 
@@ -115,11 +115,11 @@ def _program_on_node(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | No
     program equals the plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
         return None
-    own = tuple(shlex.split(_entry_of(place).engines.get(plan.engine, "")))
+    own = tuple(shlex.split(_host_entry_or_empty(place).engines.get(plan.engine, "")))
     return None if own == plan.executable else own
 
 
-def cluster_findings(
+def report_cluster_problems(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]
 ) -> Iterator[Finding]:
     """Yield findings about a plan that `spread_over_nodes` has distributed over the nodes of a cluster."""
@@ -149,7 +149,7 @@ def cluster_findings(
     yield from _report_different_launchers(plan, [places[rank] for rank in sorted(ranks)])
     whole = plan.env_texts
     for node in plan.nodes:
-        for name, (value, why) in _network_environment(engine, places[node.rank]).items():
+        for name, (value, why) in _make_network_environment(engine, places[node.rank]).items():
             given = node.env.get(name, whole.get(name))
             if given is not None and given != value and name not in _NCCL_LOG:
                 text = (
@@ -199,7 +199,7 @@ def _report_different_launchers(plan: LaunchPlan, places: Sequence[NodePlace]) -
 def _launcher_with_options(place: NodePlace) -> tuple[str, ...]:
     """Return the name of the launcher with which hosts.toml starts servers on a node, followed by
     the launcher's options."""
-    entry = _entry_of(place)
+    entry = _host_entry_or_empty(place)
     options = [
         f"{name}={' '.join(text.splitlines())}" for name, text in sorted(entry.run_options.items())
     ]

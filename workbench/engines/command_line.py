@@ -1,7 +1,7 @@
 """Parsing of an engine's command line into a plan. The command line can be that of a running
 process, a script or a container; nothing is executed.
 
-`recognize_engine_start` finds the engine that a command line starts. `read_plan` parses the arguments with the
+`recognize_engine_start` finds the engine that a command line starts. `parse_plan` parses the arguments with the
 engine's flag catalog.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
-from workbench.engines.flag_values import argument_text, parse_word, values_in
+from workbench.engines.flag_values import format_argument, list_values, parse_value_word
 from workbench.engines.plans import set_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
@@ -121,7 +121,7 @@ class _Read:
     models: list[str] = field(default_factory=list)
 
 
-def read_plan(
+def parse_plan(
     start: StartOfEngine,
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
@@ -139,7 +139,7 @@ def read_plan(
         text = f"{start.replaced} {why}; {shlex.join(engine.launch)} has the same flags"
         read.findings.append(Finding(Level.WARN, "recipe.program", text))
     while read.words:
-        _read_one(engine, read)
+        _parse_next_argument(engine, read)
     if len(set(read.models)) > 1:
         text = (
             f"the model is named {len(read.models)} times: "
@@ -149,7 +149,7 @@ def read_plan(
     return engine.plan_as_read(read.plan), tuple(read.findings)
 
 
-def _read_one(engine: Engine, read: _Read) -> None:
+def _parse_next_argument(engine: Engine, read: _Read) -> None:
     """Remove the next flag with its values, or the next other word, from `read.words`, and store it
     in `read.plan`."""
     option, equals, inline = read.words.pop(0).partition("=")
@@ -160,14 +160,14 @@ def _read_one(engine: Engine, read: _Read) -> None:
         if engine.positional_model and not read.models and not word.startswith("-"):
             _set_model(read, word)
         elif word not in ("", "--"):
-            _note_word_not_understood(read, word)
+            _report_unknown_word(read, word)
         return
     if match.spec is not None and equals and not engine.argparse_values:
         text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
         read.findings.append(
             Finding(Level.WARN, "recipe.equals-sign", text, match.name, f"write {option} {inline}")
         )
-    value = _take_flag_value(engine, read, match.spec, inline if equals else None)
+    value = _consume_flag_value(engine, read, match.spec, inline if equals else None)
     if value is None:
         text = f"{option} has no value; it is left out"
         read.findings.append(
@@ -178,12 +178,12 @@ def _read_one(engine: Engine, read: _Read) -> None:
     else:
         if _collects_repeated_values(match.spec) and not isinstance(value, bool):
             listed = read.lists.setdefault(match.name, [])
-            listed += values_in(value)
+            listed += list_values(value)
             value = list(listed) if len(listed) > 1 else value
         before = read.plan.flag(match.name)
         read.plan = set_flag(read.plan, read.catalog, option, value, Origin.PRESET)
         if before is not None and not _collects_repeated_values(match.spec):
-            _note_repeated(read, match.name, before)
+            _report_repeated_flag(read, match.name, before)
 
 
 def _collects_repeated_values(spec: FlagSpec | None) -> bool:
@@ -192,18 +192,18 @@ def _collects_repeated_values(spec: FlagSpec | None) -> bool:
     return spec is not None and spec.repeatable and spec.nargs in (None, ",")
 
 
-def _note_repeated(read: _Read, name: str, before: FlagValue) -> None:
+def _report_repeated_flag(read: _Read, name: str, before: FlagValue) -> None:
     now = read.plan.flag(name)
     if now != before:
         values = ""
         if not is_secret_name(name):
-            values = f": {_value_text(before)} and {_value_text(now)}"
+            values = f": {_format_masked_value(before)} and {_format_masked_value(now)}"
         text = f"{name} is given several times{values}; the engine takes the last"
         read.findings.append(Finding(Level.WARN, "recipe.repeated", text, name))
 
 
-def _value_text(value: FlagValue | None) -> str:
-    return mask_text(" ".join(map(argument_text, values_in(value))))
+def _format_masked_value(value: FlagValue | None) -> str:
+    return mask_text(" ".join(map(format_argument, list_values(value))))
 
 
 def _set_model(read: _Read, model: str) -> None:
@@ -211,56 +211,56 @@ def _set_model(read: _Read, model: str) -> None:
     read.plan = replace(read.plan, model=model)
 
 
-def _note_word_not_understood(read: _Read, word: str) -> None:
+def _report_unknown_word(read: _Read, word: str) -> None:
     text = f"not understood and left out: {mask_text(shlex.quote(word))}"
     read.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
 
 
-def _take_flag_value(
+def _consume_flag_value(
     engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None
 ) -> FlagValue | None:
     """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is
     the text after "=" in "--flag=text"; None without "=". The result is None if the value is
     missing."""
     if spec is None:
-        return _take_value_of_unknown_flag(engine, read, inline)
+        return _consume_value_of_unknown_flag(engine, read, inline)
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
         return True if inline is None else _parse_flag_word(spec, inline)
     if inline is not None:
         return _split_flag_value(spec, inline)
     if spec.nargs in ("+", "*"):
-        return _take_several_values(read, spec, len(read.words))
+        return _consume_several_values(read, spec, len(read.words))
     if spec.nargs and spec.nargs.isdecimal():
-        return _take_several_values(read, spec, int(spec.nargs))
-    if not read.words or (engine.argparse_values and _is_option(read.words[0])):
+        return _consume_several_values(read, spec, int(spec.nargs))
+    if not read.words or (engine.argparse_values and _looks_like_option(read.words[0])):
         return True if spec.may_lack_value else None
-    if spec.is_on_off and _is_option(read.words[0]):
+    if spec.is_on_off and _looks_like_option(read.words[0]):
         return True
     return _split_flag_value(spec, read.words.pop(0))
 
 
-def _take_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
+def _consume_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
     """Return the value of a flag that the catalog does not contain: another version of the engine
     may have it, also with several values. A word that may be the model is no further value."""
     if inline is not None:
-        return parse_word(None, inline)
+        return parse_value_word(None, inline)
     most = len(read.words)
     if engine.positional_model and not read.models:
         most = 1
-    values = _take_several_values(read, None, most)
+    values = _consume_several_values(read, None, most)
     return True if values == [] else values
 
 
-def _take_several_values(read: _Read, spec: FlagSpec | None, most: int) -> FlagValue:
+def _consume_several_values(read: _Read, spec: FlagSpec | None, most: int) -> FlagValue:
     taken: list[FlagValue] = []
-    while read.words and len(taken) < most and not _is_option(read.words[0]):
+    while read.words and len(taken) < most and not _looks_like_option(read.words[0]):
         taken.append(_parse_flag_word(spec, read.words.pop(0)))
     if len(taken) == 1:
         return taken[0]
     return taken
 
 
-def _is_option(word: str) -> bool:
+def _looks_like_option(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word) and " " not in word
 
 
@@ -276,12 +276,12 @@ def _parse_flag_word(spec: FlagSpec | None, word: str) -> FlagValue:
     """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then
     reports the wrong type."""
     try:
-        return parse_word(spec, word)
+        return parse_value_word(spec, word)
     except InputError:
         return word
 
 
-def starts_in(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
+def find_engine_starts(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
     """Yield (index, parsed command line) for each index in `words` at which the command line of an
     engine begins."""
     for at in range(len(words)):

@@ -83,7 +83,7 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 
-def image_of(plan: LaunchPlan, engine: Engine) -> str:
+def choose_image(plan: LaunchPlan, engine: Engine) -> str:
     """Return the container image that the user, hosts.toml or the preset chose for the plan. If
     there is none, return the image that the engine's project publishes, with the plan's version as
     the tag if that is known."""
@@ -95,7 +95,7 @@ def image_of(plan: LaunchPlan, engine: Engine) -> str:
     return f"{engine.image}:{tag}"
 
 
-def version_in_tag(image: str, engine: Engine) -> str | None:
+def parse_version_in_tag(image: str, engine: Engine) -> str | None:
     """Return the engine version that the tag of `image` names. None if the image is not published
     by the engine's project, or if its tag names no version."""
     repository, _, tag = image.partition("@")[0].removeprefix("docker.io/").partition(":")
@@ -105,7 +105,7 @@ def version_in_tag(image: str, engine: Engine) -> str | None:
     return found[1]
 
 
-def words_in_image(
+def command_in_image(
     plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]
 ) -> tuple[_Word | str, ...]:
     """Convert the host's command line `argv` to the command line inside the image: the program is
@@ -113,21 +113,21 @@ def words_in_image(
     return (*(engine.image_program or engine.launch), *argv[len(engine.launch_prefix(plan)) :])
 
 
-def paths_of(plan: LaunchPlan) -> tuple[str, ...]:
+def list_paths_to_mount(plan: LaunchPlan) -> tuple[str, ...]:
     """Return the absolute host paths that a container must mount: the path of the model and the
     paths in flag values.
 
     For a file in the Hugging Face hub's cache, which is a symbolic link, the directory of its
     repository is returned; for a GGUF file that has several parts, the directory of the parts.
     """
-    found = dict.fromkeys(_container_path_candidates(plan.model))
+    found = dict.fromkeys(_find_path_to_mount(plan.model))
     for flag in plan.flags:
-        for value in _strings_in(flag.value):
-            found |= dict.fromkeys(_container_path_candidates(value))
+        for value in _find_strings(flag.value):
+            found |= dict.fromkeys(_find_path_to_mount(value))
     return tuple(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 
 
-def _container_path_candidates(path: str) -> Iterator[str]:
+def _find_path_to_mount(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if not path.startswith("/") or path.startswith("//"):
         return
@@ -139,7 +139,7 @@ def _container_path_candidates(path: str) -> Iterator[str]:
         yield path
 
 
-def _strings_in(value: Any) -> Iterator[str]:
+def _find_strings(value: Any) -> Iterator[str]:
     """Yield all strings in a flag's value, which may be a JSON document."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
@@ -148,7 +148,7 @@ def _strings_in(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for inner in value.values():
-            yield from _strings_in(inner)
+            yield from _find_strings(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _strings_in(inner)
+            yield from _find_strings(inner)

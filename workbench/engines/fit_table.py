@@ -9,10 +9,16 @@ from dataclasses import replace
 
 from workbench.engines import registry
 from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory
-from workbench.engines.model_facts import weight_parts_of
+from workbench.engines.model_facts import estimate_weight_parts
 from workbench.engines.plan_context import Situation
-from workbench.engines.roofline import speed_limits
-from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
+from workbench.engines.roofline import compute_speed_limits
+from workbench.engines.weight_bits import (
+    BITS,
+    GGUF_BITS,
+    normalize_quantization,
+    weight_bytes_in_memory,
+    weight_bytes_read_per_token,
+)
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, ModelFacts
@@ -60,7 +66,7 @@ class FitRow:
     basis: str
 
 
-def gpu_groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
+def group_equal_gpus(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
     """Return the GPUs of a host in groups of equal name and memory. Each group lists the GPUs with
     the most free memory first. `used_bytes` has the memory in use now by GPU index. A GPU whose
     memory size is unknown is left out."""
@@ -77,7 +83,7 @@ def gpu_groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> lis
     return groups
 
 
-def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
+def make_fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
     """Yield two rows for each quantization of the plan's model: one for the smallest number of GPUs
     of `group` on which the model fits, and one for all of them. If the model fits on no number of
     GPUs, yield only the row for all of them. `contexts` are the context lengths in tokens that each
@@ -86,22 +92,22 @@ def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iter
     if facts is None or not facts.weight_bytes:
         return
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
-    for name, sized in _quantizations_with_sizes(plan, facts):
+    for name, sized in _estimate_quantized_sizes(plan, facts):
         one = (name, sized, sized is facts)
-        rows = (_fit_row(plan, one, group, n, contexts) for n in sizes)
+        rows = (_make_fit_row(plan, one, group, n, contexts) for n in sizes)
         known = list(filter(None, rows))
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
 
 
-def _quantizations_with_sizes(
+def _estimate_quantized_sizes(
     plan: LaunchPlan, facts: ModelFacts
 ) -> Iterator[tuple[str, ModelFacts]]:
     """Yield (quantization name, model sizes) for the plan's own weights, then for each other
     quantization that the plan's engine can load."""
-    own = name_of(facts.quantization)
+    own = normalize_quantization(facts.quantization)
     yield own or facts.quantization or "as they are", facts
-    parts = weight_parts_of(facts)
+    parts = estimate_weight_parts(facts)
     if parts is None:
         return
     files, bits = registry.get_engine(plan.engine).loads_gguf, _CHECKPOINT_BITS
@@ -113,14 +119,14 @@ def _quantizations_with_sizes(
             sized = replace(
                 facts,
                 quantization=name.partition(",")[0],
-                weight_bytes=held_bytes(parts, each, head_bits=head),
-                bytes_per_token=token_bytes(parts, each, head_bits=head),
+                weight_bytes=weight_bytes_in_memory(parts, each, head_bits=head),
+                bytes_per_token=weight_bytes_read_per_token(parts, each, head_bits=head),
                 shape=facts.shape and replace(facts.shape, parts=parts),
             )
             yield name, sized
 
 
-def _fit_row(
+def _make_fit_row(
     plan: LaunchPlan,
     weights: tuple[str, ModelFacts, bool],
     group: GpuGroup,
@@ -134,7 +140,7 @@ def _fit_row(
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
     found: dict[int, MemoryFit] = {}
     for length in contexts:
-        estimate = estimate_memory(_plan_for(plan, facts, gpus, free, length), gpus, free)
+        estimate = estimate_memory(_adapt_plan_to_gpus(plan, facts, gpus, free, length), gpus, free)
         if isinstance(estimate, str):
             return None
         found[length] = estimate
@@ -142,7 +148,7 @@ def _fit_row(
     tp, pp = count, 1
     if registry.get_engine(plan.engine).uses_all_gpus:
         tp, pp = 1, count
-    limit = speed_limits(facts, gpus, tp=tp, pp=pp)
+    limit = compute_speed_limits(facts, gpus, tp=tp, pp=pp)
     return FitRow(
         weights=name,
         in_files=in_files,
@@ -150,7 +156,7 @@ def _fit_row(
         weights_gib=shortest.weights_gib_per_gpu,
         fits=shortest.fits,
         kv_tokens=shortest.kv_tokens if shortest.fits else 0,
-        sequences={length: _sequences_that_fit(one, length) for length, one in found.items()},
+        sequences={length: _count_sequences_that_fit(one, length) for length, one in found.items()},
         limit_tok_s=limit.tok_s_per_stream,
         with_all_reduces_tok_s=limit.with_all_reduces_tok_s,
         prefill_tok_s=limit.prefill_tok_s,
@@ -158,7 +164,7 @@ def _fit_row(
     )
 
 
-def _plan_for(
+def _adapt_plan_to_gpus(
     plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int
 ) -> LaunchPlan:
     """Return the plan changed so that it runs once, on all of `gpus` together, with sequences of at
@@ -183,7 +189,7 @@ def _plan_for(
     return made
 
 
-def _sequences_that_fit(found: MemoryFit, length: int) -> int | None:
+def _count_sequences_that_fit(found: MemoryFit, length: int) -> int | None:
     if not found.fits:
         return 0
     if found.kv_tokens is None:

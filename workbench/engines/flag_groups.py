@@ -24,14 +24,14 @@ class _Table(NamedTuple):
 
 
 @cache
-def _flag_groups_data() -> dict[str, Any]:
+def _load_flag_groups() -> dict[str, Any]:
     data: dict[str, Any] = json.loads((DIRECTORY / "groups.json").read_text("utf-8"))
     return data
 
 
 @cache
-def _engine_flag_table(engine: str) -> _Table:
-    raw = _flag_groups_data()[engine]
+def _load_engine_flag_table(engine: str) -> _Table:
+    raw = _load_flag_groups()[engine]
     patterns = tuple((group, re.compile(pattern)) for group, pattern in raw["patterns"])
     return _Table(
         {name: place for place, name in enumerate(raw[MOST_USED], 1)}, patterns, raw["own"]
@@ -40,14 +40,14 @@ def _engine_flag_table(engine: str) -> _Table:
 
 def group_names() -> tuple[str, ...]:
     """Return the names of all groups, in the order in which they are shown."""
-    return tuple(_flag_groups_data()["groups"])
+    return tuple(_load_flag_groups()["groups"])
 
 
-def group_of(engine: str, name: str, own: str) -> str:
+def group_of_flag(engine: str, name: str, own: str) -> str:
     """Return the group of the flag `name`: the first group with a pattern that matches the name. If
     no pattern matches, `own` decides, which is the section of the engine's own help that lists the
     flag."""
-    table = _engine_flag_table(engine)
+    table = _load_engine_flag_table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
     return found or table.own.get(own, group_names()[-1])
 
@@ -61,7 +61,7 @@ def sort_key_of_flag(spec: FlagSpec | None) -> tuple[int, int]:
     return (0, spec.most_used) if spec.most_used else (1 + names.index(spec.area), 0)
 
 
-def place_among_most_used(engine: str, name: str) -> int:
+def rank_among_most_used(engine: str, name: str) -> int:
     """Return the place of a flag in the list of the most used flags, from 1; 0 if it is not in that
     list."""
-    return _engine_flag_table(engine).most_used.get(name, 0)
+    return _load_engine_flag_table(engine).most_used.get(name, 0)

@@ -43,7 +43,7 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
         try:
             items = json.loads(stripped)
         except ValueError as error:
-            raise InputError(f"--{spec.name}: {_json_problem(stripped, error)}") from None
+            raise InputError(f"--{spec.name}: {_format_json_problem(stripped, error)}") from None
         return [_parse_scalar(spec, i) if isinstance(i, str) else i for i in items]
     try:
         words = shlex.split(text)
@@ -56,14 +56,14 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
     return [_parse_scalar(spec, w) for w in words]
 
 
-def parse_word(spec: FlagSpec | None, word: str) -> FlagValue:
+def parse_value_word(spec: FlagSpec | None, word: str) -> FlagValue:
     """Return the value that one word of a command line stands for, in the type of the flag or of
     one element of its list. Raises InputError, which names the expected type.
     """
     return _guess_value(word) if spec is None else _parse_scalar(spec, word)
 
 
-def values_in(value: FlagValue | None) -> list[FlagValue]:
+def list_values(value: FlagValue | None) -> list[FlagValue]:
     """Return the elements of a list, or the one value that stands for itself."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -75,11 +75,11 @@ def format_value(value: FlagValue | None) -> str:
     if value is None:
         return ""
     if isinstance(value, list | tuple):
-        return shlex.join(argument_text(v) for v in value)
-    return argument_text(value)
+        return shlex.join(format_argument(v) for v in value)
+    return format_argument(value)
 
 
-def argument_text(value: FlagValue) -> str:
+def format_argument(value: FlagValue) -> str:
     """Return the value as one command-line argument. Objects and lists are written as compact JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -90,7 +90,7 @@ def argument_text(value: FlagValue) -> str:
     return str(value)
 
 
-def human_int(text: str) -> int:
+def parse_human_int(text: str) -> int:
     """Parse a whole number with an optional unit: "4k" -> 4000, "4K" -> 4096, "1.5m" -> 1500000.
     Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
@@ -107,23 +107,23 @@ def human_int(text: str) -> int:
     return int(float(number) * _DECIMAL[unit])
 
 
-def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+def find_type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     """Return why a value has the wrong type for the flag; None if its type is right. A flag that
     takes a list also takes a single value.
     """
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
             return f"accepts one value, not a list of {len(value)}"
-        problems = (_scalar_problem(spec, one) for one in value)
+        problems = (_find_scalar_problem(spec, one) for one in value)
         return next(filter(None, problems), None)
-    return _scalar_problem(spec, value)
+    return _find_scalar_problem(spec, value)
 
 
-def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+def find_range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     """Return why a number is outside the flag's range; None if it is inside."""
-    for number in values_in(value):
+    for number in list_values(value):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
-            number = human_int(number)
+            number = parse_human_int(number)
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
         if isinstance(number, float) and not math.isfinite(number):
@@ -144,21 +144,25 @@ def _range_text(low: float | None, high: float | None) -> str:
     return f"{low:g} to {high:g}"
 
 
-def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+def find_invalid_choice(spec: FlagSpec, value: FlagValue) -> str | None:
     """Return the value, or the element of a list, that is not among the flag's choices. None if all
     are."""
     if not spec.choices or isinstance(value, dict):
         return None
-    items = values_in(value)
+    items = list_values(value)
     if isinstance(value, str) and spec.nargs == ",":
         items = [*value.split(",")]
     return next(
-        (argument_text(i) for i in items if argument_text(on_off(spec, i)) not in spec.choices),
+        (
+            format_argument(i)
+            for i in items
+            if format_argument(switch_to_on_off_word(spec, i)) not in spec.choices
+        ),
         None,
     )
 
 
-def unknown_word(spec: FlagSpec, value: FlagValue) -> str | None:
+def find_unknown_word(spec: FlagSpec, value: FlagValue) -> str | None:
     """Return the value of a flag whose values Workbench knows, if it is none of them; otherwise None.
     The engine itself does not list them, and a newer one or a plugin may know more."""
     listed = spec.words_are_all and not spec.choices and not spec.repeatable
@@ -167,7 +171,7 @@ def unknown_word(spec: FlagSpec, value: FlagValue) -> str | None:
     return value
 
 
-def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
+def switch_to_on_off_word(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
     """Return "on" or "off" for True or False if these two words are the flag's choices, as for
     --flash-attn of llama.cpp. Return any other value unchanged.
     """
@@ -176,18 +180,18 @@ def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
     return value
 
 
-def json_value(text: str) -> Any:
+def parse_json_value(text: str) -> Any:
     """Parse a JSON object or list. Raises InputError with the position of a syntax error."""
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InputError(_json_problem(text, error)) from None
+        raise InputError(_format_json_problem(text, error)) from None
     if not isinstance(value, dict | list):
         raise InputError(f"{text!r} is not a JSON object or list")
     return value
 
 
-def _json_problem(text: str, error: ValueError) -> str:
+def _format_json_problem(text: str, error: ValueError) -> str:
     if not isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error}"
     near = text[max(0, error.pos - 12) : error.pos + 12].replace("\n", " ")
@@ -205,18 +209,18 @@ def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _parse_boolean(stripped)
             case FlagKind.INT:
-                return _require_64_bits(int(_number_parser(spec)(stripped)))
+                return _require_64_bits(int(_choose_number_parser(spec)(stripped)))
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
-                return json_value(stripped)
+                return parse_json_value(stripped)
             case FlagKind.STR:
                 return text
     except InputError as error:
         why = error.message
     except ValueError:
-        why = f"{text!r} is not {_expected_text(spec)}"
-    raise InputError(f"--{spec.name}: {why}", next_step=f"give {_expected_text(spec)}")
+        why = f"{text!r} is not {_format_expected_type(spec)}"
+    raise InputError(f"--{spec.name}: {why}", next_step=f"give {_format_expected_type(spec)}")
 
 
 def _require_64_bits(value: int) -> int:
@@ -225,7 +229,7 @@ def _require_64_bits(value: int) -> int:
     return value
 
 
-def _expected_text(spec: FlagSpec) -> str:
+def _format_expected_type(spec: FlagSpec) -> str:
     expected = [_EXPECTED[spec.kind]]
     if spec.kind == FlagKind.INT and spec.human_readable_int:
         expected = ["a whole number, or one like 4k (4000) or 4K (4096)"]
@@ -250,25 +254,25 @@ def _guess_value(text: str) -> FlagValue:
             number = parse(text)
         except ValueError:
             continue
-        return number if math.isfinite(number) and argument_text(number) == text.strip() else text
+        return number if math.isfinite(number) and format_argument(number) == text.strip() else text
     if text.strip()[:1] in ("{", "["):
         with suppress(ValueError):
             return json.loads(text)
     return text
 
 
-def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+def _find_scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     if spec.kind != FlagKind.STR and isinstance(value, str) and value in spec.words:
         return None
     if spec.kind == FlagKind.JSON and isinstance(value, str):
         try:
-            json_value(value)
+            parse_json_value(value)
         except InputError as error:
             return f"is not valid: {error.message}"
         return None
     if _has_type_of_flag(spec, value):
         return None
-    return f"is {argument_text(value)!r}, expected {_expected_text(spec)}"
+    return f"is {format_argument(value)!r}, expected {_format_expected_type(spec)}"
 
 
 def _has_type_of_flag(spec: FlagSpec, value: FlagValue) -> bool:
@@ -286,7 +290,7 @@ def _has_type_of_flag(spec: FlagSpec, value: FlagValue) -> bool:
 def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
     if isinstance(value, str):
         try:
-            _number_parser(spec)(value)
+            _choose_number_parser(spec)(value)
         except ValueError:
             return False
         return True
@@ -295,9 +299,9 @@ def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
     return isinstance(value, int) or (spec.kind == FlagKind.FLOAT and isinstance(value, float))
 
 
-def _number_parser(spec: FlagSpec) -> Callable[[str], float]:
+def _choose_number_parser(spec: FlagSpec) -> Callable[[str], float]:
     if spec.kind == FlagKind.FLOAT:
         return float
     if spec.human_readable_int:
-        return human_int
+        return parse_human_int
     return int

@@ -137,7 +137,7 @@ def _read_tensor(reader: _Reader) -> Tensor:
     return Tensor(name, weights // block * size, weights)
 
 
-def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def config_from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata under the field names of a Hugging Face config.json. Fields without a
     value are left out."""
     kind = metadata.get("general.architecture")

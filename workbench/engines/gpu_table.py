@@ -34,7 +34,7 @@ class GpuType:
     sources: tuple[str, ...]
 
 
-def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
+def compute_memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
     """Return the memory bandwidth in GB/s, computed from the memory clock that NVML reports and the
     width of the bus. The memory makes two transfers per clock.
 
@@ -45,12 +45,12 @@ def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
 
 
 @cache
-def all_gpu_types() -> tuple[GpuType, ...]:
+def load_gpu_types() -> tuple[GpuType, ...]:
     """Return every GPU type of the table."""
-    return tuple(GpuType(**row) for row in rows_of("gpu_table", "gpus"))
+    return tuple(GpuType(**row) for row in load_table_rows("gpu_table", "gpus"))
 
 
-def rows_of(table: str, key: str) -> list[dict[str, Any]]:
+def load_table_rows(table: str, key: str) -> list[dict[str, Any]]:
     """Return the rows of the list `key` in `table`.json, a file of this package. Lists inside a row
     become tuples."""
     import json
@@ -69,4 +69,4 @@ def find_gpu_type(nvml_name: str) -> GpuType | None:
     compared, because "NVIDIA GB10" must not match GB100.
     """
     wanted = nvml_name.strip()
-    return next((t for t in all_gpu_types() if wanted in t.nvml_names), None)
+    return next((t for t in load_gpu_types() if wanted in t.nvml_names), None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from workbench.engines.plans import with_executable
+from workbench.engines.plans import set_executable
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.host_entry import HostEntry
@@ -25,7 +25,7 @@ def add_host_settings(
     None if hosts.toml has no entry for the host. `program` is (program that starts the engine, file
     that names the program); None if no file names a program."""
     if program is not None and not plan.executable:
-        plan = with_executable(plan, *program)
+        plan = set_executable(plan, *program)
     if entry is None:
         return plan
     added = [
@@ -37,11 +37,11 @@ def add_host_settings(
     if entry.run_as is None or plan.run_as not in (PROCESS, entry.run_as):
         return plan
     return replace(
-        plan, run_as=entry.run_as, run_options={**_run_options(entry), **plan.run_options}
+        plan, run_as=entry.run_as, run_options={**_parse_run_options(entry), **plan.run_options}
     )
 
 
-def _run_options(entry: HostEntry) -> dict[str, str]:
+def _parse_run_options(entry: HostEntry) -> dict[str, str]:
     """Return the options of the entry's launcher as `LaunchPlan.run_options` stores them: {name:
     values, one per line}. The values are valid, because hosts.toml was checked when it was read."""
     word = entry.run_as or PROCESS
@@ -59,15 +59,15 @@ def remove_host_settings(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPla
         plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST)
     )
     if plan.executable_from in FILES:
-        plan = with_executable(plan, "")
+        plan = set_executable(plan, "")
     if entry is not None and plan.run_as == entry.run_as:
-        added = _run_options(entry)
+        added = _parse_run_options(entry)
         rest = {name: text for name, text in plan.run_options.items() if added.get(name) != text}
         plan = replace(plan, run_as=PROCESS, run_options=rest)
     return plan
 
 
-def host_setting_findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
+def report_host_settings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
     """Yield findings about the settings of hosts.toml that the plan uses, and about those that it
     does not use."""
     if entry is None:

@@ -49,7 +49,9 @@ def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
     return float(sum(one.count * one.heads * one.values * 2 for one in kv))
 
 
-def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0) -> float:
+def kv_bytes_read_per_token(
+    kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0
+) -> float:
     """Return the bytes of KV cache that decoding one token reads at a context of `context_tokens`,
     summed over all GPUs. `bits` is the size of one cached value."""
     return sum(
@@ -60,7 +62,7 @@ def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0
     )
 
 
-def sequence_bytes(
+def kv_bytes_of_sequence(
     kv: Sequence[KvLayers],
     length: int,
     *,
@@ -78,14 +80,14 @@ def sequence_bytes(
     if rule.kind != "blocks":
         total = 0.0
         for one, count, bytes_per_token, state in zip(kv, layers, token, states, strict=True):
-            total += count * (bytes_per_token * _stored_tokens(one, length, rule) + state)
+            total += count * (bytes_per_token * _count_stored_tokens(one, length, rule) + state)
         return total
     per_block = max(t * rule.block for t in token)
     if max(states) and per_block:  # vLLM enlarges the block of tokens until it can hold a state
         per_block *= max(1, math.ceil(max(states) / per_block))
     per_block = max(per_block, *states)
     blocks = [
-        _blocks_for_sequence(one, length, rule, per_block, t)
+        _count_blocks_of_sequence(one, length, rule, per_block, t)
         for one, t in zip(kv, token, strict=True)
     ]
     if len(kv) == 1:
@@ -96,7 +98,7 @@ def sequence_bytes(
     return sum(-(-n // group) * b for n, b in zip(layers, blocks, strict=True)) * group * per_block
 
 
-def _blocks_for_sequence(
+def _count_blocks_of_sequence(
     one: KvLayers, length: int, rule: KvRule, per_block: float, token: float
 ) -> int:
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.
@@ -112,7 +114,7 @@ def _blocks_for_sequence(
     return -(-min(one.window - 1 + rule.in_flight, length) // size) + 1
 
 
-def _stored_tokens(one: KvLayers, length: int, rule: KvRule) -> float:
+def _count_stored_tokens(one: KvLayers, length: int, rule: KvRule) -> float:
     """Return the number of tokens of a sequence of `length` tokens that one layer stores in the KV
     cache."""
     if one.window is None or rule.kind == "all":

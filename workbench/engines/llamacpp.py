@@ -121,9 +121,9 @@ class Llamacpp(Engine):
     }
 
     def flags_of_help(self, text: str) -> dict[str, Any]:
-        from workbench.engines.own_flags import flags_of_text
+        from workbench.engines.own_flags import parse_help_text
 
-        return {"flags": list(flags_of_text(text))}
+        return {"flags": list(parse_help_text(text))}
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         text = request.get("prompt")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.engines import registry
-from workbench.engines.kv_size import BATCHED_TOKENS, sequence_bytes
-from workbench.engines.plan_context import Situation, visible_gpus
+from workbench.engines.kv_size import BATCHED_TOKENS, kv_bytes_of_sequence
+from workbench.engines.plan_context import Situation, list_visible_gpus
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
@@ -75,7 +75,7 @@ def estimate_memory(
     `free_bytes`, the memory that is free on each GPU now.
     """
     engine = registry.get_engine(plan.engine)
-    shown = visible_gpus(plan, gpus)
+    shown = list_visible_gpus(plan, gpus)
     if gpus and not shown:
         return "CUDA_VISIBLE_DEVICES names no MIG instance of this host"
     gpus = shown
@@ -91,7 +91,7 @@ def estimate_memory(
     split = _gpus_per_replica(here)
     offloaded_gib = here.flag_number("cpu-offload-gb") or 0.0
     weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
-    need = _Need(here, total, weights, split, *_working_memory_gib(here))
+    need = _Need(here, total, weights, split, *_estimate_working_memory_gib(here))
     estimate = _estimate_with_allocated_cache
     if engine.memory.share_flag:
         estimate = _estimate_with_memory_share
@@ -128,16 +128,16 @@ class _Need:
             per_token = here.model_facts.kv_bytes_per_token
             if not per_token:
                 return None
-            return per_token * _kv_replication_factor(here) / self.split / GIB * length
+            return per_token * _kv_fraction_of_16_bits(here) / self.split / GIB * length
         tp = 1
         if not here.engine.uses_all_gpus:
             tp = here.flag_count("tensor-parallel-size")
-        size = sequence_bytes(
+        size = kv_bytes_of_sequence(
             shape.kv,
             length,
             tp=tp,
             pp=self.split // tp,
-            bits=16 * _kv_replication_factor(here),
+            bits=16 * _kv_fraction_of_16_bits(here),
             rule=here.engine.kv_rule(here),
         )
         return size / GIB
@@ -159,7 +159,7 @@ class _Need:
         return self.here.model_shape.max_length or _SOME_LENGTH
 
 
-def _working_memory_gib(here: Situation) -> tuple[float, str]:
+def _estimate_working_memory_gib(here: Situation) -> tuple[float, str]:
     """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how
     it was computed). If the sizes of the model's layers are unknown, the engine's constant
     `reserve_gib` is returned."""
@@ -194,13 +194,15 @@ def _gpus_per_replica(here: Situation) -> int:
     return max(1, here.gpus_visible)
 
 
-def kv_bits(plan: LaunchPlan) -> float:
+def kv_bits_per_value(plan: LaunchPlan) -> float:
     """Return the number of bits of one value in the plan's KV cache."""
     engine = registry.get_engine(plan.engine)
-    return 16 * _kv_replication_factor(Situation(plan, engine.catalog(plan.engine_version), engine))
+    return 16 * _kv_fraction_of_16_bits(
+        Situation(plan, engine.catalog(plan.engine_version), engine)
+    )
 
 
-def _kv_replication_factor(here: Situation) -> float:
+def _kv_fraction_of_16_bits(here: Situation) -> float:
     """Return the mean bits of a cached key or value, as a share of 16 bits."""
     kinds = [str(here.effective_flag_value(flag)) for flag in here.engine.memory.cache_type_flags]
     if re.fullmatch(r"[2-8]\s*,\s*[2-8]", kinds[0]):  # bits of keys and values
@@ -222,7 +224,7 @@ def _estimate_with_memory_share(need: _Need) -> MemoryFit:
         room = min(fixed / GIB, total - weights - need.working)
         budget = weights + need.working + room
     basis = (
-        f"{_weights_basis(weights, need.split)}; {share:.0%} of {total:.1f} GiB; "
+        f"{_format_weights_basis(weights, need.split)}; {share:.0%} of {total:.1f} GiB; "
         f"{need.working_basis}"
     )
     if given is None and use.chooses_share:
@@ -243,8 +245,10 @@ def _estimate_with_memory_share(need: _Need) -> MemoryFit:
         if length:
             whole = int(tokens / replicas // length)
             sequences, fits = whole * replicas, whole > 0 or use.starts_with_short_cache
-    text = _kv_text(budget, total, tokens, sequences, int(length))
-    return MemoryFit(budget, total, weights, tokens, sequences, fits, text, basis + _kv_basis(need))
+    text = _format_memory_fit(budget, total, tokens, sequences, int(length))
+    return MemoryFit(
+        budget, total, weights, tokens, sequences, fits, text, basis + _format_kv_basis(need)
+    )
 
 
 def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
@@ -262,22 +266,22 @@ def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
             sequences = int(known // length)
     used = weights + (kv or 0.0) + need.working
     fits = used <= total
-    basis = f"{_weights_basis(weights, need.split)}; {need.working_basis}{_kv_basis(need)}"
+    basis = f"{_format_weights_basis(weights, need.split)}; {need.working_basis}{_format_kv_basis(need)}"
     text = f"est. does not fit: {used:.1f} of {total:.1f} GiB per GPU"
     if fits:
         shown = known if kv is not None else None
-        text = _kv_text(used, total, shown, sequences, int(length))
+        text = _format_memory_fit(used, total, shown, sequences, int(length))
     return MemoryFit(used, total, weights, known, sequences, fits, text, basis)
 
 
-def _weights_basis(weights: float, split: int) -> str:
+def _format_weights_basis(weights: float, split: int) -> str:
     basis = f"weights {weights:.1f} GiB per GPU"
     if split > 1:
         basis += f" (split over {split})"
     return basis
 
 
-def _kv_basis(need: _Need) -> str:
+def _format_kv_basis(need: _Need) -> str:
     length = max(1, need.longest_sequence_tokens())  # a plan may ask for half a token
     sequence = need.sequence_kv_gib(length)
     if sequence is None:
@@ -286,10 +290,10 @@ def _kv_basis(need: _Need) -> str:
             text += f": {why}"
         return text
     kib = sequence * 2**20 / length
-    return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_replication_factor(need.here):g} bits"
+    return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_fraction_of_16_bits(need.here):g} bits"
 
 
-def _kv_text(
+def _format_memory_fit(
     used: float, total: float, tokens: int | None, sequences: int | None, length: int
 ) -> str:
     memory = f"{used:.1f}/{total:.1f} GiB per GPU"

@@ -12,11 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.engines.gguf import config_of
+from workbench.engines.gguf import config_from_metadata
 from workbench.engines.kv_size import kv_bytes_per_token
-from workbench.engines.model_config import expert_counts_of, language_model_config, model_shape_of
-from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, token_bytes
-from workbench.engines.weight_files import Tensor, weights_of
+from workbench.engines.model_config import (
+    parse_model_shape,
+    read_expert_counts,
+    select_language_model_config,
+)
+from workbench.engines.weight_bits import (
+    BITS,
+    bits_per_weight_from_config,
+    normalize_quantization,
+    weight_bytes_in_memory,
+    weight_bytes_read_per_token,
+)
+from workbench.engines.weight_files import Tensor, sum_weights
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_text import as_table
@@ -38,7 +48,7 @@ _NOT_READ = ModelFacts("", missing="the model's files have not been read yet")
 Found = Mapping[tuple[str, ...], ModelFacts]
 
 
-def facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
+def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
     """Return the model sizes that the preset states. They are valid for the model `model_id`
     started with `flags`, the preset's own flags.
     """
@@ -68,7 +78,7 @@ def facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -
 def _bits_of_quantization(quantization: str | None) -> float | None:
     """Return the bits per weight of a quantization as a preset names it, None if it is unknown. Any
     4-bit integer method counts as AWQ."""
-    name = name_of(quantization)
+    name = normalize_quantization(quantization)
     if name is None and "int4" in (quantization or "").lower():
         name = "AWQ"
     if name is None:
@@ -88,18 +98,18 @@ def is_path(model: str) -> bool:
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
-def needs_look(plan: LaunchPlan, found: Found) -> bool:
+def must_read_model_files(plan: LaunchPlan, found: Found) -> bool:
     """Return whether the model's files must be read on the host, because the sizes of the plan's
     model are unknown and its files have not been read yet. `found` has the sizes that were already
     read from files, by the result of `model_key`."""
     return (
         bool(plan.model)
         and model_key(plan) not in found
-        and (is_path(plan.model) or not _preset_sizes_apply(plan))
+        and (is_path(plan.model) or not _do_preset_sizes_apply(plan))
     )
 
 
-def facts_for_plan(plan: LaunchPlan, found: Found) -> ModelFacts | None:
+def choose_model_facts(plan: LaunchPlan, found: Found) -> ModelFacts | None:
     """Return the sizes that are valid for the plan's model. None if the plan was not made from a
     preset. `found` has the sizes that were read from files on the host, by the result of
     `model_key`.
@@ -109,19 +119,19 @@ def facts_for_plan(plan: LaunchPlan, found: Found) -> ModelFacts | None:
     facts, read = plan.model_facts, found.get(model_key(plan), _NOT_READ)
     if facts is None:
         return None
-    preset_applies = _preset_sizes_apply(plan)
+    preset_applies = _do_preset_sizes_apply(plan)
     if read.weight_bytes:
-        if not preset_applies or not _same_weights(facts, read):
+        if not preset_applies or not _have_same_weights(facts, read):
             facts = read
     elif not preset_applies:
         nothing = "the preset has no sizes"
         if facts.weight_bytes:
             nothing = f"the preset's sizes are for {facts.id}"
         facts = ModelFacts(plan.model, missing=f"{nothing}, and {read.missing}")
-    return _without_converted_sizes(plan, facts)
+    return _drop_sizes_of_converted_weights(plan, facts)
 
 
-def _preset_sizes_apply(plan: LaunchPlan) -> bool:
+def _do_preset_sizes_apply(plan: LaunchPlan) -> bool:
     """Return whether the preset's sizes are valid for the plan's model: both have the same hub id,
     or the plan's model is a path that ends in the same name.
     """
@@ -138,7 +148,7 @@ def _preset_sizes_apply(plan: LaunchPlan) -> bool:
     return planned == sized
 
 
-def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
+def _have_same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
     return bool(
         facts.weight_bytes
         and read.weight_bytes
@@ -146,12 +156,15 @@ def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
     )
 
 
-def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
+def _drop_sizes_of_converted_weights(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     """Return `facts` without the sizes of the weights, and with the reason, if a flag makes the
     engine convert the weights while loading them. Otherwise return `facts` unchanged.
     """
     for name in _AT_LOAD:
-        now, then = _plain_name(plan.flag(name)), _plain_name(facts.flags.get(name))
+        now, then = (
+            _normalize_flag_value(plan.flag(name)),
+            _normalize_flag_value(facts.flags.get(name)),
+        )
         own = (facts.quantization or "").lower()
         # the checkpoint's own format, set explicitly
         if now == then or (now and not then and now in own):
@@ -167,7 +180,7 @@ def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     return facts
 
 
-def weight_parts_of(facts: ModelFacts) -> WeightParts | None:
+def estimate_weight_parts(facts: ModelFacts) -> WeightParts | None:
     """Return how many weights each part of the model has; None if that is unknown.
 
     A preset gives only the number of parameters, the bytes of all weights and the bytes read per
@@ -189,24 +202,24 @@ def _facts_after_quantization(facts: ModelFacts, quantization: str) -> ModelFact
     """Return the sizes of a 16-bit checkpoint after the engine has quantized it while loading. None
     if the engine cannot quantize to `quantization` at load, if the checkpoint is not 16-bit, or if
     the parts of the model are unknown."""
-    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), weight_parts_of(facts)
-    if kind is None or parts is None or name_of(facts.quantization) != "BF16":
+    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), estimate_weight_parts(facts)
+    if kind is None or parts is None or normalize_quantization(facts.quantization) != "BF16":
         return None
     return replace(
         facts,
         quantization=kind,
-        weight_bytes=held_bytes(parts, BITS[kind]),
-        bytes_per_token=token_bytes(parts, BITS[kind]),
+        weight_bytes=weight_bytes_in_memory(parts, BITS[kind]),
+        bytes_per_token=weight_bytes_read_per_token(parts, BITS[kind]),
         source=f"{facts.source}, quantized to {kind} at load",
     )
 
 
-def _plain_name(value: Any) -> str:
+def _normalize_flag_value(value: Any) -> str:
     text = str(value or "").lower()
     return "" if text in _16_BIT else text.removesuffix("_marlin")
 
 
-def from_config(
+def model_facts_from_config(
     model: str,
     config: Mapping[str, Any],
     weight_bytes: int,
@@ -221,9 +234,9 @@ def from_config(
     `tensors` are the tensors of all its weight files. `head` is needed only without them: it is
     True if the output matrix is stored separately from the embedding.
     """
-    word = str(_first_field_set(config, "torch_dtype", "dtype") or "")
-    quantization = as_table(_first_field_set(config, "quantization_config"))
-    shape = model_shape_of(config)
+    word = str(_read_first_field(config, "torch_dtype", "dtype") or "")
+    quantization = as_table(_read_first_field(config, "quantization_config"))
+    shape = parse_model_shape(config)
     facts = ModelFacts(
         model,
         quantization=str(quantization.get("quant_method") or word) or None,
@@ -233,9 +246,9 @@ def from_config(
         shape=shape,
         source=source,
     )
-    experts = expert_counts_of(language_model_config(config))
-    bits = bits_of(quantization)
-    if sized := _with_sizes_of_tensors(facts, shape, tensors, bits, experts):
+    experts = read_expert_counts(select_language_model_config(config))
+    bits = bits_per_weight_from_config(quantization)
+    if sized := _add_sizes_of_tensors(facts, shape, tensors, bits, experts):
         return sized
     if experts != (1, 1):
         return replace(facts, missing=_EXPERTS_UNKNOWN)
@@ -252,17 +265,17 @@ def from_config(
     return replace(facts, bytes_per_token=float(weight_bytes - embedding))
 
 
-def _first_field_set(config: Mapping[str, Any], *names: str) -> Any:
+def _read_first_field(config: Mapping[str, Any], *names: str) -> Any:
     """Return the first of the fields `names` that a config.json sets, for the whole model or for its
     language model."""
-    for part in (config, language_model_config(config)):
+    for part in (config, select_language_model_config(config)):
         for name in names:
             if value := part.get(name):
                 return value
     return None
 
 
-def _with_sizes_of_tensors(
+def _add_sizes_of_tensors(
     facts: ModelFacts,
     shape: ModelShape,
     tensors: Sequence[Tensor],
@@ -271,29 +284,31 @@ def _with_sizes_of_tensors(
 ) -> ModelFacts | None:
     """Return `facts` with the sizes that follow from the tensors; None if they tell none."""
     share = experts[1] / experts[0] if experts else None
-    found = weights_of(tensors, packed_bits=packed_bits, expert_share=share, layers=shape.layers)
+    found = sum_weights(tensors, packed_bits=packed_bits, expert_share=share, layers=shape.layers)
     if found is None:
         return None
     shape = replace(shape, parts=found.parts)
     return replace(facts, bytes_per_token=found.token_bytes, shape=shape)
 
 
-def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> ModelFacts:
+def model_facts_from_config_without_files(
+    model: str, config: Mapping[str, Any], *, source: str
+) -> ModelFacts:
     """Return the sizes that a config.json implies, without the weight files. They are computed from
     the sizes of the layers, and `missing` has the reason if that is not possible.
     """
-    shape = model_shape_of(config)
-    quantization = as_table(_first_field_set(config, "quantization_config"))
+    shape = parse_model_shape(config)
+    quantization = as_table(_read_first_field(config, "quantization_config"))
     if shape.parts is None:
         return ModelFacts(
             model, missing="its config.json does not tell the sizes of its layers", source=source
         )
-    bits = bits_of(quantization)
+    bits = bits_per_weight_from_config(quantization)
     return ModelFacts(
         model,
         quantization=str(quantization.get("quant_method") or "bfloat16"),
-        weight_bytes=held_bytes(shape.parts, bits),
-        bytes_per_token=token_bytes(shape.parts, bits),
+        weight_bytes=weight_bytes_in_memory(shape.parts, bits),
+        bytes_per_token=weight_bytes_read_per_token(shape.parts, bits),
         kv_bytes_per_token=kv_bytes_per_token(shape.kv),
         layers=shape.layers,
         shape=shape,
@@ -301,13 +316,13 @@ def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> 
     )
 
 
-def from_gguf(
+def model_facts_from_gguf(
     model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor], *, source: str
 ) -> ModelFacts:
     """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its
     files."""
-    config = config_of(metadata)
-    shape = model_shape_of(config)
+    config = config_from_metadata(metadata)
+    shape = parse_model_shape(config)
     facts = ModelFacts(
         model,
         quantization="GGUF",
@@ -317,5 +332,5 @@ def from_gguf(
         shape=shape,
         source=source,
     )
-    sized = _with_sizes_of_tensors(facts, shape, tensors, 16, expert_counts_of(config))
+    sized = _add_sizes_of_tensors(facts, shape, tensors, 16, read_expert_counts(config))
     return sized or replace(facts, missing=_EXPERTS_UNKNOWN)

@@ -44,7 +44,7 @@ _NOT_IN_HELP = ("kind", "nargs", "repeatable")
 Entry = dict[str, Any]
 
 
-def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
+def make_catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
     """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from the flag list
     of an installed engine.
 
@@ -58,7 +58,7 @@ def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, A
     shipped = engine.catalog(version)
     flags: dict[str, Entry] = {}
     for item in items:
-        entry = _catalog_entry(engine, shipped, item)
+        entry = _make_catalog_entry(engine, shipped, item)
         if entry is not None:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= flags.keys() or flags.keys().isdisjoint(engine.model_flags):
@@ -66,8 +66,8 @@ def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, A
             f"the output is not the flag list of {engine.title}: host, port or "
             f"{engine.model_flags[0]} is missing"
         )
-    names = _matching_texts(raw.get("variables"), _VARIABLE_NAME)
-    variables = [_environment_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
+    names = _select_matching_texts(raw.get("variables"), _VARIABLE_NAME)
+    variables = [_make_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
     return {
         "engine": engine.name,
         "version": version,
@@ -76,7 +76,7 @@ def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, A
     }
 
 
-def _environment_variable_entry(shipped: FlagCatalog, name: str) -> Entry:
+def _make_variable_entry(shipped: FlagCatalog, name: str) -> Entry:
     spec = shipped.env.get(name)
     if spec is None:
         return {"name": name}
@@ -90,10 +90,10 @@ def _environment_variable_entry(shipped: FlagCatalog, name: str) -> Entry:
     return _drop_empty_fields(entry)
 
 
-def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
+def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     """Return the catalog entry of one flag; None if `raw` is not a flag that a plan can set."""
     raw = as_table(raw)
-    names = _matching_texts(raw.get("names"), _NAME)
+    names = _select_matching_texts(raw.get("names"), _NAME)
     long = _names_in_plans(engine, names)
     kind = str(raw.get("kind"))
     if kind not in _KINDS or not long or not _PRINT_AND_END.isdisjoint(names):
@@ -102,8 +102,8 @@ def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry |
     name = [*explained, max(long, key=len)][0]
     help_text = ""
     if not explained:
-        help_text = first_sentence(str(raw.get("help", "")))
-    negations = _matching_texts(raw.get("negations"), _NAME)
+        help_text = cut_first_sentence(str(raw.get("help", "")))
+    negations = _select_matching_texts(raw.get("negations"), _NAME)
     nargs = raw.get("nargs")
     entry: Entry = {
         "name": name,
@@ -116,16 +116,18 @@ def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry |
         "default": raw.get("default"),
         "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
         "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
-        "json_fields": _matching_texts(raw.get("json_fields"), _VARIABLE_NAME),
+        "json_fields": _select_matching_texts(raw.get("json_fields"), _VARIABLE_NAME),
         "group": str(raw.get("group", ""))[:80],
-        "env": next(iter(_matching_texts([raw.get("env")], _VARIABLE_NAME)), None),
+        "env": next(iter(_select_matching_texts([raw.get("env")], _VARIABLE_NAME)), None),
         "help": help_text,
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
     of_text = isinstance(raw.get("default_text"), str)
-    entry |= _from_shipped(shipped, entry, (*_NOTED, *_NOT_IN_HELP) if of_text else _NOTED)
+    entry |= _properties_from_shipped_catalog(
+        shipped, entry, (*_NOTED, *_NOT_IN_HELP) if of_text else _NOTED
+    )
     if of_text:
-        entry["default"] = _default_of_text(entry["kind"], raw["default_text"])
+        entry["default"] = _parse_default_text(entry["kind"], raw["default_text"])
     if not _has_valid_default(entry):
         del entry["default"]
     return _drop_empty_fields(entry)
@@ -155,7 +157,9 @@ def _has_valid_default(entry: Entry) -> bool:
     return all(isinstance(item, bool) == (kind == FlagKind.BOOL) for item in items)
 
 
-def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
+def _properties_from_shipped_catalog(
+    shipped: FlagCatalog, entry: Entry, properties: Sequence[str]
+) -> Entry:
     """Return those `properties` of a flag that the engine does not print, taken from the shipped
     catalog. {} if that catalog lacks the flag."""
     spec = shipped.flags.get(entry["name"])
@@ -175,7 +179,7 @@ def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str])
     return {key: list(value) if isinstance(value, tuple) else value for key, value in noted.items()}
 
 
-def first_sentence(text: str) -> str:
+def cut_first_sentence(text: str) -> str:
     """Return the first sentence of an engine's help as one line, cut to HELP_CHARS characters."""
     line = re.sub(r"[`*\s]+", " ", text).strip()
     sentence = re.split(r"(?<=[^.A-Z][.!?]) (?=[A-Z\[(])", line, maxsplit=1)[0]
@@ -184,7 +188,7 @@ def first_sentence(text: str) -> str:
     return f"{sentence[: HELP_CHARS - 1].rstrip()}…"
 
 
-def flags_of_text(text: str) -> Iterator[Entry]:
+def parse_help_text(text: str) -> Iterator[Entry]:
     """Yield the flags of a help text in the form of llama.cpp: a line per flag that begins with its
     names, and its description on the same line after two spaces and on indented lines below."""
     section, block = "", ""
@@ -220,21 +224,21 @@ def _parse_help_block(section: str, block: str) -> Entry | None:
         "negations": names[off:],
         "kind": {"": "bool", "N": "int"}.get(argument, "str"),
         "choices": [*filter(None, choices)] if len(choices) > 1 else [],
-        "default_text": _first_group(r"\(default: ([^()]*)", text).strip(),
+        "default_text": _find_first_group(r"\(default: ([^()]*)", text).strip(),
         "group": section,
-        "env": _first_group(r"\(env: (\w+)\)", text),
+        "env": _find_first_group(r"\(env: (\w+)\)", text),
         "help": text,
         "deprecated": bool(re.search(r"deprecat|\bremoved\b|obsolete", text, re.IGNORECASE)),
     }
 
 
-def _first_group(pattern: str, text: str) -> str:
+def _find_first_group(pattern: str, text: str) -> str:
     """Return the first group of the first match of `pattern`; "" if nothing matches."""
     match = re.search(pattern, text)
     return match[1] if match else ""
 
 
-def _default_of_text(kind: str, text: str) -> Any:
+def _parse_default_text(kind: str, text: str) -> Any:
     """Parse the default value in a help text, such as "-1, -1 = infinity", "enabled" or "f16", in
     the type `kind`. None if the text is not a constant."""
     word = re.split(r"[,; ]", text, maxsplit=1)[0].strip("'\"")
@@ -246,7 +250,7 @@ def _default_of_text(kind: str, text: str) -> Any:
     return word if re.fullmatch(r"[\w.*:/]+", text) and word not in ("unused", "none") else None
 
 
-def _matching_texts(value: object, pattern: re.Pattern[str]) -> list[str]:
+def _select_matching_texts(value: object, pattern: re.Pattern[str]) -> list[str]:
     texts = (item for item in as_list(value) if isinstance(item, str))
     return list(filter(pattern.fullmatch, texts))
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from workbench.engines.base import Engine
-from workbench.engines.flag_values import human_int
+from workbench.engines.flag_values import parse_human_int
 from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
@@ -19,7 +19,7 @@ from workbench.model.model_shape import ModelShape
 from workbench.model.plan import LaunchPlan, ModelFacts
 
 
-def visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ...]:
+def list_visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ...]:
     """Return the host's GPUs as CUDA shows them to the plan's server. A GPU that is divided with MIG
     is not shown itself. In its place stand the instances that CUDA_VISIBLE_DEVICES names, or the
     first one if it names none."""
@@ -89,7 +89,7 @@ class Situation:
             return None
         try:
             if isinstance(value, str) and "." not in value:
-                value = human_int(value)
+                value = parse_human_int(value)
             number = float(value)  # type: ignore[arg-type]  # not a number: TypeError
         except (TypeError, ValueError, OverflowError):
             return None

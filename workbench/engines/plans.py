@@ -10,11 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.catalog import FlagMatch, look_up_flag, nearest_env, nearest_name
+from workbench.engines.catalog import (
+    FlagMatch,
+    find_nearest_flag,
+    find_nearest_variable,
+    look_up_flag,
+)
 from workbench.engines.flag_groups import sort_key_of_flag
-from workbench.engines.flag_values import parse_value, values_in
-from workbench.engines.model_facts import facts_from_preset
-from workbench.engines.run_as import is_run_row, with_run_row
+from workbench.engines.flag_values import list_values, parse_value
+from workbench.engines.model_facts import model_facts_from_preset
+from workbench.engines.run_as import is_launcher_row, set_launcher_row
 from workbench.model.errors import InputError, PlanError, did_you_mean
 from workbench.model.findings import Finding, worst_level
 from workbench.model.flags import (
@@ -56,7 +61,7 @@ def plan_from_preset(
     and for a variable that the preset does not declare.
     """
     given, chosen = variables or {}, sources or {}
-    values = _variable_values(preset, given)
+    values = _choose_variable_values(preset, given)
     engine = registry.get_engine(preset.engine.name)
     catalog = engine.catalog()
     executable = tuple(_replace_variables(preset.engine.executable or (), values))
@@ -85,7 +90,9 @@ def plan_from_preset(
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
-    facts = facts_from_preset(preset, _replace_variables(preset.model.id, own), plan.flag_values)
+    facts = model_facts_from_preset(
+        preset, _replace_variables(preset.model.id, own), plan.flag_values
+    )
     return replace(plan, model_facts=facts)
 
 
@@ -137,15 +144,15 @@ def apply_assignments(
             plan = replace(plan, model=text.strip())
             continue
         if name.strip().lstrip("-") == EXECUTABLE:
-            plan = with_executable(plan, text)
+            plan = set_executable(plan, text)
             continue
-        if is_run_row(name):
-            plan = with_run_row(plan, name, text)
+        if is_launcher_row(name):
+            plan = set_launcher_row(plan, name, text)
             continue
         match = look_up_flag(catalog, name)
-        value = _parse_assigned(match, text if equals else None)
+        value = _parse_assigned_value(match, text if equals else None)
         if match.spec and match.spec.repeatable:
-            value = given[match.name] = [*given.get(match.name, ()), *values_in(value)]
+            value = given[match.name] = [*given.get(match.name, ()), *list_values(value)]
         plan = set_flag(plan, catalog, name, value)
     for assignment in envs:
         name, equals, text = assignment.partition("=")
@@ -158,7 +165,7 @@ def apply_assignments(
     return plan
 
 
-def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
+def set_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
     """Return the plan with another program that starts the engine. `text` is a name on PATH or an
     absolute path, with its arguments quoted as in a shell; "" means the engine's usual program.
     `named_by` says who chose the program: "given" (the user), "preset", or the name of a
@@ -180,7 +187,7 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
     return replace(plan, executable=words, executable_from=named_by)
 
 
-def flag_rows(
+def make_flag_rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
     """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables
@@ -212,7 +219,7 @@ def flag_rows(
     return tuple(listed)
 
 
-def flags_unlike_default(
+def list_changed_flags(
     plan: LaunchPlan, catalog: FlagCatalog, base: LaunchPlan | None = None
 ) -> tuple[FlagRow, ...]:
     """Return the flags and variables of a plan that have another value than the engine's default, and
@@ -223,7 +230,7 @@ def flags_unlike_default(
     given = {*plan.flag_values, *plan.env_texts}
     removed = [
         replace(row, value=None, origin=Origin.EDITED)
-        for row in flag_rows(base or plan, catalog)
+        for row in make_flag_rows(base or plan, catalog)
         if row.name not in given
     ]
 
@@ -235,7 +242,7 @@ def flags_unlike_default(
     def sort_key(row: FlagRow) -> tuple[bool, bool, tuple[int, int]]:
         return row.origin is not Origin.EDITED, row.is_env, sort_key_of_flag(row.spec)
 
-    return tuple(sorted(filter(differs, (*removed, *flag_rows(plan, catalog))), key=sort_key))
+    return tuple(sorted(filter(differs, (*removed, *make_flag_rows(plan, catalog))), key=sort_key))
 
 
 def most_severe_finding_text(
@@ -251,7 +258,7 @@ def most_severe_finding_text(
     return next(f.text for f in found if f.level == level), str(level)
 
 
-def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]:
+def _choose_variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]:
     unknown = sorted(given.keys() - preset.variables.keys())
     if unknown:
         known = ", ".join(preset.variables) or "none"
@@ -335,7 +342,7 @@ def _set_json_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> d
     return changed
 
 
-def _parse_assigned(match: FlagMatch, text: str | None) -> FlagValue:
+def _parse_assigned_value(match: FlagMatch, text: str | None) -> FlagValue:
     if text is not None:
         return parse_value(match.spec, text)
     if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
@@ -348,15 +355,15 @@ def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> Launch
     set it and the catalog does not contain it.
     """
     if name.strip().lstrip("-") == EXECUTABLE:
-        return with_executable(plan, "")
-    if is_run_row(name):
-        return with_run_row(plan, name, "")
+        return set_executable(plan, "")
+    if is_launcher_row(name):
+        return set_launcher_row(plan, name, "")
     canonical = look_up_flag(catalog, name).name
     if name in plan.env_texts:
         return plan.without_env(name)
     if name in catalog.env or canonical in {*catalog.flags, *plan.flag_values}:
         return plan.without_flag(canonical)
-    near = nearest_name(catalog, canonical) or nearest_env(catalog, name)
+    near = find_nearest_flag(catalog, canonical) or find_nearest_variable(catalog, name)
     have = ", ".join([*plan.flag_values, *plan.env_texts]) or "none"
     raise InputError(
         f"the plan does not set {name}, and {catalog.engine} {catalog.version} does not know it",

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
 
 
-def _words_in(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Variables that make a program load or run other code than its own.
-_HIJACK = _words_in(
+_HIJACK = _split_words(
     "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT "
     "RUBYLIB NODE_OPTIONS "
     "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH "
@@ -42,13 +42,13 @@ _HIJACK = _words_in(
 )
 _HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "XDG_")
 _HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # programs load compiled code from these directories
-_HARMLESS = _words_in(
+_HARMLESS = _split_words(
     "MAX_JOBS LANG LC_ALL TZ NO_COLOR PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF "
     "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 "
     "PYTHONFAULTHANDLER"
 )
 # Variables that name a program, a library or a place, or let clients run code in the server.
-_POINTERS = _words_in(
+_POINTERS = _split_words(
     "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE "
     "VLLM_SERVER_DEV_MODE "
     "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING "
@@ -65,7 +65,7 @@ _TUNING = re.compile(
     r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|RAY|HF|TOKENIZERS|VLLM|SGLANG|"
     r"SGL|GGML)_\w+"
 )
-_CODE_FLAGS = _words_in(
+_CODE_FLAGS = _split_words(
     "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls "
     "custom-pipeline "
     "config log-config-file logging-config model-class-overrides hf-config-path code-revision "
@@ -82,9 +82,9 @@ _CODE_ENDS = ("-plugin", "-module-path", "-cls")
 _ADDRESS_FLAG = re.compile(
     r"rpc|docker-repo|(?:.+-)?(?:urls?|addr|address|domains|endpoints?|connect-endpoints|seed-instance-ip)"
 )
-_NO_ADDRESS = _words_in("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
+_NO_ADDRESS = _split_words("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
 # Flags that open the server to everybody who reaches its port.
-_OPENING_FLAGS = _words_in("disable-auth")
+_OPENING_FLAGS = _split_words("disable-auth")
 _OFF: tuple[Any, ...] = (False, None, "", [])
 # Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and
 # "pkg:Class" are code.
@@ -121,7 +121,7 @@ class ForeignPart:
         )
 
 
-def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart]:
+def find_foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart]:
     """Yield a part if `argv` is another program than the one that usually starts the engine."""
     usual = registry.get_engine(engine)
     named = (
@@ -130,45 +130,45 @@ def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart
     if argv and tuple(argv) != usual.launch and not named:
         command = shlex.join(argv)
         text = (
-            f"{_shorten(command)} starts {usual.title}, in place of {shlex.join(usual.launch)} as "
+            f"{_mask_and_shorten(command)} starts {usual.title}, in place of {shlex.join(usual.launch)} as "
             "it is on PATH"
         )
         yield ForeignPart("preset.unusual-executable", "executable", command, text)
 
 
-def foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
+def find_foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
     """Yield a part if there is a working directory, because the engine can load code from it."""
     if workdir:
-        text = f"{registry.get_engine(engine).title} runs the code in {_shorten(workdir)}"
+        text = f"{registry.get_engine(engine).title} runs the code in {_mask_and_shorten(workdir)}"
         yield ForeignPart("preset.runs-code", "workdir", workdir, text)
 
 
-def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
     """Yield the options of the launcher `run_as` that give the server power over its host, or reach
     outside of it."""
     known = {option.name: option for option in OPTIONS.get(run_as, ())}
-    powers = {part.name: part for part in powerful_run_options(run_as, options)}
+    powers = {part.name: part for part in find_powerful_run_options(run_as, options)}
     yield from powers.values()
     for name, value in options.items():
         option = known.get(name)
         if option is None or f"run-as.{name}" in powers:
             continue
         if option.foreign and value != option.default:
-            text = f"{run_as}, {name}: {option.foreign}: {_value_text(name, value)}"
+            text = f"{run_as}, {name}: {option.foreign}: {_format_masked_value(name, value)}"
             yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
 
 
-def powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
     """Yield those options of the launcher `run_as` that let the server control its host, such as a
     privileged container. It does not matter whether the user or a preset has set them."""
     for option in OPTIONS.get(run_as, ()):
         value = str(options.get(option.name, ""))
         if why := next(filter(None, map(option.power, value.splitlines())), ""):
-            text = f"{run_as}, {option.name}: {why}: {_value_text(option.name, value)}"
+            text = f"{run_as}, {option.name}: {why}: {_format_masked_value(option.name, value)}"
             yield ForeignPart("run.power", f"run-as.{option.name}", value, text, run_as)
 
 
-def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
+def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
     """Yield a part if the plan's container image is not the one that the engine's project
     publishes."""
 
@@ -179,25 +179,27 @@ def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
     if not plan.image or not runs_image(plan.run_as):
         return
     if repository.partition(":")[0] != usual.image:
-        text = f"{_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"
+        text = f"{_mask_and_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"
         yield ForeignPart("preset.unusual-image", "image", plan.image, text)
 
 
-def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
     """Yield the environment variables that make programs load other code, point elsewhere, set such
     a flag, or are unknown to Workbench."""
     catalog = registry.get_engine(engine).catalog()
     flag_of = {spec.env: spec.name for spec in catalog.flags.values()}
     for name, value in env.items():
         if flag := flag_of.get(name):  # has the effect of the flag
-            for part in foreign_flags(engine, {flag: value}):
+            for part in find_foreign_flags(engine, {flag: value}):
                 yield replace(part, name=name)
-        elif found := _foreign_variable(name, value):
+        elif found := _explain_foreign_variable(name, value):
             code, says = found
-            yield ForeignPart(code, name, str(value), f"{name} {says}: {_value_text(name, value)}")
+            yield ForeignPart(
+                code, name, str(value), f"{name} {says}: {_format_masked_value(name, value)}"
+            )
 
 
-def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
+def _explain_foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
     upper = name.upper()
     if upper in _HARMLESS:
         return None
@@ -214,7 +216,9 @@ def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
     return ("preset.points-elsewhere", "names a file, a module or an address")
 
 
-def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Iterator[ForeignPart]:
+def find_foreign_flags(
+    engine: str, flags: Mapping[str, Any], model: str = ""
+) -> Iterator[ForeignPart]:
     """Yield the flags that run code, open the server to others, name a file, a module or an
     address, or are unknown to Workbench. `model` is the model whose code would run."""
     catalog = registry.get_engine(engine).catalog()
@@ -223,7 +227,7 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         name, spec, _ = look_up_flag(catalog, spelling)
         if spec is None and key:
             name, spec, _ = look_up_flag(catalog, base)
-        shown = _value_text(name, value)
+        shown = _format_masked_value(name, value)
         if value in _OFF:
             continue
         if _runs_code(name, {key: value} if key else value):
@@ -238,7 +242,7 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         elif name.replace("_", "-") in _OPENING_FLAGS:
             says = f"{spelling} lets everybody who reaches the server use it: {shown}"
             yield ForeignPart("preset.opens-server", spelling, str(value), says)
-        elif name not in _NAMES and (_is_address(name) or _reaches_outside(value)):
+        elif name not in _NAMES and (_takes_address(name) or _reaches_outside(value)):
             yield ForeignPart(
                 "preset.points-elsewhere",
                 spelling,
@@ -248,13 +252,13 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
 
 
 # Flags whose value is a name or a text for clients, and never the place of code.
-_NAMES = _words_in(
+_NAMES = _split_words(
     "model served-model-name model-name model-path tokenizer alias api-key host revision "
     "tokenizer-revision"
 )
 
 
-def _is_address(flag: str) -> bool:
+def _takes_address(flag: str) -> bool:
     name = flag.replace("_", "-").lower()
     return _ADDRESS_FLAG.fullmatch(name) is not None and name not in _NO_ADDRESS
 
@@ -289,7 +293,7 @@ def _parse_json(value: Any) -> Any:
     return value
 
 
-def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
+def list_foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
     """Return the parts of the plan that may run foreign code. Flags, variables and programs count
     only if the preset set them; with `edited`, also if the user did."""
     chosen = {Origin.PRESET}
@@ -299,36 +303,36 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
     found: list[ForeignPart] = []
     if edited or plan.executable_from == "preset":
-        for part in foreign_executable(plan.engine, plan.executable):
+        for part in find_foreign_executable(plan.engine, plan.executable):
             found.append(replace(part, about=plan.workdir or ""))
-    found += foreign_workdir(plan.engine, plan.workdir)
-    found += foreign_run_options(plan.run_as, plan.run_options)
-    found += foreign_image(plan)
+    found += find_foreign_workdir(plan.engine, plan.workdir)
+    found += find_foreign_run_options(plan.run_as, plan.run_options)
+    found += find_foreign_image(plan)
     for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
         found += [
-            *foreign_env(plan.engine, its_env),
-            *foreign_flags(plan.engine, its_flags, plan.model),
+            *find_foreign_variables(plan.engine, its_env),
+            *find_foreign_flags(plan.engine, its_flags, plan.model),
         ]
     return tuple({part.digest: part for part in found}.values())
 
 
-def untrusted_parts(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
+def list_untrusted_parts(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
     """Return the parts of the plan to which the user must agree before the start. Parts whose
     digest is in `trusted` are left out. A preset from someone else needs agreement to all parts
     that may run foreign code, any other plan only to options that let the server control its host.
     """
     known = frozenset(trusted)
-    found: Iterable[ForeignPart] = powerful_run_options(plan.run_as, plan.run_options)
+    found: Iterable[ForeignPart] = find_powerful_run_options(plan.run_as, plan.run_options)
     if plan.stranger:
-        found = foreign_parts(plan)
+        found = list_foreign_parts(plan)
     return tuple(part for part in found if part.digest not in known)
 
 
-def _value_text(name: str, value: Any) -> str:
-    return _shorten(str(mask_data(value, name)))
+def _format_masked_value(name: str, value: Any) -> str:
+    return _mask_and_shorten(str(mask_data(value, name)))
 
 
-def _shorten(text: str) -> str:
+def _mask_and_shorten(text: str) -> str:
     text = mask_text(text)
     if len(text) > 120:
         return f"{text[:120]}…"

@@ -18,14 +18,14 @@ def uses_ray(plan: LaunchPlan) -> bool:
     return plan.flag("distributed-executor-backend") == "ray"
 
 
-def ray_program(plan: LaunchPlan) -> str:
+def path_of_ray(plan: LaunchPlan) -> str:
     """Return the path of the program `ray` that is installed beside the plan's engine; "ray" if the
     plan names no executable."""
     directory = posixpath.dirname(plan.executable[0]) if plan.executable else ""
     return posixpath.join(directory, "ray")
 
 
-def ray_command(plan: LaunchPlan, node: Node) -> Command:
+def make_ray_command(plan: LaunchPlan, node: Node) -> Command:
     """Return the command that runs Ray on a node: the head of Ray on rank 0, otherwise a worker
     that connects to the head. The command stays in the foreground, so Workbench can stop Ray
     together with the server."""
@@ -34,16 +34,16 @@ def ray_command(plan: LaunchPlan, node: Node) -> Command:
     env = {**{e.name: str(e.value) for e in plan.env}, **node.env}
     if node.executable is not None:
         plan = replace(plan, executable=node.executable)
-    argv = (ray_program(plan), "start", *place, "--node-ip-address", str(own), "--block")
+    argv = (path_of_ray(plan), "start", *place, "--node-ip-address", str(own), "--block")
     return Command(argv, env, workdir=plan.workdir, port=PORT if node.rank == 0 else 0)
 
 
-def status_command(plan: LaunchPlan, head: str) -> tuple[str, ...]:
+def make_ray_status_command(plan: LaunchPlan, head: str) -> tuple[str, ...]:
     """Return the command `ray status` for the Ray cluster whose head has the address `head`."""
-    return (ray_program(plan), "status", "--address", f"{head}:{PORT}")
+    return (path_of_ray(plan), "status", "--address", f"{head}:{PORT}")
 
 
-def count_gpus_in_status(status: str) -> int:
+def parse_gpu_count(status: str) -> int:
     """Parse the total number of GPUs from the output of `ray status`, such as 2 from " 0.0/2.0
     GPU"; 0 if the output has no GPUs."""
     found = _TOTAL.search(status)

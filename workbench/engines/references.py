@@ -9,8 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.gpu_table import GpuType, all_gpu_types, find_gpu_type, rows_of
-from workbench.engines.weight_bits import BITS, name_of
+from workbench.engines.gpu_table import GpuType, find_gpu_type, load_gpu_types, load_table_rows
+from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of, four_digits
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
@@ -65,7 +65,7 @@ class Reference:
 
     @property
     def type(self) -> GpuType | None:
-        return next((one for one in all_gpu_types() if one.id == self.gpu), None)
+        return next((one for one in load_gpu_types() if one.id == self.gpu), None)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -111,9 +111,9 @@ class Reference:
 
 
 @cache
-def all_references() -> tuple[Reference, ...]:
+def load_references() -> tuple[Reference, ...]:
     """Return all speeds in references.json."""
-    return tuple(Reference(**row) for row in rows_of("references", "references"))
+    return tuple(Reference(**row) for row in load_table_rows("references", "references"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +132,24 @@ class Setup:
     eager: bool
 
 
-def nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
+def find_nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
     """Return the published speed of this setup whose number of streams is nearest, and whether that
     number is the same. None if nobody has published a speed of this setup. A source that does not
     name its GPU counts for every GPU."""
     names = setup.gpu_names
-    words = _model_name_words(setup.model)
+    words = _split_model_name(setup.model)
     if not names or not words:
         return None
-    quantization = _quantization_in(setup.quantization or setup.model)
+    quantization = _find_quantization(setup.quantization or setup.model)
     wanted = (words, setup.engine, quantization, len(names), setup.speculative, setup.eager)
     known = find_gpu_type(names[0])
     gpus = (None, known.id) if known else (None,)
     near = []
-    for one in all_references():
+    for one in load_references():
         published = (
-            _model_name_words(one.model),
+            _split_model_name(one.model),
             one.engine,
-            _quantization_in(one.quantization),
+            _find_quantization(one.quantization),
             one.gpus,
             one.speculative,
             one.eager,
@@ -163,7 +163,7 @@ def nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
     return nearest, nearest.streams == setup.streams
 
 
-def _setup_of(result: BenchResult) -> Setup:
+def _setup_from_result(result: BenchResult) -> Setup:
     conditions = result.conditions
     setup = Setup(
         model=conditions.model,
@@ -179,19 +179,19 @@ def _setup_of(result: BenchResult) -> Setup:
     if engine is None:
         return setup
     if not engine.uses_all_gpus:
-        sizes = tuple(_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
+        sizes = tuple(_parse_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
         setup = replace(setup, parallel=sizes)
     return replace(setup, engine=engine.title, eager=flags.get(engine.eager_flag or "") is True)
 
 
-def _parallel_size(value: Any) -> int:
+def _parse_parallel_size(value: Any) -> int:
     return value if type(value) is int and value > 0 else 1
 
 
-def nearest_reference_text(result: BenchResult) -> str | None:
+def format_nearest_reference(result: BenchResult) -> str | None:
     """Return a sentence with the published speed of the result's setup and how the result compares
     with this speed. None if there is no such speed."""
-    found = nearest_reference(_setup_of(result))
+    found = find_nearest_reference(_setup_from_result(result))
     if found is None:
         return None
     one, same = found
@@ -208,13 +208,13 @@ def nearest_reference_text(result: BenchResult) -> str | None:
         speed += f" to {four_digits(high)}"
     text = f"{speed} tok/s {of}: {one.setup_text} ({one.kind}, {one.source})"
     if same and measured is not None and high:
-        return f"{text}; {_comparison_with_range(measured, low, high)}"
+        return f"{text}; {_compare_with_range(measured, low, high)}"
     if fraction := one.speed_fraction_of_limit:
         text += f"; that is {100 * fraction:.0f} % of its limit"
     return text
 
 
-def _comparison_with_range(measured: float, low: float, high: float) -> str:
+def _compare_with_range(measured: float, low: float, high: float) -> str:
     """Return how the speed `measured` compares with the published range from `low` to `high`, such
     as "this result, 52.1, is 9 % slower". All speeds are in tok/s."""
     nearer = min(max(measured, low), high)
@@ -225,7 +225,7 @@ def _comparison_with_range(measured: float, low: float, high: float) -> str:
     return f"{result} {abs(change_pct):.0f} % {'faster' if change_pct > 0 else 'slower'}"
 
 
-def _model_name_words(model: str) -> frozenset[str]:
+def _split_model_name(model: str) -> frozenset[str]:
     """Return the words of a model's name in lower case, without the organization, quantization and
     file format."""
     name = model.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
@@ -233,11 +233,11 @@ def _model_name_words(model: str) -> frozenset[str]:
     return frozenset(word for word in words if not _BITS_PER_WEIGHT.fullmatch(word))
 
 
-def _quantization_in(text: str) -> str:
+def _find_quantization(text: str) -> str:
     """Return the quantization that `text` names, in a form for comparisons: all 4-bit integer
     methods become "INT4". "BF16" if `text` names no quantization."""
     upper = text.upper()
-    named = name_of(text)
+    named = normalize_quantization(text)
     if named is None:
         known = (name for name in (*BITS, "INT4", "EXL", "GGUF", "IQ2") if name in upper)
         named = next(known, "BF16")

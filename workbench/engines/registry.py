@@ -81,13 +81,13 @@ def get_engine(name: str) -> Engine:
     return engine
 
 
-def server_patterns() -> str:
+def join_process_patterns() -> str:
     """Return a regular expression that finds the servers of all engines in a list of command lines.
     It is valid for both grep -E and Python's re."""
     return "|".join(engine.process_pattern for engine in _ENGINES.values())
 
 
-def engine_of_process(command_line: str) -> str:
+def recognize_engine_of_process(command_line: str) -> str:
     """Return the name of the engine whose processes have such a command line; "" if no engine has."""
     found = [name for name in _NAMES if re.search(_ENGINES[name].process_pattern, command_line)]
     return max(found, key=lambda name: _ENGINES[name].process_priority, default="")
@@ -99,7 +99,7 @@ def find_engine(name: str | None) -> Engine | None:
     return get_engine(name) if name in _NAMES else None
 
 
-def engine_named_in(text: str) -> Engine | None:
+def find_engine_named_in(text: str) -> Engine | None:
     """Return the engine that a text names in any spelling, such as "vLLM", "llama-cpp" or
     "vllm/vllm-openai:v0.11". None if it names none.
     """
@@ -111,20 +111,20 @@ def engine_named_in(text: str) -> Engine | None:
     return next((each for each in engines if each.image and each.image in text), None)
 
 
-def worker_pattern() -> str:
+def join_worker_patterns() -> str:
     """Return a regular expression that matches the command line of a worker process of any engine.
     It is valid for both grep -E and Python's re."""
     return f"^({'|'.join(filter(None, (one.worker_pattern for one in _ENGINES.values())))})"
 
 
-def leftover_pattern() -> str:
+def join_leftover_patterns() -> str:
     """Return a regular expression that matches the command line of a server or worker process of
     any engine."""
     servers = filter(None, (engine.server_pattern for engine in _ENGINES.values()))
-    return "|".join([worker_pattern(), *servers])
+    return "|".join([join_worker_patterns(), *servers])
 
 
-def usual_engine_for(model: str) -> Engine:
+def guess_engine_for_model(model: str) -> Engine:
     """Return the engine that usually serves a model: the first one in the list that loads it, which
     is llama.cpp for a GGUF file, otherwise vLLM."""
     files = model.endswith(".gguf")

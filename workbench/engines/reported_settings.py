@@ -254,14 +254,14 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _MOST_SETTINGS = 2000
 
 
-def settings_in(text: str) -> dict[str, str]:
+def parse_settings(text: str) -> dict[str, str]:
     """Return the settings in a configuration that an engine has logged: "a=1, b='x'" or "{'a': 1,
     'b': 'x'}", also if its end is missing. Names have dashes, as flags have; quotation marks around
     values are removed."""
     found: dict[str, str] = {}
     at = 1 if text.startswith("{") else 0
     while len(found) < _MOST_SETTINGS and (key := _KEY.match(text, at)):
-        end = _end_of_value(text, key.end())
+        end = _find_value_end(text, key.end())
         if end is None:
             break  # the value is not complete
         value = text[key.end() : end].strip()
@@ -271,7 +271,7 @@ def settings_in(text: str) -> dict[str, str]:
     return found
 
 
-def _end_of_value(text: str, at: int) -> int | None:
+def _find_value_end(text: str, at: int) -> int | None:
     """Return the index in `text` at which the value that begins at index `at` ends: that of a
     comma, of a closing bracket, or the end of the text. None if a bracket or a quotation mark in
     the value is not closed."""

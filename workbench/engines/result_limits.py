@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.engines.model_facts import weight_parts_of
-from workbench.engines.references import nearest_reference_text
+from workbench.engines.model_facts import estimate_weight_parts
+from workbench.engines.references import format_nearest_reference
 from workbench.model.counts import four_digits
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
-def speed_comparison_texts(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def compare_speed_with_limits(result: BenchResult) -> tuple[tuple[str, str], ...]:
     """Return (title, text) of each available comparison of a result. The title is "limit" (one
     stream and its speed limit), "all streams" (their total and its speed limit) or "reference" (the
     nearest published speed)."""
     found = {
-        "limit": compare_with_limit(result),
+        "limit": compare_with_stream_limit(result),
         "all streams": compare_with_total_limit(result),
-        "reference": nearest_reference_text(result),
+        "reference": format_nearest_reference(result),
     }
     return tuple((title, text) for title, text in found.items() if text)
 
@@ -42,14 +42,14 @@ def pct_of_speed_limit(result: BenchResult) -> float | None:
     return 100 * measured / limit
 
 
-def compare_with_limit(result: BenchResult) -> str | None:
+def compare_with_stream_limit(result: BenchResult) -> str | None:
     """Return how close the speed of a stream came to its limit, such as "81 % of 27.96 tok/s per
     stream (nominal bandwidth, 1,792 GB/s)". None if the limit is unknown."""
     limit = result.conditions.ceiling_tok_s
     if not limit:
         return None
     label = result.conditions.ceiling_basis or "its bandwidth was not recorded"
-    return _share_of_limit_text(
+    return _format_fraction_of_limit(
         result.summary.per_stream_tok_s, limit, f"tok/s per stream ({label})"
     )
 
@@ -63,25 +63,25 @@ def compare_with_total_limit(result: BenchResult) -> str | None:
     bound = "memory bandwidth"
     if result.conditions.ceiling_total_bound == "compute":
         bound = "computing"
-    routed = _limit_is_expectation(result)
+    routed = _is_limit_expectation(result)
     label = bound
     if routed:
         label += ", expected at uniform routing"
     what = f"tok/s for {streams} streams together ({label})"
-    return _share_of_limit_text(result.summary.output_tok_s, limit, what, routed)
+    return _format_fraction_of_limit(result.summary.output_tok_s, limit, what, routed)
 
 
-def _limit_is_expectation(result: BenchResult) -> bool:
+def _is_limit_expectation(result: BenchResult) -> bool:
     """Return whether the limit of all streams is an expectation: each token of a model with experts
     reads some of them, and how many different ones a step reads depends on the text."""
     model = result.conditions.model_facts
     if model is None or result.conditions.ceiling_total_bound == "compute":
         return False
-    parts = weight_parts_of(model)
+    parts = estimate_weight_parts(model)
     return parts is not None and parts.experts > 0
 
 
-def _share_of_limit_text(
+def _format_fraction_of_limit(
     measured: float | None, limit: float, what: str, routed: bool = False
 ) -> str:
     if measured is None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.engines.gpu_table import GpuType, find_gpu_type, memory_bandwidth_gbs
-from workbench.engines.kv_size import read_bytes
-from workbench.engines.model_facts import weight_parts_of
-from workbench.engines.weight_bits import name_of
+from workbench.engines.gpu_table import GpuType, compute_memory_bandwidth_gbs, find_gpu_type
+from workbench.engines.kv_size import kv_bytes_read_per_token
+from workbench.engines.model_facts import estimate_weight_parts
+from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
@@ -90,7 +90,7 @@ class Load:
     tokens_per_step: float = 1.0
 
 
-def memory_bandwidth_of(gpu: GpuInfo | str) -> Bandwidth | str:
+def find_memory_bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
     """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is
     unknown, return the reason as text.
 
@@ -100,7 +100,7 @@ def memory_bandwidth_of(gpu: GpuInfo | str) -> Bandwidth | str:
     name, known = _name_of_gpu(gpu), _type_of_gpu(gpu)
     sources = known.sources if known else ()
     if isinstance(gpu, GpuInfo) and gpu.memory_max_mhz and gpu.memory_bus_bits:
-        nominal = memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits)
+        nominal = compute_memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits)
         basis = f"NVML: 2 x {gpu.memory_max_mhz} MHz x {gpu.memory_bus_bits} bit"
         return Bandwidth(nominal, basis, sources)
     if known is None:
@@ -123,7 +123,7 @@ def _type_of_gpu(gpu: GpuInfo | str) -> GpuType | None:
     return find_gpu_type(_name_of_gpu(gpu))
 
 
-def speed_limits(
+def compute_speed_limits(
     model: ModelFacts | None,
     gpus: Sequence[GpuInfo | str],
     *,
@@ -153,30 +153,34 @@ def speed_limits(
         return Ceiling(None, reason=why)
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
-        one = memory_bandwidth_of(gpu)
+        one = find_memory_bandwidth(gpu)
         if isinstance(one, str):
             return Ceiling(None, reason=one)
         known.append(one)
     load = load or Load()
-    kv = _kv_bytes_per_step(model, load, tp)
+    kv = _compute_kv_bytes_per_step(model, load, tp)
     gb = (model.bytes_per_token + kv) / 1e9
     gbs = [bandwidth.nominal_gbs for bandwidth in known]
     nominal = [
-        _replica_bandwidth_gbs(gbs[i : i + tp * pp], tp, pp) for i in range(0, len(gbs), tp * pp)
+        _compute_replica_bandwidth_gbs(gbs[i : i + tp * pp], tp, pp)
+        for i in range(0, len(gbs), tp * pp)
     ]
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
-    share, label = _memory_clock_fraction(gpus[: len(known)], memory_mhz) or (1.0, fastest)
-    computed = _compute_limit(model, gpus[: len(known)])
-    total, bound = _total_limit(model, load, [n * share * 1e9 for n in nominal], pp, kv), "memory"
+    share, label = _compare_memory_clocks(gpus[: len(known)], memory_mhz) or (1.0, fastest)
+    computed = _compute_prefill_limit_tok_s(model, gpus[: len(known)])
+    total, bound = (
+        _compute_total_limit_tok_s(model, load, [n * share * 1e9 for n in nominal], pp, kv),
+        "memory",
+    )
     if computed is not None and computed < total:
         total, bound = computed, "compute"
-    reduce_ms, reduce_basis = _all_reduce_ms(model, gpus[0], tp)
+    reduce_ms, reduce_basis = _estimate_all_reduce_ms(model, gpus[0], tp)
     return Ceiling(
         tok_s_per_stream=max(nominal) * share / gb * load.tokens_per_step,
         label=label + _speculation_text(load),
         bandwidth_gbs=max(nominal) * share,
         gb_per_token=gb,
-        basis=_basis_text(known, tp, pp, dp, gb),
+        basis=_format_basis(known, tp, pp, dp, gb),
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
         total_tok_s=total,
         total_bound=bound,
@@ -186,7 +190,7 @@ def speed_limits(
     )
 
 
-def _kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
+def _compute_kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
     """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs
     of a replica. A KV head with copies on several GPUs counts once for each copy."""
     if not model.shape or not model.shape.kv:
@@ -194,11 +198,11 @@ def _kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
     total = 0.0
     for layers in model.shape.kv:
         copies = max(1, tp / layers.heads)
-        total += read_bytes((layers,), load.context_tokens, load.kv_bits) * copies
+        total += kv_bytes_read_per_token((layers,), load.context_tokens, load.kv_bits) * copies
     return total
 
 
-def _total_limit(
+def _compute_total_limit_tok_s(
     model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv: float
 ) -> float:
     """Return the limit that memory sets on all streams together, in tok/s. `bytes_per_s` has the
@@ -208,7 +212,7 @@ def _total_limit(
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
     weights = model.bytes_per_token or 0.0
-    parts = weight_parts_of(model)
+    parts = estimate_weight_parts(model)
     if parts and parts.experts and batch > 1:
         expert = parts.experts * parts.expert_share * weights / parts.active_weights  # of one token
         weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)
@@ -216,13 +220,13 @@ def _total_limit(
     return sum(steps) / busy * load.streams * load.tokens_per_step
 
 
-def _compute_limit(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
+def _compute_prefill_limit_tok_s(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
     """Return the limit in tok/s that the dense tensor throughput of all GPUs sets, in the fastest
     format that the model's weights allow. None if it is unknown."""
-    parts, flops = weight_parts_of(model), 0.0
+    parts, flops = estimate_weight_parts(model), 0.0
     if parts is None:
         return None
-    kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
+    kind = _FORMATS.get(normalize_quantization(model.quantization) or "", "bf16")
     for known in map(_type_of_gpu, gpus):
         if known is None:
             return None
@@ -233,7 +237,7 @@ def _compute_limit(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | 
     return flops / (2 * parts.active_weights)
 
 
-def _all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
+def _estimate_all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
     """Return (milliseconds per decoding step in which GPUs exchange data by all-reduces, text that
     says how this was computed). A step has two all-reduces per layer and one for the embedding. The
     result is (0, "") for one GPU, for GPUs with NVLink, and if the GPU type or the number of layers
@@ -252,7 +256,7 @@ def _speculation_text(load: Load) -> str:
     return ""
 
 
-def _memory_clock_fraction(
+def _compare_memory_clocks(
     gpus: Sequence[GpuInfo | str], memory_mhz: float | None
 ) -> tuple[float, str] | None:
     """Return (memory clock under load divided by the maximum clock, text about both clocks). None
@@ -269,14 +273,14 @@ def _memory_clock_fraction(
     )
 
 
-def _replica_bandwidth_gbs(gbs: Sequence[float], tp: int, pp: int) -> float:
+def _compute_replica_bandwidth_gbs(gbs: Sequence[float], tp: int, pp: int) -> float:
     """Return the memory bandwidth in GB/s that one stream of a replica gets. `gbs` has the
     bandwidth of each GPU of the replica."""
     stages = [tp * min(gbs[i : i + tp]) for i in range(0, tp * pp, tp)]
     return pp / sum(1 / s for s in stages)
 
 
-def _basis_text(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
+def _format_basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
     parts = ["; ".join(dict.fromkeys(b.basis for b in known))]
     if tp > 1:
         parts.append(f"x {tp} tensor parallel")

@@ -47,18 +47,18 @@ def report_too_few_gpus(here: Situation) -> Iterator[Finding]:
             f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data "
             f"parallel), {have} visible"
         )
-        fix = f"lower tensor-parallel-size or data-parallel-size, or {_how_to_get_more_gpus(here)}"
-        changes = _changes_to_fewer_gpus(here)
+        fix = f"lower tensor-parallel-size or data-parallel-size, or {_explain_how_to_get_more_gpus(here)}"
+        changes = _propose_fewer_gpus(here)
         yield Finding(
             Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix, changes=changes
         )
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
-        proposed, changes = _use_for_idle_gpus(here)
+        proposed, changes = _propose_use_of_idle_gpus(here)
         yield Finding(Level.INFO, "gpus.idle", text, fix=proposed, changes=changes)
 
 
-def _use_for_idle_gpus(here: Situation) -> tuple[str | None, tuple[PlanChange, ...]]:
+def _propose_use_of_idle_gpus(here: Situation) -> tuple[str | None, tuple[PlanChange, ...]]:
     """Return how more replicas would use the GPUs that the plan leaves unused, as a text and as
     changes. (None, ()) if there is no room for more."""
     need, have = here.gpus_needed, here.gpus_visible
@@ -74,7 +74,7 @@ def _use_for_idle_gpus(here: Situation) -> tuple[str | None, tuple[PlanChange, .
     return text, (PlanChange("data-parallel-size", replicas),)
 
 
-def _how_to_get_more_gpus(here: Situation) -> str:
+def _explain_how_to_get_more_gpus(here: Situation) -> str:
     """Return how the plan gets more GPUs. The GPUs that a scheduler or the host's environment left
     out are not the server's to take."""
     listed = here.environment_value(VISIBLE_TO_CUDA)
@@ -85,7 +85,7 @@ def _how_to_get_more_gpus(here: Situation) -> str:
     return "start the plan on a host with more GPUs, or on a cluster: workbench cluster start"
 
 
-def _changes_to_fewer_gpus(here: Situation) -> tuple[PlanChange, ...]:
+def _propose_fewer_gpus(here: Situation) -> tuple[PlanChange, ...]:
     """Return the changes after which the plan uses no more GPUs than are visible: first fewer
     replicas, then a smaller tensor-parallel size. () if no GPU is visible or if the plan spans
     several nodes."""
@@ -99,11 +99,11 @@ def _changes_to_fewer_gpus(here: Situation) -> tuple[PlanChange, ...]:
     return (*unset, PlanChange("tensor-parallel-size", 2 ** (have.bit_length() - 1)))
 
 
-def open_to_others(here: Situation) -> Iterator[Finding]:
+def report_missing_api_key(here: Situation) -> Iterator[Finding]:
     """Report a server without an API key. Every user of the host can use such a server, and
     everybody on the network if the server listens on another address than loopback."""
     host, engine = here.plan.flag("host"), here.engine
-    if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
+    if _has_api_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
         return
     how = "set an API key"
     if engine.api_key_env:
@@ -120,7 +120,7 @@ def open_to_others(here: Situation) -> Iterator[Finding]:
     yield Finding(Level.WARN, "bind.open", text, "host", f"set host to 127.0.0.1, or {how}")
 
 
-def _has_key(here: Situation) -> bool:
+def _has_api_key(here: Situation) -> bool:
     engine = here.engine
     if engine.no_key_flag:
         return not here.is_switched_on(engine.no_key_flag)
@@ -287,7 +287,7 @@ def report_eager_mode(here: Situation) -> Iterator[Finding]:
 
 _RULES: tuple[Rule, ...] = (
     report_too_few_gpus,
-    open_to_others,
+    report_missing_api_key,
     report_visible_secrets,
     report_version_out_of_range,
     report_allocator_conflict,

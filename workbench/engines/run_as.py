@@ -26,13 +26,13 @@ _ABOUT = (
 )
 
 
-def is_run_row(name: str) -> bool:
+def is_launcher_row(name: str) -> bool:
     """Return whether `name` names a row of the flag editor for the launcher or one of its options:
     "run-as" or "run-as.NAME"."""
     return name == RUN_AS or name.startswith(_OPTION)
 
 
-def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
+def set_launcher_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     """Return the plan after the user has entered `text` in the row `name`; "" restores the default.
     Raises InputError for an unknown launcher or option, and for an invalid value."""
     if name == RUN_AS:
@@ -48,7 +48,7 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     return set_run_option(plan, option, values)
 
 
-def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
+def make_launcher_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
     """Yield the rows for the plan's launcher and all its options. `base` is the plan before the
     user's edits; rows that differ from it are marked as edited. View "changed" has no rows if the
     server runs as an ordinary process."""
@@ -70,7 +70,7 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
             text,
             option.default or None,
             _origin_of_value(edited, text),
-            _flag_spec_of_option(option),
+            _flag_spec_from_option(option),
         )
 
 
@@ -82,7 +82,7 @@ def _origin_of_value(edited: bool, value: str | None) -> Origin:
     return Origin.PRESET
 
 
-def _flag_spec_of_option(option: RunOption) -> FlagSpec:
+def _flag_spec_from_option(option: RunOption) -> FlagSpec:
     about = f"{option.help[:1].upper()}{option.help[1:]}."
     return FlagSpec(
         f"{_OPTION}{option.name}",

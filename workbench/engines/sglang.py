@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
+from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import Situation
@@ -199,6 +199,6 @@ class Sglang(Engine):
         )
         if before_serve and not words:
             words = ("python",)
-        if is_python(words):
+        if is_python_interpreter(words):
             return (*words, "-m", "sglang.launch_server")
         return (*words, "serve") if words else self.launch

@@ -11,7 +11,7 @@ from workbench.model.untrusted_text import as_table
 _DRAFTED = ("speculative-num-steps", "draft-max", "spec-draft-n-max", "num-speculative-tokens")
 
 
-def drafted_tokens(flags: Mapping[str, Any]) -> int:
+def drafted_tokens_per_step(flags: Mapping[str, Any]) -> int:
     """Return the number of draft tokens per step and stream; 0 without speculative decoding."""
     config = as_table(flags.get("speculative-config"))
     given = [config.get("num_speculative_tokens"), *map(flags.get, _DRAFTED)]
@@ -27,4 +27,4 @@ def tokens_per_step(flags: Mapping[str, Any], accepted_pct: float | None) -> flo
     """
     if accepted_pct is None:
         accepted_pct = 100.0
-    return 1 + drafted_tokens(flags) * accepted_pct / 100
+    return 1 + drafted_tokens_per_step(flags) * accepted_pct / 100

@@ -10,7 +10,7 @@ from functools import wraps
 
 from workbench.engines.catalog import version_key
 from workbench.engines.plan_context import Situation
-from workbench.engines.speculation import drafted_tokens
+from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.untrusted_text import as_table
 
@@ -42,7 +42,7 @@ def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
 
 
 def _drafts_per_step(here: Situation) -> int:
-    return drafted_tokens(here.plan.flag_values)
+    return drafted_tokens_per_step(here.plan.flag_values)
 
 
 def report_deep_drafts(here: Situation) -> Iterator[Finding]:

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from workbench.engines.flag_values import argument_text, format_value
+from workbench.engines.flag_values import format_argument, format_value
 from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory
 from workbench.engines.plan_context import Situation
-from workbench.engines.weight_bits import BITS, name_of
+from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagSetting, Origin
@@ -61,7 +61,7 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
         return
     replicas = split * here.flag_count(_DP)
     changes = (*here.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
-    alone = estimate_memory(_with_changes(here.plan, changes), here.gpus)
+    alone = estimate_memory(_apply_changes(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
     split_by = [name for name in (_TP, _PP) if here.flag_count(name) > 1]
@@ -88,7 +88,7 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
 def report_useful_quantization(here: Situation) -> Iterator[Finding]:
     """Report a 16-bit model that needs several GPUs only because it is not quantized."""
     weights, smallest = here.weight_bytes, here.smallest_gpu_bytes
-    if not weights or name_of(here.model_facts.quantization) != "BF16":
+    if not weights or normalize_quantization(here.model_facts.quantization) != "BF16":
         return
     fp8 = weights * BITS["FP8"] / BITS["BF16"]
     fits_tightly = weights <= smallest < weights / FITS_WELL
@@ -174,8 +174,8 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     given = here.plan.flag("quantization")
     if not given or here.engine.uses_all_gpus:
         return
-    method = name_of(str(given))
-    level, own, basis = _checkpoint_quantization(here)
+    method = normalize_quantization(str(given))
+    level, own, basis = _find_checkpoint_quantization(here)
     unquantized = own in (None, "BF16")
     converts = method not in _CHECKPOINT_ONLY
     if method in (None, own) or (unquantized and converts):
@@ -200,14 +200,14 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     )
 
 
-def _checkpoint_quantization(here: Situation) -> tuple[Level, str | None, str]:
+def _find_checkpoint_quantization(here: Situation) -> tuple[Level, str | None, str]:
     """Return the level of a finding about the quantization of the plan's checkpoint, that
     quantization (None: unknown), and where it is read."""
     facts = here.model_facts
     level, own, basis = Level.WARN, None, "its name, which names no quantization"
     if name := _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2]):
         own, basis = name[1].upper(), "its name"
-    if "config.json" in facts.source and (read := name_of(facts.quantization)):
+    if "config.json" in facts.source and (read := normalize_quantization(facts.quantization)):
         level, own, basis = Level.ERROR, read, "config.json"
     if "at load" in facts.source:
         own = None
@@ -281,7 +281,7 @@ def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
     or the value is the default."""
     for setting in here.plan.flags:
         unset = (PlanChange(setting.name, None),)
-        if needs := _parallel_sizes_missing(here, setting):
+        if needs := _list_missing_parallel_sizes(here, setting):
             text = f"{setting.name} has no effect: it needs {' or '.join(needs)} above 1"
             yield Finding(
                 Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset
@@ -317,7 +317,7 @@ def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
             )
 
 
-def _parallel_sizes_missing(here: Situation, setting: FlagSetting) -> tuple[str, ...]:
+def _list_missing_parallel_sizes(here: Situation, setting: FlagSetting) -> tuple[str, ...]:
     """Return the parallel sizes of which a flag needs one above 1; () if it has an effect."""
     needs = _ONLY_WITH.get(setting.name, ())
     if setting.value is False or any(here.flag_count(name) > 1 for name in needs):
@@ -373,7 +373,7 @@ def report_inherited_gpus(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "gpus.unknown", text, VISIBLE_TO_CUDA, fix)
 
 
-def _with_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
+def _apply_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
     for change in changes:
         plan = plan.without_flag(change.name)
         if change.value is not None:
@@ -384,7 +384,7 @@ def _with_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPl
 def _equals_default(value: object, default: object) -> bool:
     if type(value) not in (type(default), int, float):
         return False
-    return argument_text(value) == argument_text(default)
+    return format_argument(value) == format_argument(default)
 
 
 RULES = (

@@ -15,21 +15,21 @@ from difflib import get_close_matches
 from workbench.engines import registry
 from workbench.engines.catalog import (
     Removed,
+    find_nearest_flag,
+    find_nearest_variable,
+    load_removed_names,
     look_up_flag,
-    nearest_env,
-    nearest_name,
-    removed_names,
     version_key,
 )
 from workbench.engines.flag_values import (
-    argument_text,
-    choice_problem,
-    json_value,
-    range_problem,
-    type_problem,
-    unknown_word,
+    find_invalid_choice,
+    find_range_problem,
+    find_type_problem,
+    find_unknown_word,
+    format_argument,
+    parse_json_value,
 )
-from workbench.engines.plan_context import Situation, visible_gpus
+from workbench.engines.plan_context import Situation, list_visible_gpus
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import apply_all_rules
 from workbench.model.errors import InputError, did_you_mean
@@ -56,9 +56,9 @@ def validate_plan(
     """Return the findings about a plan that has not been started, most severe first.
     `installed_version` is None if it is unknown. `allotment` has what the host's own environment
     says of its GPUs."""
-    engine, shown = registry.get_engine(plan.engine), visible_gpus(plan, gpus)
+    engine, shown = registry.get_engine(plan.engine), list_visible_gpus(plan, gpus)
     here = Situation(plan, catalog, engine, shown, installed_version, allotment)
-    found: list[Finding] = [*_plan_findings(here)]
+    found: list[Finding] = [*_check_plan_itself(here)]
     if gpus and not shown:
         text = "CUDA_VISIBLE_DEVICES names a MIG instance that this host does not have"
         fix = "`workbench gpu status` lists the instances"
@@ -69,14 +69,14 @@ def validate_plan(
         *(FlagSetting(n, v) for node in ranks for n, v in node.flags.items()),
     )
     for setting in settings:
-        found += _flag_findings(here, setting)
+        found += _check_flag(here, setting)
     found += _report_repeated_flags(here)
     variables = (
         *plan.env,
         *(FlagSetting(n, v) for node in plan.nodes for n, v in node.env.items()),
     )
     for setting in variables:
-        found += _variable_findings(here, setting)
+        found += _check_variable(here, setting)
     found += apply_all_rules(here)
     once: dict[tuple[str, str | None, str], Finding] = {}
     for finding in found:
@@ -84,56 +84,58 @@ def validate_plan(
     return by_severity(once.values())
 
 
-def check_value(
+def check_flag_value(
     spec: FlagSpec, value: FlagValue, certain: bool = True, fp8_cache: str = _E4M3
 ) -> Finding | None:
     """Return the finding about one value of a flag, or None if the value is valid. `certain` is
     True if the catalog describes the installed release."""
     unset = (PlanChange(spec.name, None),)
-    if problem := type_problem(spec, value):
+    if problem := find_type_problem(spec, value):
         code = "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
             code = "flag.repeated"
         elif spec.kind == FlagKind.JSON:
             code = "flag.json"
         text = f"{spec.name} {problem}"
-        return Finding(Level.ERROR, code, text, spec.name, _value_fix(spec), changes=unset)
-    if (wrong := choice_problem(spec, value)) is not None:
-        return _choice_finding(spec, value, wrong, certain, fp8_cache)
-    if (wrong := unknown_word(spec, value)) is not None:
-        return _word_finding(spec, wrong)
-    if problem := range_problem(spec, value):
+        return Finding(Level.ERROR, code, text, spec.name, _propose_default(spec), changes=unset)
+    if (wrong := find_invalid_choice(spec, value)) is not None:
+        return _make_choice_finding(spec, value, wrong, certain, fp8_cache)
+    if (wrong := find_unknown_word(spec, value)) is not None:
+        return _make_word_finding(spec, wrong)
+    if problem := find_range_problem(spec, value):
         text = f"{spec.name} {problem}"
-        return Finding(Level.ERROR, "flag.range", text, spec.name, _value_fix(spec), changes=unset)
-    if spec.json_fields and (unknown := _unknown_key(spec, value)):
+        return Finding(
+            Level.ERROR, "flag.range", text, spec.name, _propose_default(spec), changes=unset
+        )
+    if spec.json_fields and (unknown := _find_unknown_key(spec, value)):
         text = f"the value of {spec.name} has the unknown key {unknown!r}"
         near = next(iter(get_close_matches(unknown, spec.json_fields, n=1)), None)
-        fix = did_you_mean(near, f"known: {_list_some_names(spec.json_fields)}")
-        return Finding(_error_if(certain), "flag.json-key", text, spec.name, fix)
+        fix = did_you_mean(near, f"known: {_join_some_names(spec.json_fields)}")
+        return Finding(_level_of_problem(certain), "flag.json-key", text, spec.name, fix)
     return None
 
 
-def _choice_finding(
+def _make_choice_finding(
     spec: FlagSpec, value: FlagValue, wrong: str, certain: bool, fp8_cache: str
 ) -> Finding:
     """Return the finding about the word `wrong` in `value`, which is none of the flag's choices."""
-    near = _nearest_choice(spec, wrong, spec.choices)
-    fix = did_you_mean(near, f"one of {_list_some_names(spec.choices)}")
+    near = _find_nearest_choice(spec, wrong, spec.choices)
+    fix = did_you_mean(near, f"one of {_join_some_names(spec.choices)}")
     # no version of vLLM or SGLang accepts it
     if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
         certain, near = True, None
         fix = f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
     only_case = wrong.lower() in map(str.lower, spec.choices)
-    level = _error_if(not wrong or (certain and not only_case))
+    level = _level_of_problem(not wrong or (certain and not only_case))
     text = f"{spec.name} is {wrong!r}, which is not one of the choices of this flag"
     change = PlanChange(spec.name, near if isinstance(value, str) else None)
     return Finding(level, "flag.choice", text, spec.name, fix, changes=(change,))
 
 
-def _word_finding(spec: FlagSpec, wrong: str) -> Finding:
+def _make_word_finding(spec: FlagSpec, wrong: str) -> Finding:
     """Return the finding about the word `wrong`, which is none of the flag's known words."""
-    near = _nearest_choice(spec, wrong, spec.words)
-    fix = did_you_mean(near, f"one of {_list_some_names(spec.words)}")
+    near = _find_nearest_choice(spec, wrong, spec.words)
+    fix = did_you_mean(near, f"one of {_join_some_names(spec.words)}")
     text = f"{spec.name} is {wrong!r}, which is no value of this flag that Workbench knows"
     level = Level.ERROR
     if wrong:
@@ -142,12 +144,12 @@ def _word_finding(spec: FlagSpec, wrong: str) -> Finding:
     return Finding(level, "flag.word", text, spec.name, fix, changes=(change,))
 
 
-def _error_if(certain: bool) -> Level:
+def _level_of_problem(certain: bool) -> Level:
     """Return the level of a finding: an error only if the engine would certainly refuse the plan."""
     return Level.ERROR if certain else Level.WARN
 
 
-def _nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> str | None:
+def _find_nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> str | None:
     """Return the choice that the user means with the word `wrong`, or None if none is near. The
     word of one number format is never taken for another."""
     if wrong.lower() == "fp8" and _E4M3 in spec.choices:
@@ -159,7 +161,7 @@ def _nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> str |
     return next(iter(near), None)
 
 
-def _fp8_cache_word(here: Situation) -> str:
+def _choose_fp8_cache_word(here: Situation) -> str:
     """Return the engine's word for a KV cache with 8 bits per value."""
     spec = here.catalog.flags.get("kv-cache-dtype")
     if spec is not None and "fp8" in (*spec.choices, *spec.words):
@@ -167,7 +169,7 @@ def _fp8_cache_word(here: Situation) -> str:
     return _E4M3
 
 
-def _plan_findings(here: Situation) -> Iterator[Finding]:
+def _check_plan_itself(here: Situation) -> Iterator[Finding]:
     plan, catalog = here.plan, here.catalog
     if not plan.model:
         yield Finding(
@@ -176,7 +178,7 @@ def _plan_findings(here: Situation) -> Iterator[Finding]:
             "the plan sets no model",
             fix="set model to a hub id or a path",
         )
-    for string in _texts_with_variables(plan):
+    for string in _list_texts_with_variables(plan):
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
@@ -194,7 +196,7 @@ def _plan_findings(here: Situation) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR,
                 "flag.type",
-                f"{name} is {argument_text(value)!r}, expected one value",
+                f"{name} is {format_argument(value)!r}, expected one value",
                 name,
             )
 
@@ -243,40 +245,40 @@ def _report_unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
         yield Finding(Level.INFO, "model.facts", text)
 
 
-def _flag_findings(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
+def _check_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     match = look_up_flag(here.catalog, setting.name)
     if match.spec is None:
-        yield _unknown_flag_finding(here, setting.name)
+        yield _make_unknown_flag_finding(here, setting.name)
         return
     spec, value = match.spec, match.value_for_flag(setting.value)
-    certain, fp8_cache = _is_catalog_of_release(here), _fp8_cache_word(here)
+    certain, fp8_cache = _is_catalog_of_release(here), _choose_fp8_cache_word(here)
     open_variable = isinstance(value, str) and VARIABLE.search(value)  # has a finding of its own
-    if not open_variable and (finding := check_value(spec, value, certain, fp8_cache)):
+    if not open_variable and (finding := check_flag_value(spec, value, certain, fp8_cache)):
         yield finding
     if spec.deprecated:
-        yield _deprecated_flag_finding(here, spec.name)
+        yield _make_deprecated_flag_finding(here, spec.name)
     has_word_for_off = spec.negation or spec.value_takes_bool_word
     if value is False and spec.kind == FlagKind.BOOL and not has_word_for_off:
         text = f"{spec.name} cannot be switched off on the command line, so the command omits it"
         yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
     if here.engine.argparse_values and spec.nargs in ("+", "*"):
-        yield from _report_dashes(spec.name, value)
+        yield from _report_words_with_dashes(spec.name, value)
 
 
-def _deprecated_flag_finding(here: Situation, name: str) -> Finding:
+def _make_deprecated_flag_finding(here: Situation, name: str) -> Finding:
     text = f"{name} is deprecated in {here.engine.title} {here.catalog.version}"
-    entry = removed_names(here.engine.name, "flags").get(name)
+    entry = load_removed_names(here.engine.name, "flags").get(name)
     if entry is None:
         return Finding(Level.HINT, "flag.deprecated", text, name)
-    changes = _changes_to_replace_flag(here, name, entry)
+    changes = _propose_replacement(here, name, entry)
     return Finding(Level.HINT, "flag.deprecated", text, name, entry.fix, changes=changes)
 
 
-def _report_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
+def _report_words_with_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
     """Report a value of several words, one of which argparse would read as a flag."""
     if not isinstance(value, list | tuple) or len(value) < 2:
         return
-    words = map(argument_text, value)
+    words = map(format_argument, value)
     dashed = [w for w in words if w.startswith("-") and not re.fullmatch(r"-\d+", w)]
     if dashed:
         text = f"{name}: {dashed[0]!r} in a list would be read as a flag"
@@ -284,52 +286,50 @@ def _report_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "flag.dash", text, name, fix)
 
 
-def _unknown_flag_finding(here: Situation, name: str) -> Finding:
-    level = _error_if(_is_catalog_of_release(here))
+def _make_unknown_flag_finding(here: Situation, name: str) -> Finding:
+    level = _level_of_problem(_is_catalog_of_release(here))
     title, version = here.engine.title, here.catalog.version
-    if entry := removed_names(here.engine.name, "flags").get(name):
-        text = (
-            f"{title} {version} does not have {name}: {entry.reason}{_removal_version_text(entry)}"
-        )
+    if entry := load_removed_names(here.engine.name, "flags").get(name):
+        text = f"{title} {version} does not have {name}: {entry.reason}{_format_removal_versions(entry)}"
         return Finding(
             level,
             "flag.removed",
             text,
             name,
             entry.fix,
-            changes=_changes_to_replace_flag(here, name, entry),
+            changes=_propose_replacement(here, name, entry),
         )
-    near = nearest_name(here.catalog, name)
+    near = find_nearest_flag(here.catalog, name)
     fix = did_you_mean(near, "unset it, or search for its new name")
     changes: tuple[PlanChange, ...] = (PlanChange(name, None),)
     if near:
-        changes = _changes_to_rename_flag(here, name, near)
+        changes = _propose_renamed_flag(here, name, near)
     text = f"{title} {version} does not have a flag {name}"
     return Finding(level, "flag.unknown", text, name, fix, changes=changes)
 
 
-def _changes_to_rename_flag(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
+def _propose_renamed_flag(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
     """Return the changes that remove the flag `name` and set the flag `new` to the same value. The
     second change is left out if `new` does not accept the value or is set already."""
     value, spec = here.plan.flag(name), here.catalog.flags.get(new)
     if value is None or here.plan.flag(new) is not None:
         return (PlanChange(name, None),)
-    if spec is not None and type_problem(spec, value) is not None:
+    if spec is not None and find_type_problem(spec, value) is not None:
         return (PlanChange(name, None),)
     return PlanChange(name, None), PlanChange(new, value)
 
 
-def _changes_to_replace_flag(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
+def _propose_replacement(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
     """Return the changes that replace a removed flag; () if the user must decide what replaces the
     flag."""
     if not entry.renamed:
         return (PlanChange(name, None),) if entry.fix.startswith("unset it") else ()
     flag, _, key = entry.renamed.partition(".")
     if not key:
-        return _changes_to_rename_flag(here, name, flag)
+        return _propose_renamed_flag(here, name, flag)
     joined = dict(as_table(here.plan.flag(flag)))
     unset = []
-    for other, removed in removed_names(here.engine.name, "flags").items():
+    for other, removed in load_removed_names(here.engine.name, "flags").items():
         new, value = removed.renamed.partition(".")[2], here.plan.flag(other)
         if new and value is not None:
             joined[new] = value
@@ -337,7 +337,7 @@ def _changes_to_replace_flag(here: Situation, name: str, entry: Removed) -> tupl
     return (*unset, PlanChange(flag, joined))
 
 
-def _removal_version_text(entry: Removed) -> str:
+def _format_removal_versions(entry: Removed) -> str:
     if not entry.since:
         return ""
     again = f", accepted again since {entry.until}" if entry.until else ""
@@ -367,7 +367,7 @@ def _report_repeated_flags(here: Situation) -> Iterator[Finding]:
         seen.add(name)
 
 
-def _variable_findings(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
+def _check_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     name, value, prefix = setting.name, str(setting.value), here.engine.env_prefix
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield Finding(
@@ -376,45 +376,47 @@ def _variable_findings(here: Situation, setting: FlagSetting) -> Iterator[Findin
             f"{name!r} is not a valid name for an environment variable",
             name,
         )
-    elif entry := _removal_of_variable(here, name):
+    elif entry := _find_removal_of_variable(here, name):
         text = f"{name} has no effect: {entry.reason}"
         unset = (PlanChange(name, None, env=True),)
         yield Finding(Level.WARN, "env.removed", text, name, entry.fix, changes=unset)
     elif spec := here.catalog.env.get(name):
-        if problem := _variable_problem(spec, value):
+        if problem := _find_variable_problem(spec, value):
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
     elif (
         here.catalog.env and prefix and name.startswith(prefix) and name not in here.engine.more_env
     ):
-        yield _unknown_variable_finding(here, name, value)
+        yield _make_unknown_variable_finding(here, name, value)
 
 
-def _unknown_variable_finding(here: Situation, name: str, value: str) -> Finding:
+def _make_unknown_variable_finding(here: Situation, name: str, value: str) -> Finding:
     strict = here.is_switched_on("fail-on-environ-validation") and _is_catalog_of_release(here)
     text = f"{here.engine.title} {here.catalog.version} does not read the variable {name}"
     changes = [PlanChange(name, None, env=True)]
     fix = "unset it"
-    if near := nearest_env(here.catalog, name):
+    if near := find_nearest_variable(here.catalog, name):
         fix = f"did you mean {near}?"
         if here.environment_value(near) is None:
             changes.append(PlanChange(near, value, env=True))
-    return Finding(_error_if(strict), "env.unknown", text, name, fix, changes=tuple(changes))
+    return Finding(
+        _level_of_problem(strict), "env.unknown", text, name, fix, changes=tuple(changes)
+    )
 
 
-def _removal_of_variable(here: Situation, name: str) -> Removed | None:
+def _find_removal_of_variable(here: Situation, name: str) -> Removed | None:
     """Return the entry of the catalog of removed variables for `name`; None if the installed
     version still reads the variable."""
-    entry = removed_names(here.engine.name, "env").get(name)
+    entry = load_removed_names(here.engine.name, "env").get(name)
     if entry is None or not entry.since:
         return entry
     still_read = version_key(here.version) < version_key(entry.since)
     return None if still_read else entry
 
 
-def _variable_problem(spec: EnvSpec, value: str) -> str | None:
+def _find_variable_problem(spec: EnvSpec, value: str) -> str | None:
     if spec.choices:
         choices = map(str.lower, spec.choices)
-        return None if value.lower() in choices else f"one of {_list_some_names(spec.choices)}"
+        return None if value.lower() in choices else f"one of {_join_some_names(spec.choices)}"
     if spec.type == "bool":
         return None if value.lower() in _SWITCH_WORDS else "0 or 1"
     if number := _NUMBERS.get(spec.type):
@@ -425,10 +427,10 @@ def _variable_problem(spec: EnvSpec, value: str) -> str | None:
     return None
 
 
-def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
+def _find_unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
     if isinstance(value, str):
         try:
-            value = json_value(value)
+            value = parse_json_value(value)
         except InputError:
             return None
     if not isinstance(value, dict):
@@ -436,22 +438,22 @@ def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
     return next((key for key in value if key not in spec.json_fields), None)
 
 
-def _value_fix(spec: FlagSpec) -> str | None:
+def _propose_default(spec: FlagSpec) -> str | None:
     if spec.default not in (None, "", [], {}):
-        return f"its default is {argument_text(spec.default)}"
+        return f"its default is {format_argument(spec.default)}"
     if spec.default_note:
         return f"its default: {spec.default_note}"
     return None
 
 
-def _list_some_names(names: Sequence[str], most: int = 8) -> str:
+def _join_some_names(names: Sequence[str], most: int = 8) -> str:
     listed = ", ".join(names[:most])
     if len(names) > most:
         listed += f", … ({len(names)} in all)"
     return listed
 
 
-def _texts_with_variables(plan: LaunchPlan) -> Iterator[str]:
+def _list_texts_with_variables(plan: LaunchPlan) -> Iterator[str]:
     """Yield every text of a plan that may contain a `${name}` of its preset."""
 
     def inside(value: FlagValue) -> Iterable[str]:

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
+from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
 from workbench.engines.ray import ROLE as RAY
-from workbench.engines.ray import ray_command as ray_command
+from workbench.engines.ray import make_ray_command as ray_command
 from workbench.engines.reported_settings import VLLM
 from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.findings import Finding, Level, PlanChange
@@ -75,7 +75,7 @@ def report_scheduler_conflicts(here: Situation) -> Iterator[Finding]:
         )
 
 
-def log_statistics(here: Situation) -> Iterator[Finding]:
+def report_log_statistics(here: Situation) -> Iterator[Finding]:
     """Report that a plan with several API servers gets no lines with statistics in its log."""
     servers = here.flag_number("api-server-count")
     if (
@@ -145,7 +145,7 @@ def report_verifiers_program(here: Situation) -> Iterator[Finding]:
 _STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
 
-def _why_states_are_unknown(here: Situation) -> str:
+def _reason_states_are_unknown(here: Situation) -> str:
     """Return why the memory of the states of a hybrid model is unknown with this plan; "" if it is
     known."""
     if here.effective_flag_value("speculative-config") is not None:
@@ -228,7 +228,7 @@ class Vllm(Engine):
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
     rules = (
         report_scheduler_conflicts,
-        log_statistics,
+        report_log_statistics,
         report_ray_needs,
         report_server_module,
         report_verifiers_program,
@@ -405,7 +405,7 @@ class Vllm(Engine):
             block=int(here.flag_number("block-size") or BLOCK),
             keeps_prefixes=here.effective_flag_value("enable-prefix-caching") is not False,
             state_bits=_STATE_BITS.get(str(here.effective_flag_value("mamba-ssm-cache-dtype"))),
-            no_states=_why_states_are_unknown(here),
+            no_states=_reason_states_are_unknown(here),
         )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -415,7 +415,7 @@ class Vllm(Engine):
         a container image."""
         if not plan.executable:
             return self.launch
-        if is_python(plan.executable):
+        if is_python_interpreter(plan.executable):
             return (*plan.executable, "-m", "vllm.entrypoints.openai.api_server")
         last = plan.executable[-1]
         complete = last == "serve" or "vllm.entrypoints" in last or ":" in last

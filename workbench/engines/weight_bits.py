@@ -41,7 +41,7 @@ _METHODS = {
 }
 
 
-def name_of(quantization: str | None) -> str | None:
+def normalize_quantization(quantization: str | None) -> str | None:
     """Return the key in `BITS` for the name of a quantization method, such as "AWQ" for
     "awq_marlin". None for an unknown method."""
     word = (quantization or "").lower().removesuffix("_marlin").removesuffix("-int4").strip()
@@ -55,7 +55,7 @@ def name_of(quantization: str | None) -> str | None:
     return None
 
 
-def bits_of(config: Mapping[str, Any]) -> float:
+def bits_per_weight_from_config(config: Mapping[str, Any]) -> float:
     """Return the bits per weight, including the quantization scales, that the `quantization_config`
     of a config.json describes; 16 if it names no method."""
     method = str(config.get("quant_method") or "").lower()
@@ -71,10 +71,10 @@ def bits_of(config: Mapping[str, Any]) -> float:
         return BITS["AWQ"]
     if not method:
         return 16.0
-    return BITS[name_of(method) or "FP8"]
+    return BITS[normalize_quantization(method) or "FP8"]
 
 
-def token_bytes(
+def weight_bytes_read_per_token(
     parts: WeightParts, bits: float, *, expert_bits: float | None = None, head_bits: float = 16.0
 ) -> float:
     """Return the bytes of weights that one token reads if it is computed alone: all dense weights,
@@ -87,7 +87,7 @@ def token_bytes(
     return (parts.dense * bits + experts + parts.output_matrix_weights * head_bits) / 8
 
 
-def held_bytes(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:
+def weight_bytes_in_memory(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:
     """Return the bytes that all weights take in GPU memory. `bits` are those of the layers,
     `head_bits` those of the output matrix and the embedding."""
     other = parts.head + parts.embedding

@@ -61,19 +61,17 @@ class FileWeights:
     parts: WeightParts
 
 
-def tensors_in_header(header: str) -> list[Tensor]:
+def parse_tensors(header: str) -> list[Tensor]:
     """Return the tensors that the JSON header of a safetensors file lists."""
     try:
         document = json.loads(header)
     except (ValueError, RecursionError):
         return []
-    tensors = (
-        _tensor_of_entry(name, as_table(entry)) for name, entry in as_table(document).items()
-    )
+    tensors = (_parse_tensor(name, as_table(entry)) for name, entry in as_table(document).items())
     return list(filter(None, tensors))
 
 
-def _tensor_of_entry(name: str, entry: Mapping[str, Any]) -> Tensor | None:
+def _parse_tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     begin_and_end = as_list(entry.get("data_offsets"))
     if not all(type(v) is int and 0 <= v < _LARGEST for v in begin_and_end):
         return None
@@ -88,7 +86,7 @@ def _tensor_of_entry(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     return Tensor(name, size, size * 8 // bits)
 
 
-def weights_of(
+def sum_weights(
     tensors: Iterable[Tensor], *, packed_bits: float, expert_share: float | None, layers: int | None
 ) -> FileWeights | None:
     """Return the weights of a checkpoint, given all its `tensors`. `packed_bits` is the bits per
@@ -98,7 +96,7 @@ def weights_of(
     sizes: defaultdict[str, float] = defaultdict(float)
     counts: defaultdict[str, float] = defaultdict(float)
     for tensor in tensors:
-        part, weights = _weight_part_of(tensor.name, layers), tensor.weights
+        part, weights = _weight_part_of_tensor(tensor.name, layers), tensor.weights
         sizes[part] += tensor.bytes
         counts[part] += tensor.bytes * 8 / packed_bits if weights is None else weights
     share = 1.0
@@ -115,7 +113,7 @@ def weights_of(
     )
 
 
-def _weight_part_of(name: str, layers: int | None) -> str:
+def _weight_part_of_tensor(name: str, layers: int | None) -> str:
     layer = _LAYER.search(name)
     if layers is not None and layer and int(layer[1]) >= layers:
         return "other"

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.engines.containers import image_of, words_in_image
+from workbench.engines.containers import choose_image, command_in_image
 from workbench.engines.ray import uses_ray
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
@@ -122,13 +122,13 @@ def _launch_of_node(
         plan=plan,
         engine=engine,
         argv=argv,
-        in_image=words_in_image(plan, engine, argv),
+        in_image=command_in_image(plan, engine, argv),
         env=command.env,
         secrets=secrets,
         files=command.files,
         host=command.host,
         port=command.port,
-        image=image_of(plan, engine),
+        image=choose_image(plan, engine),
         gpus=gpus,
         open_files=command.open_files,
     )

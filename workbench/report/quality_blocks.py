@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.engines.answer_settings import answer_changes
+from workbench.engines.answer_settings import list_changed_answer_settings
 from workbench.model.counts import count_of
 from workbench.model.quality import (
     ANSWER_SCORE,
@@ -70,7 +70,7 @@ def compared_sides_rows(result: QualityResult) -> tuple[tuple[str, str], ...]:
     sides = (("A", result.a), ("B", result.b))
     if not result.conditions_a or not result.conditions_b:
         return sides  # one of them was never reached
-    changes = answer_changes(result.conditions_a, result.conditions_b)
+    changes = list_changed_answer_settings(result.conditions_a, result.conditions_b)
     changes = tuple(name for name in changes if name != "address")  # A and B say it already
     if not changes:
         return sides

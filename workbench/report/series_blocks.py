@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from workbench.advisor.verdicts import verdict_sentence
+from workbench.advisor.verdicts import format_verdict
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, RunState
@@ -188,7 +188,7 @@ def outcome_blocks(experiment: Experiment) -> list[Block]:
     blocks: list[Block] = []
     if experiment.verdict:
         blocks.append(TextBlock(experiment.verdict, lead=True, mark=_verdict_mark(experiment)))
-    if tested := verdict_sentence(experiment):
+    if tested := format_verdict(experiment):
         blocks.append(TextBlock(f"the advice: {tested}"))
     if experiment.smallest_pct is not None:
         smallest = f"{experiment.smallest_pct:.1f} %"

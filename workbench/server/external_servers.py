@@ -180,7 +180,7 @@ async def find_external_servers(
 
 
 def _server_patterns() -> str:
-    return "|".join([registry.server_patterns(), _OTHER_ENGINES_PATTERN])
+    return "|".join([registry.join_process_patterns(), _OTHER_ENGINES_PATTERN])
 
 
 def _find_candidates(
@@ -248,7 +248,7 @@ def _find_port_option(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
 
 def _make_server(seen: _SeenProcess, port: int) -> FoundServer:
     line = " ".join(seen.argv)
-    engine = registry.engine_of_process(line)
+    engine = registry.recognize_engine_of_process(line)
     argv = mask_argv(seen.argv)
     return FoundServer(
         seen.pid, port, engine, argv, seen.uid, output=seen.log, unit=seen.unit, scope=seen.scope

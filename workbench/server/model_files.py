@@ -10,8 +10,12 @@ from itertools import chain
 from typing import Any
 
 from workbench.engines.gguf import TruncatedError, read_header
-from workbench.engines.model_facts import from_config, from_config_alone, from_gguf
-from workbench.engines.weight_files import Tensor, tensors_in_header
+from workbench.engines.model_facts import (
+    model_facts_from_config,
+    model_facts_from_config_without_files,
+    model_facts_from_gguf,
+)
+from workbench.engines.weight_files import Tensor, parse_tensors
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import values_by_key
@@ -52,7 +56,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     absent = len(found["absent"])
     document = _parse_json_object(config)
     if done.returncode == 0 and document and not sizes and not absent:
-        return from_config_alone(
+        return model_facts_from_config_without_files(
             model, document, source=f"config.json on {host.name}, without weight files"
         )
     if done.returncode or not sizes or absent:
@@ -69,9 +73,9 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         return ModelFacts(
             model, missing=f"the model's config.json on {host.name} is not valid JSON"
         )
-    listed = list(map(tensors_in_header, found["header"]))
+    listed = list(map(parse_tensors, found["header"]))
     complete = len(listed) == len(sizes) and all(listed)
-    return from_config(
+    return model_facts_from_config(
         model,
         document,
         sum(sizes),
@@ -115,4 +119,6 @@ async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) ->
         tensors += listed
     if not tensors:
         return replace(unread, missing=f"{paths[0]} on {host.name} has no tensors")
-    return from_gguf(model, metadata, tensors, source=f"the header of {paths[0]} on {host.name}")
+    return model_facts_from_gguf(
+        model, metadata, tensors, source=f"the header of {paths[0]} on {host.name}"
+    )

@@ -22,14 +22,14 @@ async def count_ray_gpus(
 ) -> int | None:
     """Return the number of GPUs in the Ray cluster whose head has the address `head`. None if no
     Ray answers there."""
-    argv = ray.status_command(plan, head)
+    argv = ray.make_ray_status_command(plan, head)
     try:
         done = await host.run(argv, env=env, timeout_s=_STATUS_TIMEOUT_S)
     except HostError:
         return None
     if done.returncode != 0:
         return None
-    return ray.count_gpus_in_status(done.out)
+    return ray.parse_gpu_count(done.out)
 
 
 async def wait_for_gpus(
@@ -51,7 +51,7 @@ async def wait_for_gpus(
     raise ServerError(
         f"Ray at {head}:{ray.PORT} {what} after {RAY_START_TIMEOUT_S:.0f} s",
         host=host.name,
-        command=" ".join(ray.status_command(plan, head)),
+        command=" ".join(ray.make_ray_status_command(plan, head)),
         next_step="check that the other nodes reach the address of Ray's head, and that no "
         "firewall is in the way",
     )
@@ -66,7 +66,7 @@ def too_few_gpus_error(
         f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs "
         f"{wanted}",
         host=host.name,
-        command=" ".join(ray.status_command(plan, head)),
+        command=" ".join(ray.make_ray_status_command(plan, head)),
         next_step=f"run `ray start --address {head}:{ray.PORT}` on the other nodes, or stop this "
         "Ray "
         "with `ray stop`, so that Workbench starts Ray itself",

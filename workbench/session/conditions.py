@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
-from workbench.engines.memory_estimate import kv_bits
-from workbench.engines.roofline import Ceiling, Load, speed_limits
+from workbench.engines.memory_estimate import kv_bits_per_value
+from workbench.engines.roofline import Ceiling, Load, compute_speed_limits
 from workbench.engines.speculation import tokens_per_step
 from workbench.model.answer_probe import ECHO
 from workbench.model.bench import BenchSpec, Conditions
@@ -266,7 +266,7 @@ def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredL
     accepted_pct = engine.spec_accepted_pct if engine else None
     flags, bits = {}, 16.0
     if plan is not None:
-        flags, bits = {flag.name: flag.value for flag in plan.flags}, kv_bits(plan)
+        flags, bits = {flag.name: flag.value for flag in plan.flags}, kv_bits_per_value(plan)
     return Load(
         streams=max(1, spec.concurrency),
         context_tokens=0.0 if spec.command else spec.input_tokens + spec.max_tokens / 2,
@@ -287,7 +287,7 @@ def ceiling_of_plan(
     if plan is None or plan.model_facts is None or not gpus:
         return None
     tp, pp, dp = map(plan.parallel_size, PARALLEL_SIZES)
-    return speed_limits(
+    return compute_speed_limits(
         plan.model_facts,
         gpus,
         tp=tp,

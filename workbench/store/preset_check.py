@@ -310,7 +310,7 @@ def _memory_lock_findings(preset: Preset | None) -> Iterator[tuple[FieldPath, Fi
     cost throughput."""
     if preset is None:
         return
-    found = memory_locks.memory_lock_warning(preset.hardware.gpu_names)
+    found = memory_locks.warn_of_memory_locks(preset.hardware.gpu_names)
     if found is None:
         return
     for index, entry in enumerate(preset.gpu_settings):

@@ -14,11 +14,11 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.preset_trust import (
-    foreign_env,
-    foreign_executable,
-    foreign_flags,
-    foreign_run_options,
-    foreign_workdir,
+    find_foreign_executable,
+    find_foreign_flags,
+    find_foreign_run_options,
+    find_foreign_variables,
+    find_foreign_workdir,
 )
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
@@ -110,7 +110,7 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
             case "env", Mapping():
                 yield from _findings_of_env(engine, part, path)
             case "run_options", Mapping():
-                for foreign in foreign_run_options(_launcher_of_document(document), part):
+                for foreign in find_foreign_run_options(_launcher_of_document(document), part):
                     yield path, foreign.finding_with_fix(LOOK)
             case "executable", list():
                 argv = [word for word in part if isinstance(word, str)]
@@ -140,7 +140,7 @@ def _value_findings(value: Any) -> Iterator[Finding]:
 
 
 def _workdir_findings(engine: str, workdir: str) -> Iterator[Finding]:
-    for found in foreign_workdir(engine, workdir):
+    for found in find_foreign_workdir(engine, workdir):
         yield found.finding_with_fix(LOOK)
     if ".." in workdir.split("/"):
         text = f"{workdir!r} leaves its directory with .."
@@ -196,7 +196,7 @@ def _findings_of_flags(
             yield at, _error_finding("preset.flag-name", text, f'write "{name.lstrip("-")}"')
         elif not _FLAG_NAME.match(name):
             yield at, _error_finding("preset.flag-name", f"not a flag name: {_shorten(name)}")
-        for part in foreign_flags(engine, {name: value}):
+        for part in find_foreign_flags(engine, {name: value}):
             yield at, part.finding_with_fix(LOOK)
         if is_secret_name(name) and _is_plain_text(value):
             yield at, _secret_finding(name)
@@ -210,7 +210,7 @@ def _findings_of_env(
         if not _ENV_NAME.match(name):
             text = f"not the name of an environment variable: {_shorten(name)}"
             yield at, _error_finding("preset.env-name", text)
-        for part in foreign_env(engine, {name: value}):
+        for part in find_foreign_variables(engine, {name: value}):
             yield at, part.finding_with_fix(LOOK)
         if is_secret_name(name) and _is_plain_text(value):
             yield at, _secret_finding(name)
@@ -242,7 +242,7 @@ def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
         text = f"{_shorten(' '.join(argv))} leaves its directory with .."
         yield _error_finding("preset.path-traversal", text)
     else:
-        yield from (part.finding_with_fix(LOOK) for part in foreign_executable(engine, argv))
+        yield from (part.finding_with_fix(LOOK) for part in find_foreign_executable(engine, argv))
 
 
 def _secret_finding(name: str) -> Finding:

@@ -172,13 +172,13 @@ def _speed_limit_text(preset: Preset) -> str:
     """Return the highest possible tokens per second of one stream on the GPUs of the preset, as
     text; "" if unknown."""
     from workbench.engines.plans import plan_from_preset
-    from workbench.engines.roofline import speed_limits
+    from workbench.engines.roofline import compute_speed_limits
 
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
     values = {name: v.default or v.example or "" for name, v in preset.variables.items()}
     plan = plan_from_preset(preset, values)
     tp, pp, dp = map(plan.parallel_size, PARALLEL_SIZES)
-    limit = speed_limits(plan.model_facts, names, tp=tp, pp=pp, dp=dp)
+    limit = compute_speed_limits(plan.model_facts, names, tp=tp, pp=pp, dp=dp)
     if not names or limit.tok_s_per_stream is None:
         return ""
     text = (

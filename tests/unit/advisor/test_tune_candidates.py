@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from workbench import engines
-from workbench.advisor.candidates import Work, gpu_choices, list_candidates, needs_more
+from workbench.advisor.candidates import (
+    Work,
+    gpu_setting_choices,
+    list_candidates,
+    needs_at_least_same_memory,
+)
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level, PlanChange
@@ -131,9 +136,9 @@ def test_every_engine_has_candidates_and_no_memory_clock_is_locked(engine: str) 
 
 
 def test_a_failed_start_excludes_what_needs_more_memory() -> None:
-    assert needs_more(("max-num-seqs=512",), ("max-num-seqs=1024",), "vllm")
-    assert not needs_more(("max-num-seqs=512",), ("max-num-seqs=256",), "vllm")
-    assert not needs_more(("kv-cache-dtype=fp8",), ("kv-cache-dtype=auto",), "vllm")
+    assert needs_at_least_same_memory(("max-num-seqs=512",), ("max-num-seqs=1024",), "vllm")
+    assert not needs_at_least_same_memory(("max-num-seqs=512",), ("max-num-seqs=256",), "vllm")
+    assert not needs_at_least_same_memory(("kv-cache-dtype=fp8",), ("kv-cache-dtype=auto",), "vllm")
 
 
 def test_limits_are_read_in_both_orders() -> None:
@@ -150,7 +155,7 @@ def test_limits_are_read_in_both_orders() -> None:
 def gpu_words(goal: str, limits: str = "", gpus: int = 1, **fields: object) -> list[str]:
     known = {"power_min_w": 150.0, "power_default_w": 600.0, "sm_max_mhz": 3090, **fields}
     infos = [GpuInfo(index=n, uuid=f"GPU-{n}", name="RTX", **known) for n in range(gpus)]  # type: ignore[arg-type]
-    found = gpu_choices(infos, goal, parse_limits(limits))
+    found = gpu_setting_choices(infos, goal, parse_limits(limits))
     return [" ".join(c.sets) if isinstance(c, TuneCandidate) else f"- {c.words}" for c in found]
 
 

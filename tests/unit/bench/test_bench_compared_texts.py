@@ -12,8 +12,8 @@ import pytest
 from support.simulated_runs import result_of
 
 from workbench.advisor.advisor import advise
-from workbench.advisor.facts import facts_of_result
-from workbench.advisor.verdicts import verdict_sentence
+from workbench.advisor.facts import facts_from_result
+from workbench.advisor.verdicts import format_verdict
 from workbench.bench import experiment as design
 from workbench.bench.compare import compare
 from workbench.bench.metric_changes import BETTER, HINT
@@ -158,7 +158,7 @@ def test_the_content_of_the_load_is_part_of_a_verdict_that_depends_on_it(
     assert "the load was a list of words at temperature 0" in one.verdict and said in one.verdict
     assert said in " ".join(_comparison(one).notes)
     advised = AdvisedChange("spec.try", "try it", "up to +50 % tok/s", 1)
-    assert said in verdict_sentence(replace(one, advice=advised))
+    assert said in format_verdict(replace(one, advice=advised))
     own = _experiment(without, with_flag, _prompts("chats.jsonl, 40 prompts"))
     assert "list of words" not in own.verdict
     real = _experiment(without, with_flag, _with_real_text)
@@ -178,9 +178,9 @@ def test_advice_about_garbage_says_so_first() -> None:
     made = BAD(result_of(1, "A", 1.0))
     refused = replace(made, summary=replace(made.summary, refused=(GARBAGE.text,)))
     for result in (made, refused, _with(server_text="equal answers")(GOOD(made))):
-        first = advise(facts_of_result(result))[0]
+        first = advise(facts_from_result(result))[0]
         assert (first.code, first.level) == ("result.text", "error")
-    assert not [f for f in advise(facts_of_result(GOOD(made))) if f.code == "result.text"]
+    assert not [f for f in advise(facts_from_result(GOOD(made))) if f.code == "result.text"]
 
 
 def _probe_said(remembered: int, **load: int) -> Change:

@@ -14,7 +14,7 @@ from support.simulated_runs import CONDITIONS, result_of
 
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import HINT, find_metric
-from workbench.engines.answer_settings import answer_settings
+from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.bench import BenchResult, BenchSpec
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
@@ -153,7 +153,7 @@ def test_restarts_follow_from_what_differs() -> None:
 
 
 def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
-    from workbench.cli.experiment_arms import gpu_settings_of
+    from workbench.cli.experiment_arms import parse_gpu_settings
 
     words = "power-limit=412.5 gpu-clocks=210-2400 memory-clocks=810-9001 persistence=on"
     for typed in (
@@ -161,12 +161,12 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
         "memory-clocks=reset persistence=off governor=performance",
         "power-limit=400",
     ):
-        assert " ".join(gpu_settings_of(typed.split(), "b").words) == typed
+        assert " ".join(parse_gpu_settings(typed.split(), "b").words) == typed
     options = (
         "power-limit=412.5W lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 persistence=on"
     )
-    assert " ".join(gpu_settings_of(options.split(), "b").words) == words
-    assert gpu_settings_of(["reset-gpu-clocks"], "b").words == ("gpu-clocks=reset",)
+    assert " ".join(parse_gpu_settings(options.split(), "b").words) == words
+    assert parse_gpu_settings(["reset-gpu-clocks"], "b").words == ("gpu-clocks=reset",)
     assert GpuSettings().words == ()
 
 
@@ -292,8 +292,8 @@ def compared_answers(verdict: str, summary: str) -> QualityResult:
         verdict,
         summary,
         simulated=True,
-        conditions_a=answer_settings(a),
-        conditions_b=answer_settings(changed),
+        conditions_a=collect_answer_settings(a),
+        conditions_b=collect_answer_settings(changed),
     )
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from workbench.cli.host_words import (
-    host_words,
-    name_host,
-    name_host_in_fixes,
-    name_recorded_host,
+    add_host_options,
+    add_host_options_to_fixes,
+    add_options_of_recorded_host,
+    format_host_options,
 )
 from workbench.cli.parser import parse_command_line
 from workbench.cli.registry import FIRST_WORDS
@@ -72,7 +72,7 @@ def test_the_commands_that_run_on_a_host_exist() -> None:
     ],
 )
 def test_a_command_names_the_host(words: tuple[str, ...], text: str, named: str) -> None:
-    assert name_host(text, parse_command_line([*words, "doctor"])) == named
+    assert add_host_options(text, parse_command_line([*words, "doctor"])) == named
 
 
 def test_a_fix_names_the_host_and_a_finding_without_one_is_unchanged() -> None:
@@ -80,7 +80,7 @@ def test_a_fix_names_the_host_and_a_finding_without_one_is_unchanged() -> None:
     arguments = parse_command_line(["--host", "gpu-box", "doctor"])
     bare = Finding(Level.WARN, "a.b", "text")
     fixed = Finding(Level.WARN, "a.c", "text", fix="workbench gpu revert")
-    named = name_host_in_fixes((bare, fixed), arguments)
+    named = add_host_options_to_fixes((bare, fixed), arguments)
     assert [each.fix for each in named] == [None, "workbench --host gpu-box gpu revert"]
 
 
@@ -107,9 +107,9 @@ HOSTS = {
 @pytest.mark.parametrize(("host", "words"), HOSTS.items())
 def test_a_recorded_host_is_named_so_that_the_command_runs_there(host: str, words: str) -> None:
     assert words_of_recorded_host(host) == words
-    line = name_recorded_host("workbench sweep resume 2", host)
+    line = add_options_of_recorded_host("workbench sweep resume 2", host)
     arguments = parse_command_line(shlex.split(line)[1:])
-    assert host_words(arguments) == words and arguments.id == 2
+    assert format_host_options(arguments) == words and arguments.id == 2
 
 
 def stopped(kind: SweepKind, host: str) -> Sweep:

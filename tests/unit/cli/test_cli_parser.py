@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.fake_canned import canned_result
 
-from workbench.cli.parser import EPILOG, argparse_tree, parse_command_line
-from workbench.cli.registry import FIRST_WORDS, commands_of
+from workbench.cli.parser import EPILOG, build_parser, parse_command_line
+from workbench.cli.registry import FIRST_WORDS, load_commands
 from workbench.cli.results import row_lines
 from workbench.hosts import ssh_names
 from workbench.model.errors import InputError
@@ -40,7 +40,7 @@ def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / ".ssh"
 
 
-COMMANDS = [found for word in FIRST_WORDS for found in commands_of(word)]
+COMMANDS = [found for word in FIRST_WORDS for found in load_commands(word)]
 EXAMPLES = [line.strip() for line in EPILOG.splitlines() if line.startswith("  workbench")]
 EXAMPLES += [line for found in COMMANDS for line in found.examples if not line.startswith("eval")]
 
@@ -70,7 +70,7 @@ def test_the_parser_accepts_every_example(line: str, ssh_home: Path) -> None:
 def test_every_argument_of_every_command_has_help() -> None:
     unexplained = [
         f"{name}: {action.dest}"
-        for name, parser in parsers(argparse_tree())
+        for name, parser in parsers(build_parser())
         for action in parser._actions
         if not isinstance(action, argparse._SubParsersAction) and not action.help
     ]
@@ -171,7 +171,7 @@ def test_help_and_readme_agree_on_the_difference_that_pairs_detect() -> None:
     three, five, eight = (f"{pct:g} %" for pct in SHOWS_PCT.values())
     reference = (Path(__file__).parents[3] / "docs" / "REFERENCE.md").read_text()
     assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in reference
-    told = " ".join(dict(parsers(argparse_tree()))["experiment"].format_help().split())
+    told = " ".join(dict(parsers(build_parser()))["experiment"].format_help().split())
     assert f"3 detect a difference of {three}, 5 of {five}, 8 of {eight} (3)" in told
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from workbench.cli.sweeps import tell_how_to_resume
+from workbench.cli.sweeps import report_how_to_resume
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import FLAGS, USERS, PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.tune import TUNE
@@ -38,7 +38,7 @@ def test_a_stopped_sweep_says_its_number_and_its_way_back(
     async def stopped() -> None:
         session = Session.of_host()
         session.core.update(sweep=sweep)
-        async with tell_how_to_resume(session):
+        async with report_how_to_resume(session):
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support import made_results
 
-from workbench.cli.bench import levels_of
-from workbench.cli.load_options import load_of
+from workbench.cli.bench import parse_concurrency_levels
+from workbench.cli.load_options import read_load_options
 from workbench.cli.parser import parse_command_line
 from workbench.cli.result_output import result_lines
 from workbench.model.bench import BenchResult
@@ -97,8 +97,8 @@ REPLAYED = [o for o in OPTIONS if o.field not in _BY_ANOTHER_NAME]
 
 def given_by(words: tuple[str, ...]) -> dict[str, Any]:
     arguments = parse_command_line(["bench", "RUN", *words])
-    levels = levels_of(arguments.levels)
-    return load_of(arguments) | ({"concurrency": levels[0]} if levels else {})
+    levels = parse_concurrency_levels(arguments.levels)
+    return read_load_options(arguments) | ({"concurrency": levels[0]} if levels else {})
 
 
 @given(OPTION_AND_VALUE)

@@ -8,11 +8,11 @@ import pytest
 
 from workbench.engines import catalog
 from workbench.engines.answer_settings import (
-    answer_changes,
-    answer_settings,
+    collect_answer_settings,
+    find_quality_comparison,
+    list_changed_answer_settings,
+    list_changed_plan_settings,
     meaning_of_answer_flag,
-    plan_changes,
-    quality_between,
 )
 from workbench.model.bench import Conditions
 from workbench.model.flags import FlagSetting
@@ -32,7 +32,9 @@ BASE = Conditions(
 
 def changed(**fields: object) -> tuple[str, ...]:
     other = replace(BASE, **fields)  # type: ignore[arg-type]
-    return answer_changes(answer_settings(BASE), answer_settings(other))
+    return list_changed_answer_settings(
+        collect_answer_settings(BASE), collect_answer_settings(other)
+    )
 
 
 def with_flags(**flags: object) -> dict[str, object]:
@@ -96,43 +98,58 @@ def test_a_build_of_the_same_release_is_no_change() -> None:
 def test_one_file_at_two_places_is_one_model() -> None:
     here = replace(BASE, model_digest="abc")
     there = replace(here, flags=with_flags(model="/models/model"))
-    assert answer_changes(answer_settings(here), answer_settings(there)) == ()
+    assert (
+        list_changed_answer_settings(collect_answer_settings(here), collect_answer_settings(there))
+        == ()
+    )
     other = replace(there, model_digest="def")
-    assert answer_changes(answer_settings(here), answer_settings(other)) == ("model", "model files")
+    assert list_changed_answer_settings(
+        collect_answer_settings(here), collect_answer_settings(other)
+    ) == ("model", "model files")
 
 
 def test_servers_of_which_nothing_is_known_may_differ() -> None:
     a = Conditions(host="box", engine="vllm", engine_version=None, model="m", address="http://a:1")
     b = replace(a, address="http://b:1")
-    assert answer_changes(answer_settings(a), answer_settings(a)) == ()
-    assert answer_changes(answer_settings(a), answer_settings(b)) == ("address",)
+    assert (
+        list_changed_answer_settings(collect_answer_settings(a), collect_answer_settings(a)) == ()
+    )
+    assert list_changed_answer_settings(collect_answer_settings(a), collect_answer_settings(b)) == (
+        "address",
+    )
 
 
 def test_flags_that_were_stored_are_equal_to_those_before() -> None:
     a = replace(BASE, flags=with_flags(cudagraph_capture_sizes=(1, 2)))
     b = replace(BASE, flags=with_flags(cudagraph_capture_sizes=[1, 2]))
-    assert answer_changes(answer_settings(a), answer_settings(b)) == ()
+    assert (
+        list_changed_answer_settings(collect_answer_settings(a), collect_answer_settings(b)) == ()
+    )
 
 
 def test_a_measured_comparison_is_found_by_its_settings() -> None:
-    a = answer_settings(BASE)
-    b = answer_settings(replace(BASE, flags=with_flags(kv_cache_dtype="fp8")))
+    a = collect_answer_settings(BASE)
+    b = collect_answer_settings(replace(BASE, flags=with_flags(kv_cache_dtype="fp8")))
     known = QualityResult("A", "B", DIFFERS, "its answers differ", conditions_a=a, conditions_b=b)
-    assert quality_between(a, b, [known], simulated=False) is known
-    assert quality_between(b, a, [known], simulated=False) is None
-    assert quality_between(a, b, [known], simulated=True) is None
+    assert find_quality_comparison(a, b, [known], simulated=False) is known
+    assert find_quality_comparison(b, a, [known], simulated=False) is None
+    assert find_quality_comparison(a, b, [known], simulated=True) is None
     foreign = replace(known, imported="Workbench 0.1")
-    assert quality_between(a, b, [foreign, known], simulated=False) is known
-    assert quality_between(a, b, [foreign], simulated=False) is foreign
+    assert find_quality_comparison(a, b, [foreign, known], simulated=False) is known
+    assert find_quality_comparison(a, b, [foreign], simulated=False) is foreign
     unknown = replace(known, conditions_a={}, conditions_b={})
     unmeasured = replace(known, verdict=NOT_MEASURED)
-    assert quality_between(a, b, [unknown, unmeasured], simulated=False) is None
+    assert find_quality_comparison(a, b, [unknown, unmeasured], simulated=False) is None
 
 
 def test_two_plans_differ_in_answers_before_anything_is_started() -> None:
     plan = LaunchPlan("vllm", "org/model", flags=(FlagSetting("max-num-seqs", 64),))
-    assert plan_changes(plan, plan.with_flag("max-num-seqs", 8)) == ()
-    assert plan_changes(plan, plan.with_flag("kv-cache-dtype", "fp8")) == ("kv-cache-dtype",)
+    assert list_changed_plan_settings(plan, plan.with_flag("max-num-seqs", 8)) == ()
+    assert list_changed_plan_settings(plan, plan.with_flag("kv-cache-dtype", "fp8")) == (
+        "kv-cache-dtype",
+    )
     newer = replace(plan, engine_version="0.34.0")
-    assert plan_changes(replace(plan, engine_version="0.33.0"), newer) == ("engine version",)
-    assert plan_changes(plan, replace(plan, model="org/other")) == ("model",)
+    assert list_changed_plan_settings(replace(plan, engine_version="0.33.0"), newer) == (
+        "engine version",
+    )
+    assert list_changed_plan_settings(plan, replace(plan, model="org/other")) == ("model",)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.engines.plans import plan_from_preset
-from workbench.engines.run_as import run_rows, with_run_row
+from workbench.engines.run_as import make_launcher_rows, set_launcher_row
 from workbench.model.errors import InputError
 from workbench.model.plan import LaunchPlan
 from workbench.model.preset import Preset
@@ -65,10 +65,10 @@ def test_a_run_option_keeps_its_value_on_every_way(made: tuple[str, dict[str, An
     plan = with_assignments(PLAN, word, words)
     assert {name: text.split("\n") for name, text in plan.run_options.items()} == values
 
-    typed = with_run_row(PLAN, "run-as", word)
-    for row in run_rows(plan, PLAN, "all"):
+    typed = set_launcher_row(PLAN, "run-as", word)
+    for row in make_launcher_rows(plan, PLAN, "all"):
         if row.name != "run-as" and row.value is not None:
-            typed = with_run_row(typed, row.name, str(row.value))
+            typed = set_launcher_row(typed, row.name, str(row.value))
     assert (typed.run_as, typed.run_options) == (plan.run_as, plan.run_options)
 
     saved = document_from_plan(plan, PARENT, preset_id="mine", title="Mine")

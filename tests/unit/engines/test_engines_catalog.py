@@ -25,7 +25,7 @@ def test_every_catalog_is_complete_and_consistent(name: str, version: str) -> No
         assert spec.name == flag_name and not flag_name.startswith("-")
         assert spec.negation != f"--{flag_name}"
         if spec.default is not None:
-            assert engines.check_value(spec, spec.default) is None, flag_name
+            assert engines.check_flag_value(spec, spec.default) is None, flag_name
         if spec.minimum is not None and spec.maximum is not None:
             assert spec.minimum < spec.maximum
         for alias in spec.aliases:
@@ -63,7 +63,7 @@ def test_loading_reads_one_catalog_and_the_texts_of_its_engine(
 
     monkeypatch.setattr(Path, "read_text", counted)
     catalogs.load_catalog.cache_clear()
-    catalogs._flag_help_sentences.cache_clear()
+    catalogs._load_flag_help_sentences.cache_clear()
     catalogs.load_catalog(name, version)
     assert sorted(read) == sorted([f"{name}-{version}.json", "help.json"])
     catalogs.load_catalog(name, version)
@@ -126,7 +126,7 @@ def test_flags_are_found_by_every_spelling() -> None:
         engines.get_engine("vllm").catalog("0.32.0"),
     )
     for spelling in ("tensor-parallel-size", "--tensor_parallel_size", "-tp", "tp"):
-        assert engines.canonical_name(new, spelling) == "tensor-parallel-size"
+        assert engines.canonical_flag_name(new, spelling) == "tensor-parallel-size"
     assert engines.look_up_flag(new, "no-enforce-eager")[::2] == ("enforce-eager", True)
     assert engines.look_up_flag(new, "disable-prefix-caching")[::2] == (
         "enable-prefix-caching",
@@ -140,22 +140,22 @@ def test_flags_are_found_by_every_spelling() -> None:
     # refused by 0.32, taken again by 0.33
     assert engines.look_up_flag(old, "disable-log-requests").spec is None
     assert engines.look_up_flag(new, "disable-log-requests")[::2] == ("enable-log-requests", True)
-    assert engines.canonical_name(new, "device-memory-utilization") == "gpu-memory-utilization"
+    assert engines.canonical_flag_name(new, "device-memory-utilization") == "gpu-memory-utilization"
 
 
 def test_sglang_accepts_unambiguous_prefixes() -> None:
     catalog = engines.get_engine("sglang").catalog()
-    assert engines.canonical_name(catalog, "--tp") == "tensor-parallel-size"
-    assert engines.canonical_name(catalog, "ep") == "expert-parallel-size"
+    assert engines.canonical_flag_name(catalog, "--tp") == "tensor-parallel-size"
+    assert engines.canonical_flag_name(catalog, "ep") == "expert-parallel-size"
     for ambiguous in ("pp", "cuda-graph-max-bs", "cuda-graph-bs"):
         assert engines.look_up_flag(catalog, ambiguous).spec is None
 
 
 def test_llamacpp_aliases_keep_their_case() -> None:
     catalog = engines.get_engine("llamacpp").catalog()
-    assert engines.canonical_name(catalog, "-c") == "ctx-size"
-    assert engines.canonical_name(catalog, "-C") == "cpu-mask"
-    assert engines.canonical_name(catalog, "ngl") == "n-gpu-layers"
+    assert engines.canonical_flag_name(catalog, "-c") == "ctx-size"
+    assert engines.canonical_flag_name(catalog, "-C") == "cpu-mask"
+    assert engines.canonical_flag_name(catalog, "ngl") == "n-gpu-layers"
     assert catalog.env["LLAMA_ARG_CTX_SIZE"].type == "int"
 
 
@@ -187,14 +187,14 @@ def test_search_lists_all_flags_without_text_and_none_for_nonsense() -> None:
     catalog = engines.get_engine("vllm").catalog()
     assert [s.name for s in engines.search_flags(catalog, "  ")] == list(catalog.flags)
     assert engines.search_flags(catalog, "zzzzqqqq") == []
-    assert engines.search_env(catalog, "log stats")[0].name == "VLLM_LOG_STATS_INTERVAL"
+    assert engines.search_variables(catalog, "log stats")[0].name == "VLLM_LOG_STATS_INTERVAL"
 
 
 def test_nearest_name() -> None:
     catalog = engines.get_engine("vllm").catalog()
-    assert engines.nearest_name(catalog, "max-num-seq") == "max-num-seqs"
-    assert engines.nearest_name(catalog, "kv-dtype") == "kv-cache-dtype"
-    assert engines.nearest_name(catalog, "qwertzuiop") is None
+    assert engines.find_nearest_flag(catalog, "max-num-seq") == "max-num-seqs"
+    assert engines.find_nearest_flag(catalog, "kv-dtype") == "kv-cache-dtype"
+    assert engines.find_nearest_flag(catalog, "qwertzuiop") is None
 
 
 def test_thousands_of_digits_are_not_a_version() -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from workbench.engines import gpu_table
 from workbench.engines.references import (
     Setup,
-    all_references,
-    nearest_reference,
-    nearest_reference_text,
+    find_nearest_reference,
+    format_nearest_reference,
+    load_references,
 )
-from workbench.engines.result_limits import speed_comparison_texts
-from workbench.engines.roofline import Load, speed_limits
-from workbench.engines.speculation import drafted_tokens, tokens_per_step
+from workbench.engines.result_limits import compare_speed_with_limits
+from workbench.engines.roofline import Load, compute_speed_limits
+from workbench.engines.speculation import drafted_tokens_per_step, tokens_per_step
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import KvLayers, ModelShape, WeightParts
@@ -71,7 +71,7 @@ def test_ceilings_of_the_documents(
     model: ModelFacts, card: str, sizes: dict[str, int], limit: float, measured: dict[float, float]
 ) -> None:
     count = sizes.get("tp", 1) * sizes.get("pp", 1)
-    found = speed_limits(model, [card] * count, **sizes).tok_s_per_stream
+    found = compute_speed_limits(model, [card] * count, **sizes).tok_s_per_stream
     assert found == pytest.approx(limit, rel=0.006)
     for speed, percent in measured.items():
         assert 100 * speed / (found or 1) == pytest.approx(percent, abs=0.7)
@@ -79,39 +79,40 @@ def test_ceilings_of_the_documents(
 
 def test_the_memory_clock_under_compute_lowers_the_ceiling() -> None:
     info = GpuInfo(0, "GPU-0", PRO, memory_max_mhz=14001, memory_bus_bits=512)
-    assert speed_limits(MISTRAL, [info], memory_mhz=13365).tok_s_per_stream == pytest.approx(
-        26.69, abs=0.01
-    )
+    assert compute_speed_limits(
+        MISTRAL, [info], memory_mhz=13365
+    ).tok_s_per_stream == pytest.approx(26.69, abs=0.01)
 
 
 @pytest.mark.parametrize(("streams", "limit"), [(4, 15.7), (8, 31.4), (16, 62.8), (32, 126)])
 def test_streams_share_the_weights(streams: int, limit: float) -> None:
-    assert speed_limits(
+    assert compute_speed_limits(
         LLAMA_70B, [GB10] * 2, tp=2, load=Load(streams)
     ).total_tok_s == pytest.approx(limit, rel=0.005)
 
 
 def test_replicas_serve_streams_and_stages_serve_groups_of_streams() -> None:
     small = facts(3.44)
-    assert speed_limits(small, [A100] * 4, dp=4, load=Load(80)).total_tok_s == pytest.approx(
-        80 * 452, rel=0.001
-    )
-    assert speed_limits(small, [A100] * 4, dp=4, load=Load(2)).total_tok_s == pytest.approx(
+    assert compute_speed_limits(
+        small, [A100] * 4, dp=4, load=Load(80)
+    ).total_tok_s == pytest.approx(80 * 452, rel=0.001)
+    assert compute_speed_limits(small, [A100] * 4, dp=4, load=Load(2)).total_tok_s == pytest.approx(
         2 * 452, rel=0.001
     )
-    assert speed_limits(LLAMA_70B, [GB10] * 2, pp=2, load=Load(8)).total_tok_s == pytest.approx(
-        8 * 1.964, rel=0.001
-    )
+    assert compute_speed_limits(
+        LLAMA_70B, [GB10] * 2, pp=2, load=Load(8)
+    ).total_tok_s == pytest.approx(8 * 1.964, rel=0.001)
 
 
 def test_the_context_costs_what_its_layers_keep() -> None:
     shape = ModelShape(kv=(KvLayers(10, 8, 256), KvLayers(50, 8, 256, window=1024)))
     model = facts(10, shape=shape)
-    found = speed_limits(model, [PRO], load=Load(context_tokens=32768, kv_bits=8))
+    found = compute_speed_limits(model, [PRO], load=Load(context_tokens=32768, kv_bits=8))
     assert found.gb_per_token == pytest.approx(10 + (10 * 32768 + 50 * 1024) * 8 * 256 / 1e9)
     latent = facts(10, shape=ModelShape(kv=(KvLayers(60, 1, 576),)))
     one, two = (
-        speed_limits(latent, [PRO] * n, tp=n, load=Load(context_tokens=10_000)) for n in (1, 2)
+        compute_speed_limits(latent, [PRO] * n, tp=n, load=Load(context_tokens=10_000))
+        for n in (1, 2)
     )
     assert two.gb_per_token and one.gb_per_token
     # each GPU has a copy
@@ -121,7 +122,7 @@ def test_the_context_costs_what_its_layers_keep() -> None:
 def test_more_streams_read_more_experts_until_computing_limits_them() -> None:
     parts = WeightParts(dense=2e9, experts=100e9, expert_share=0.05, head=1e9)
     model = facts(16, quantization="bfloat16", shape=ModelShape(parts=parts))
-    one, many, most = (speed_limits(model, [PRO], load=Load(n)) for n in (1, 16, 4000))
+    one, many, most = (compute_speed_limits(model, [PRO], load=Load(n)) for n in (1, 16, 4000))
     assert one.total_tok_s == pytest.approx(one.tok_s_per_stream)
     expected_gb = 6 + 100 * (1 - 0.95**16) * 2
     assert many.total_tok_s == pytest.approx(16 * 1792 / expected_gb)
@@ -140,7 +141,7 @@ def test_more_streams_read_more_experts_until_computing_limits_them() -> None:
 def test_prefill_in_fp8_is_at_most_twice_as_fast_as_in_bf16(gpu: str, bf16_tflops: float) -> None:
     parts = WeightParts(dense=3e9, head=0.2e9)
     full, half = (
-        speed_limits(
+        compute_speed_limits(
             facts(gb, quantization=quantization, shape=ModelShape(parts=parts)), [gpu]
         ).prefill_tok_s
         for gb, quantization in ((6.4, "bfloat16"), (3.6, "fp8"))
@@ -152,19 +153,19 @@ def test_prefill_in_fp8_is_at_most_twice_as_fast_as_in_bf16(gpu: str, bf16_tflop
 
 
 def test_all_reduces_take_their_time() -> None:
-    found = speed_limits(replace(LLAMA_70B, layers=80), [GB10] * 2, tp=2)
+    found = compute_speed_limits(replace(LLAMA_70B, layers=80), [GB10] * 2, tp=2)
     assert (
         found.all_reduce_ms == pytest.approx(161 * 0.041)
         and ("161 all-reduces of 41 us") in found.all_reduce_basis
     )
     assert found.with_all_reduces_tok_s == pytest.approx(1 / (1 / 3.928 + 0.0066), rel=0.001)
-    assert speed_limits(replace(LLAMA_70B, layers=80), [GB10]).all_reduce_ms == 0
+    assert compute_speed_limits(replace(LLAMA_70B, layers=80), [GB10]).all_reduce_ms == 0
     pcie, sxm = ([f"NVIDIA A100-{form}-40GB"] * 4 for form in ("PCIE", "SXM4"))
-    assert speed_limits(replace(LLAMA_70B, layers=80), pcie, tp=4).all_reduce_ms == pytest.approx(
-        1.61
-    )
+    assert compute_speed_limits(
+        replace(LLAMA_70B, layers=80), pcie, tp=4
+    ).all_reduce_ms == pytest.approx(1.61)
     # NVLink, nobody measured it
-    assert speed_limits(replace(LLAMA_70B, layers=80), sxm, tp=4).all_reduce_ms == 0
+    assert compute_speed_limits(replace(LLAMA_70B, layers=80), sxm, tp=4).all_reduce_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -178,12 +179,12 @@ def test_all_reduces_take_their_time() -> None:
     ],
 )
 def test_drafts_raise_the_limit(flags: dict[str, Any], drafted: int) -> None:
-    assert drafted_tokens(flags) == drafted
+    assert drafted_tokens_per_step(flags) == drafted
     assert (
         tokens_per_step(flags, 50.0) == 1 + drafted / 2
         and tokens_per_step(flags, None) == 1 + drafted
     )
-    found = speed_limits(MISTRAL, [PRO], load=Load(tokens_per_step=1 + drafted))
+    found = compute_speed_limits(MISTRAL, [PRO], load=Load(tokens_per_step=1 + drafted))
     assert found.tok_s_per_stream == pytest.approx(27.96 * (1 + drafted), rel=0.001)
     assert ("speculation" in found.label) == (drafted > 0)
 
@@ -200,16 +201,16 @@ SHARES = {  # of the ceiling at nominal bandwidth, in percent
 def test_each_reference_lies_where_it_says() -> None:
     shares = {
         one.id: one.speed_fraction_of_limit * 100
-        for one in all_references()
+        for one in load_references()
         if one.speed_fraction_of_limit
     }
     assert shares == pytest.approx(SHARES, abs=0.1)
-    for one in all_references():
+    for one in load_references():
         known = one.type
         assert one.source and one.kind and (one.tok_s or one.total_tok_s)
         assert (known is None) == (one.gpu is None)
         if known and one.gb_per_token:
-            limit = speed_limits(
+            limit = compute_speed_limits(
                 facts(one.gb_per_token), [known.nvml_names[0]] * one.gpus, tp=one.gpus
             )
             assert limit.tok_s_per_stream == pytest.approx(one.limit_tok_s, rel=0.001)
@@ -273,9 +274,9 @@ EAGER = {"enforce-eager": True}
 def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
     made: BenchResult, words: list[str]
 ) -> None:
-    text = nearest_reference_text(made) or ""
+    text = format_nearest_reference(made) or ""
     assert [word for word in words if word not in text] == [], text
-    assert ("reference", text) in speed_comparison_texts(made)
+    assert ("reference", text) in compare_speed_with_limits(made)
 
 
 @pytest.mark.parametrize(
@@ -294,22 +295,22 @@ def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
     ],
 )
 def test_there_is_no_reference_of_another_setup(made: BenchResult) -> None:
-    assert nearest_reference_text(made) is None
+    assert format_nearest_reference(made) is None
 
 
 @given(
-    model=st.text(max_size=20) | st.sampled_from([one.model for one in all_references()]),
+    model=st.text(max_size=20) | st.sampled_from([one.model for one in load_references()]),
     engine=st.sampled_from(["vLLM", "SGLang", "TabbyAPI", "llama.cpp", ""]),
     quantization=st.none() | st.text(max_size=6),
     names=st.lists(
-        st.sampled_from([t.nvml_names[0] for t in gpu_table.all_gpu_types()] + [""]), max_size=3
+        st.sampled_from([t.nvml_names[0] for t in gpu_table.load_gpu_types()] + [""]), max_size=3
     ),
     streams=st.integers(1, 100),
 )
 def test_any_setup_has_a_reference_of_its_gpu_or_none(
     model: str, engine: str, quantization: str | None, names: list[str], streams: int
 ) -> None:
-    found = nearest_reference(
+    found = find_nearest_reference(
         Setup(model, engine, quantization, tuple(names), None, streams, False, False)
     )
     if found:

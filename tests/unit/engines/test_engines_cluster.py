@@ -86,7 +86,7 @@ def test_ray_runs_beside_one_server() -> None:
 
 def test_the_gpus_of_ray_are_those_of_its_status() -> None:
     status = "Resources\n-----\nTotal Usage:\n 0.0/40.0 CPU\n 0.0/2.0 GPU\n 0B/159.83GiB memory\n"
-    assert (ray.count_gpus_in_status(status), ray.count_gpus_in_status("no cluster")) == (2, 0)
+    assert (ray.parse_gpu_count(status), ray.parse_gpu_count("no cluster")) == (2, 0)
 
 
 def test_each_node_has_the_environment_of_its_own_interfaces() -> None:
@@ -109,7 +109,9 @@ def test_a_value_of_the_plan_stays_and_is_reported() -> None:
         VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] == "eth9" for node in spread.nodes
     )
     found = [
-        f for f in cluster.cluster_findings(spread, VLLM, PLACES) if f.code == "cluster.environment"
+        f
+        for f in cluster.report_cluster_problems(spread, VLLM, PLACES)
+        if f.code == "cluster.environment"
     ]
     assert [f.flag for f in found] == ["NCCL_SOCKET_IFNAME"] * 2
     assert found[1].text == (
@@ -127,14 +129,14 @@ def test_a_value_that_the_cluster_gave_to_the_head_does_not_bind_the_others() ->
         "enp1s0f1np1",
         "enp1s0f0np0",
     ]
-    assert not list(cluster.cluster_findings(spread, VLLM, PLACES))
+    assert not list(cluster.report_cluster_problems(spread, VLLM, PLACES))
 
 
 @pytest.mark.parametrize(("engine", "level"), [("vllm", "info"), ("llamacpp", "warn")])
 def test_a_plan_for_one_host_runs_on_the_head_alone(engine: str, level: str) -> None:
     plan = plan_with(engine)
     assert cluster.spread_over_nodes(plan, engines.get_engine(engine), PLACES) == plan
-    (found,) = cluster.cluster_findings(plan, engines.get_engine(engine), PLACES)
+    (found,) = cluster.report_cluster_problems(plan, engines.get_engine(engine), PLACES)
     assert (found.code, str(found.level)) == ("cluster.one-node", level)
 
 
@@ -172,7 +174,9 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
     plan = add_host_settings(plan_with(tensor_parallel_size=2), entries[0], None)
 
     def errors(of: LaunchPlan) -> list[str]:
-        found = cluster.cluster_findings(cluster.spread_over_nodes(of, VLLM, places), VLLM, places)
+        found = cluster.report_cluster_problems(
+            cluster.spread_over_nodes(of, VLLM, places), VLLM, places
+        )
         return [f.text for f in found if f.level is Level.ERROR]
 
     assert [text in error for error in errors(plan)] == ([True] if text else [])
@@ -180,7 +184,7 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
     assert errors(chosen) == []
     codes = {
         f.code
-        for f in cluster.cluster_findings(
+        for f in cluster.report_cluster_problems(
             cluster.spread_over_nodes(chosen, VLLM, places), VLLM, places
         )
     }
@@ -192,7 +196,7 @@ def test_rdma_that_no_node_has_is_reported() -> None:
     places = (HEAD, NodePlace("spark-02", "10.0.0.2", "eth0", (), ORIGINS))
     (found,) = [
         f
-        for f in cluster.cluster_findings(
+        for f in cluster.report_cluster_problems(
             cluster.spread_over_nodes(plan, VLLM, places), VLLM, places
         )
         if f.code != "cluster.environment"

@@ -9,7 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.model_facts import facts_for_plan, from_config, model_key, needs_look
+from workbench.engines.model_facts import (
+    choose_model_facts,
+    model_facts_from_config,
+    model_key,
+    must_read_model_files,
+)
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.conditions import ceiling_of_plan
@@ -80,7 +85,7 @@ def test_sizes_are_not_used_for_another_model(change: str) -> None:
 
 def test_sizes_are_not_used_for_another_model_of_a_variable() -> None:
     other = shipped("vllm-llama-3.3-70b-2x-spark", model="Qwen/Qwen3-8B")
-    facts = facts_for_plan(other, {})
+    facts = choose_model_facts(other, {})
     assert (
         facts is not None
         and facts.weight_bytes is None
@@ -90,8 +95,8 @@ def test_sizes_are_not_used_for_another_model_of_a_variable() -> None:
 
 def test_the_same_checkpoint_keeps_its_sizes_in_another_place_and_with_its_own_format() -> None:
     moved = shipped("vllm-llama-3.3-70b-2x-spark", model="/nvme/Llama-3.3-70B-Instruct/")
-    assert (facts_for_plan(moved, {}) or ModelFacts("")).weight_bytes == 141.1e9
-    assert needs_look(moved, {})  # what lies there may be another checkpoint
+    assert (choose_model_facts(moved, {}) or ModelFacts("")).weight_bytes == 141.1e9
+    assert must_read_model_files(moved, {})  # what lies there may be another checkpoint
     awq = edited(shipped("vllm-qwen2.5-7b-awq-2x-5060ti"), "quantization=awq_marlin", "dtype=half")
     assert (awq.effective_plan.model_facts or ModelFacts("")).weight_bytes
 
@@ -101,9 +106,9 @@ def test_files_on_the_host_override_the_name() -> None:
     other = ModelFacts(
         plan.model, weight_bytes=39.8e9, bytes_per_token=37.7e9, source="config.json"
     )
-    assert facts_for_plan(plan, {model_key(plan): other}) == other
+    assert choose_model_facts(plan, {model_key(plan): other}) == other
     same = ModelFacts(plan.model, weight_bytes=141.2e9, source="config.json")
-    assert facts_for_plan(plan, {model_key(plan): same}) == plan.model_facts
+    assert choose_model_facts(plan, {model_key(plan): same}) == plan.model_facts
 
 
 def test_a_16_bit_checkpoint_that_is_quantized_at_load_has_other_sizes() -> None:
@@ -134,7 +139,7 @@ def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, 
         base, f"model={model}", *([f"quantization={quantization}"] if quantization else [])
     ).plan
     found = ModelFacts(model, weight_bytes=1.0, bytes_per_token=1.0, source="config.json")
-    facts = facts_for_plan(plan, {model_key(plan): found} if read else {})
+    facts = choose_model_facts(plan, {model_key(plan): found} if read else {})
     assert facts is not None and own is not None
     if facts.weight_bytes is None:
         assert facts.missing and facts.bytes_per_token is None
@@ -144,14 +149,16 @@ def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, 
 
 
 def test_a_dense_model_reads_all_but_its_embedding() -> None:
-    facts = from_config("m", LLAMA_70B, 141_107_412_992, head=True, source="config.json")
+    facts = model_facts_from_config(
+        "m", LLAMA_70B, 141_107_412_992, head=True, source="config.json"
+    )
     assert facts.bytes_per_token == pytest.approx(139.0e9, rel=0.001)
     assert (facts.kv_bytes_per_token, facts.layers, facts.quantization) == (
         327680.0,
         80,
         "bfloat16",
     )
-    tied = from_config("m", LLAMA_70B, 6_400_000_000, head=False, source="config.json")
+    tied = model_facts_from_config("m", LLAMA_70B, 6_400_000_000, head=False, source="config.json")
     assert tied.bytes_per_token == 6_400_000_000
 
 
@@ -166,7 +173,9 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
     ],
 )
 def test_unknown_sizes_have_a_reason(more: dict[str, Any], word: str) -> None:
-    facts = from_config("m", {**LLAMA_70B, **more}, 10**10, head=True, source="config.json")
+    facts = model_facts_from_config(
+        "m", {**LLAMA_70B, **more}, 10**10, head=True, source="config.json"
+    )
     assert (
         facts.bytes_per_token is None
         and word in (facts.missing or "")
@@ -184,15 +193,23 @@ def test_unknown_sizes_have_a_reason(more: dict[str, Any], word: str) -> None:
 )
 def test_the_cache_size_is_unknown_if_layers_differ(more: dict[str, Any]) -> None:
     assert (
-        from_config("m", {**LLAMA_70B, **more}, 1, head=True, source="").kv_bytes_per_token is None
+        model_facts_from_config(
+            "m", {**LLAMA_70B, **more}, 1, head=True, source=""
+        ).kv_bytes_per_token
+        is None
     )
 
 
 def test_latent_attention_and_unused_windows() -> None:
     latent = {**LLAMA_70B, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_hidden_layers": 61}
-    assert from_config("m", latent, 1, head=True, source="").kv_bytes_per_token == 576 * 61 * 2
+    assert (
+        model_facts_from_config("m", latent, 1, head=True, source="").kv_bytes_per_token
+        == 576 * 61 * 2
+    )
     unused = {**LLAMA_70B, "sliding_window": 4096, "use_sliding_window": False}
-    assert from_config("m", unused, 1, head=True, source="").kv_bytes_per_token == 327680.0
+    assert (
+        model_facts_from_config("m", unused, 1, head=True, source="").kv_bytes_per_token == 327680.0
+    )
 
 
 json_values = st.recursive(
@@ -212,5 +229,5 @@ json_values = st.recursive(
 )
 @example({"num_hidden_layers": 1, "layer_types": 1})
 def test_any_configuration_can_be_read(config: dict[str, Any]) -> None:
-    facts = from_config("m", config, 1000, head=True, source="config.json")
+    facts = model_facts_from_config("m", config, 1000, head=True, source="config.json")
     assert facts.weight_bytes == 1000 and bool(facts.bytes_per_token) != bool(facts.missing)

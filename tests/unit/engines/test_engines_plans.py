@@ -226,7 +226,7 @@ def test_rows() -> None:
         Finding(Level.HINT, "x", "a hint", "max-num-seqs"),
         Finding(Level.ERROR, "y", "an error", "max-num-seqs"),
     )
-    changed = engines.flag_rows(plan, CATALOG, found)
+    changed = engines.make_flag_rows(plan, CATALOG, found)
     assert [r.name for r in changed] == ["max-num-seqs", "unknown-thing", "A", "VLLM_LOGGING_LEVEL"]
     assert (changed[0].finding, changed[0].level, changed[0].origin) == (
         "an error",
@@ -235,7 +235,7 @@ def test_rows() -> None:
     )
     assert changed[1].spec is None
     assert changed[3].is_env and changed[3].default == "INFO"
-    everything = engines.flag_rows(plan, CATALOG, found, view="all")
+    everything = engines.make_flag_rows(plan, CATALOG, found, view="all")
     assert len(everything) == len(CATALOG.flags) + 3
     unset = next(r for r in everything if r.name == "data-parallel-size")
     assert (unset.value, unset.default, unset.origin) == (None, 1, Origin.DEFAULT)

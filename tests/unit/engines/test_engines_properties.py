@@ -108,8 +108,8 @@ def test_search_and_lookup_never_raise(version: tuple[str, str], text: str) -> N
     for found in engines.search_flags(catalog, text):
         assert found is catalog.flags[found.name]
     engines.look_up_flag(catalog, text)
-    engines.nearest_name(catalog, text)
-    engines.search_env(catalog, text)
+    engines.find_nearest_flag(catalog, text)
+    engines.search_variables(catalog, text)
 
 
 @given(data=st.data())
@@ -148,7 +148,7 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
         plan, catalog, data.draw(st.none() | st.just(catalog.version) | TEXT), gpus
     )
     engines.estimate_memory(plan, gpus)
-    assert len(engines.flag_rows(plan, catalog, found)) == len(plan.flags) + len(plan.env)
+    assert len(engines.make_flag_rows(plan, catalog, found)) == len(plan.flags) + len(plan.env)
     try:
         engine.command(plan)
     except WorkbenchError as error:
@@ -163,5 +163,5 @@ def test_parse_value_returns_a_value_or_names_the_expected_type(spec: Any, text:
     except WorkbenchError as error:
         assert spec.name in error.message
     else:
-        problem = engines.check_value(spec, value)
+        problem = engines.check_flag_value(spec, value)
         assert problem is None or problem.code not in ("flag.type", "flag.json")

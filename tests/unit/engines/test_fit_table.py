@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.engines.fit_table import CONTEXTS, FitRow, fit_rows, gpu_groups_of
-from workbench.engines.model_facts import from_config_alone
+from workbench.engines.fit_table import CONTEXTS, FitRow, group_equal_gpus, make_fit_rows
+from workbench.engines.model_facts import model_facts_from_config_without_files
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import LaunchPlan, ModelFacts
@@ -29,7 +29,7 @@ LLAMA_70B = {
     "vocab_size": 128256,
     "max_position_embeddings": 131072,
 }
-FACTS = from_config_alone("llama", LLAMA_70B, source="config.json")
+FACTS = model_facts_from_config_without_files("llama", LLAMA_70B, source="config.json")
 
 
 def cards(count: int, gib: int = 24, name: str = "NVIDIA GeForce RTX 3090") -> list[GpuInfo]:
@@ -40,15 +40,15 @@ def table(
     engine: str, gpus: list[GpuInfo], used: dict[int, int] | None = None, **flags: Any
 ) -> list[FitRow]:
     settings = tuple(FlagSetting(n.replace("_", "-"), v) for n, v in flags.items())
-    (group,) = gpu_groups_of(gpus, used or {})
-    return list(fit_rows(LaunchPlan(engine, "llama", FACTS, flags=settings), group, CONTEXTS))
+    (group,) = group_equal_gpus(gpus, used or {})
+    return list(make_fit_rows(LaunchPlan(engine, "llama", FACTS, flags=settings), group, CONTEXTS))
 
 
 def test_columns_of_a_tiny_model_do_not_touch() -> None:
     """The limit and the prefill of a model of some megabytes were one number of 14 digits."""
     tiny = {**LLAMA_70B, "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64}
     tiny |= {"num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 1000}
-    facts = from_config_alone("llama", tiny, source="config.json")
+    facts = model_facts_from_config_without_files("llama", tiny, source="config.json")
     report = fit_report_of_plan(
         LaunchPlan("vllm", "llama", facts), telemetry(cards(1, 96, "NVIDIA H100 80GB HBM3"))
     )
@@ -88,7 +88,7 @@ def test_the_memory_in_use_counts() -> None:
     assert quiet["AWQ, GPTQ", 4].fits and not any(
         row.fits for (_, count), row in busy.items() if count == 4
     )
-    (group,) = gpu_groups_of(cards(4), {0: 20 * GIB})
+    (group,) = group_equal_gpus(cards(4), {0: 20 * GIB})
     # those with the most free memory first
     assert [gpu.index for gpu in group.gpus] == [1, 2, 3, 0]
 
@@ -114,14 +114,16 @@ def test_llamacpp_has_its_own_quantizations_and_one_sequence() -> None:
 
 def test_a_preset_without_a_shape_tells_other_quantizations_from_its_sizes() -> None:
     facts = ModelFacts("m", 70.55e9, "BF16", 139.0e9, 141.1e9, 327680.0, 80)
-    (group,) = gpu_groups_of(cards(1, 96), {})
-    rows = {row.weights: row for row in fit_rows(LaunchPlan("vllm", "m", facts), group, CONTEXTS)}
+    (group,) = group_equal_gpus(cards(1, 96), {})
+    rows = {
+        row.weights: row for row in make_fit_rows(LaunchPlan("vllm", "m", facts), group, CONTEXTS)
+    }
     assert not rows["BF16"].fits and rows["FP8"].fits
     assert rows["NVFP4"].limit_tok_s == pytest.approx(936 / 40.61, rel=0.002)
     moe = ModelFacts("m", 120e9, "MXFP4", 5e9, 65e9, 1e4, 36)
-    assert [row.weights for row in fit_rows(LaunchPlan("vllm", "m", moe), group, CONTEXTS)] == [
-        "MXFP4"
-    ]
+    assert [
+        row.weights for row in make_fit_rows(LaunchPlan("vllm", "m", moe), group, CONTEXTS)
+    ] == ["MXFP4"]
 
 
 def test_unequal_cards_are_groups_of_their_own() -> None:
@@ -130,7 +132,7 @@ def test_unequal_cards_are_groups_of_their_own() -> None:
         GpuInfo(2, "GPU-2", "NVIDIA L4", memory_total_bytes=24 * GIB),
         GpuInfo(3, "GPU-3", "NVIDIA X"),
     ]
-    assert [[gpu.index for gpu in group.gpus] for group in gpu_groups_of(mixed, {})] == [
+    assert [[gpu.index for gpu in group.gpus] for group in group_equal_gpus(mixed, {})] == [
         [0, 1],
         [2],
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from workbench.engines import catalog, registry
 from workbench.engines.catalog_files import DIRECTORY
-from workbench.engines.flag_groups import group_names, place_among_most_used
+from workbench.engines.flag_groups import group_names, rank_among_most_used
 from workbench.model.flags import FlagSpec
 
 CATALOGS = [
@@ -79,12 +79,12 @@ def test_the_most_used_flags_are_few(engine: str) -> None:
     ],
 )
 def test_group_of_a_flag(engine: str, flag: str, group: str) -> None:
-    from workbench.engines.flag_groups import group_of
+    from workbench.engines.flag_groups import group_of_flag
 
     newest = catalog.load_catalog(engine, catalog.catalog_versions(engine)[-1]).flags
-    assert group_of(engine, flag, newest[flag].group if flag in newest else "") == group
+    assert group_of_flag(engine, flag, newest[flag].group if flag in newest else "") == group
 
 
 def test_the_place_of_a_flag_that_few_people_set() -> None:
-    assert place_among_most_used("vllm", "model") == 1
-    assert place_among_most_used("vllm", "ssl-keyfile") == 0
+    assert rank_among_most_used("vllm", "model") == 1
+    assert rank_among_most_used("vllm", "ssl-keyfile") == 0

@@ -13,13 +13,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.gguf import TruncatedError, config_of, read_header
-from workbench.engines.kv_size import KvRule, read_bytes, sequence_bytes
+from workbench.engines.gguf import TruncatedError, config_from_metadata, read_header
+from workbench.engines.kv_size import KvRule, kv_bytes_of_sequence, kv_bytes_read_per_token
 from workbench.engines.memory_estimate import MemoryFit
-from workbench.engines.model_config import model_shape_of
-from workbench.engines.model_facts import from_config, from_gguf
-from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, token_bytes
-from workbench.engines.weight_files import Tensor, tensors_in_header, weights_of
+from workbench.engines.model_config import parse_model_shape
+from workbench.engines.model_facts import model_facts_from_config, model_facts_from_gguf
+from workbench.engines.weight_bits import (
+    BITS,
+    bits_per_weight_from_config,
+    normalize_quantization,
+    weight_bytes_in_memory,
+    weight_bytes_read_per_token,
+)
+from workbench.engines.weight_files import Tensor, parse_tensors, sum_weights
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import KvLayers, ModelShape
@@ -98,16 +104,16 @@ QWEN_235B = config(
 def test_bytes_per_token_of_published_models(
     model: dict[str, Any], bits: float, more: dict[str, float], gb: float
 ) -> None:
-    parts = model_shape_of(model).parts
+    parts = parse_model_shape(model).parts
     assert parts is not None
-    assert token_bytes(parts, bits, **more) / 1e9 == pytest.approx(gb, rel=0.01)
+    assert weight_bytes_read_per_token(parts, bits, **more) / 1e9 == pytest.approx(gb, rel=0.01)
 
 
 def test_weights_in_memory() -> None:
-    parts = model_shape_of(LLAMA_70B).parts
+    parts = parse_model_shape(LLAMA_70B).parts
     assert parts is not None and parts.total_weights == pytest.approx(70.55e9, rel=0.001)
-    assert held_bytes(parts, 16) == pytest.approx(141.1e9, rel=0.001)
-    moe = model_shape_of(QWEN_235B).parts
+    assert weight_bytes_in_memory(parts, 16) == pytest.approx(141.1e9, rel=0.001)
+    moe = parse_model_shape(QWEN_235B).parts
     assert (
         moe is not None
         and moe.total_weights == pytest.approx(235e9, rel=0.01)
@@ -138,7 +144,7 @@ LOGGED = {
 @pytest.mark.parametrize("name", LOGGED)
 def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
     document, flags, logged = LOGGED[name]
-    facts = ModelFacts("tiny", weight_bytes=1e7, shape=model_shape_of(document))
+    facts = ModelFacts("tiny", weight_bytes=1e7, shape=parse_model_shape(document))
     given = {
         "kv-cache-memory-bytes": "1G",
         "max-model-len": 8192,
@@ -154,11 +160,11 @@ def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
 
 def test_latent_attention_is_copied_to_each_gpu_and_heads_are_not() -> None:
     latent, grouped = (KvLayers(61, 1, 576),), (KvLayers(80, 8, 256),)
-    assert sequence_bytes(latent, 4096, tp=8) == sequence_bytes(latent, 4096)
-    assert sequence_bytes(grouped, 4096, tp=4) == sequence_bytes(grouped, 4096) / 4
+    assert kv_bytes_of_sequence(latent, 4096, tp=8) == kv_bytes_of_sequence(latent, 4096)
+    assert kv_bytes_of_sequence(grouped, 4096, tp=4) == kv_bytes_of_sequence(grouped, 4096) / 4
     # a head is not divided
-    assert sequence_bytes(grouped, 4096, tp=16) == sequence_bytes(grouped, 4096, tp=8)
-    assert sequence_bytes(grouped, 4096, pp=2) == sequence_bytes(grouped, 4096) / 2
+    assert kv_bytes_of_sequence(grouped, 4096, tp=16) == kv_bytes_of_sequence(grouped, 4096, tp=8)
+    assert kv_bytes_of_sequence(grouped, 4096, pp=2) == kv_bytes_of_sequence(grouped, 4096) / 2
 
 
 def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_heads() -> None:
@@ -180,19 +186,19 @@ def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_h
 def test_engines_keep_windows_in_different_ways() -> None:
     kv = (KvLayers(10, 8, 128), KvLayers(50, 8, 128, window=1024))
     layer = 8 * 128 * 2
-    assert sequence_bytes(kv, 32768) == 60 * 32768 * layer
-    assert sequence_bytes(kv, 32768, rule=KvRule("share")) == pytest.approx(
+    assert kv_bytes_of_sequence(kv, 32768) == 60 * 32768 * layer
+    assert kv_bytes_of_sequence(kv, 32768, rule=KvRule("share")) == pytest.approx(
         (10 + 0.8 * 50) * 32768 * layer
     )
     assert (
-        sequence_bytes(kv, 32768, rule=KvRule("window", in_flight=512))
+        kv_bytes_of_sequence(kv, 32768, rule=KvRule("window", in_flight=512))
         == (10 * 32768 + 50 * 1536) * layer
     )
     assert (
-        sequence_bytes(kv, 32768, rule=KvRule("blocks", in_flight=1008))
+        kv_bytes_of_sequence(kv, 32768, rule=KvRule("blocks", in_flight=1008))
         == (10 * 32768 + 50 * 2048) * layer
     )
-    assert read_bytes(kv, 32768) == (10 * 32768 + 50 * 1024) * layer
+    assert kv_bytes_read_per_token(kv, 32768) == (10 * 32768 + 50 * 1024) * layer
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_engines_keep_windows_in_different_ways() -> None:
     ],
 )
 def test_which_layers_have_a_window(more: dict[str, Any], layers: dict[int | None, int]) -> None:
-    assert {one.window: one.count for one in model_shape_of({**LLAMA_70B, **more}).kv} == layers
+    assert {one.window: one.count for one in parse_model_shape({**LLAMA_70B, **more}).kv} == layers
 
 
 def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
@@ -220,12 +226,12 @@ def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
         "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4,
     }
-    linear, full = sorted(model_shape_of(qwen_next).kv, key=lambda one: one.values)
+    linear, full = sorted(parse_model_shape(qwen_next).kv, key=lambda one: one.values)
     assert (linear.count, full.count, full.heads, full.values) == (36, 12, 2, 512)
     inputs = (2 * 16 * 128 + 32 * 128) * 3 * 2
     assert linear.state_size() == 32 * 128 * 128 * 2 + inputs
     assert linear.state_size(bits=32) == 32 * 128 * 128 * 4 + inputs
-    short, long = (sequence_bytes((full, linear), n) for n in (1, 100_001))
+    short, long = (kv_bytes_of_sequence((full, linear), n) for n in (1, 100_001))
     assert long - short == 12 * 2 * 512 * 2 * 100_000
 
 
@@ -291,7 +297,7 @@ QWEN_NEXT = {
 def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
     more: dict[str, Any], flags: dict[str, Any], logged: int
 ) -> None:
-    facts = ModelFacts("tiny", weight_bytes=1e6, shape=model_shape_of(TINY | more))
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=parse_model_shape(TINY | more))
     given = {
         "max-model-len": 4096,
         "max-num-batched-tokens": 1024,
@@ -347,7 +353,7 @@ def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
 def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
     more: dict[str, Any], why: str
 ) -> None:
-    shape = model_shape_of(TINY | more)
+    shape = parse_model_shape(TINY | more)
     assert shape.kv == () and why in shape.kv_missing
     facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape)
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
@@ -357,7 +363,7 @@ def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
 
 def test_full_attention_in_a_list_of_kinds_is_full_attention() -> None:
     minimax_m2 = TINY | {"num_hidden_layers": 4, "attn_type_list": [1] * 4}
-    assert [one.count for one in model_shape_of(minimax_m2).kv] == [4]
+    assert [one.count for one in parse_model_shape(minimax_m2).kv] == [4]
 
 
 NEMOTRON_NANO = config(56, 4480, 15680, 40, 8, 131072, head_dim=128) | {
@@ -391,18 +397,18 @@ QWEN_27B = config(64, 5120, 17408, 24, 4, 248320, head_dim=256, full_attention_i
 def test_a_block_of_a_hybrid_model_is_as_large_as_vllm_reports_on_gpus(
     model: dict[str, Any], bits: float, state_bits: int | None, block: int, token: int
 ) -> None:
-    kv = model_shape_of(model).kv
+    kv = parse_model_shape(model).kv
     group = min(one.count for one in kv)
     groups = sum(-(-one.count // group) for one in kv)
     rule = KvRule("blocks", keeps_prefixes=False, state_bits=state_bits)
-    size = sequence_bytes(kv, 1, bits=bits, rule=rule)
+    size = kv_bytes_of_sequence(kv, 1, bits=bits, rule=rule)
     assert size == groups * group * block * token
 
 
 def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> None:
     """The log: 1,400,832 tokens of cache, 42.75 requests of 32,768 tokens. A request takes 42
     blocks of attention and two in each of three groups of states, so there are 2,052 blocks."""
-    size = sequence_bytes(model_shape_of(QWEN_27B).kv, 32_768, rule=KvRule("blocks"))
+    size = kv_bytes_of_sequence(parse_model_shape(QWEN_27B).kv, 32_768, rule=KvRule("blocks"))
     assert size == (42 + 3 * 2) * 16 * 784 * 4096
 
 
@@ -410,7 +416,7 @@ def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> 
     ("flag", "value"), [("use-replayssm", True), ("mamba-cache-dtype", "float32")]
 )
 def test_states_that_a_flag_makes_larger_are_unknown(flag: str, value: Any) -> None:
-    facts = ModelFacts("tiny", weight_bytes=1e6, shape=model_shape_of(TINY | GRANITE))
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=parse_model_shape(TINY | GRANITE))
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
     got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts).with_flag(flag, value), [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens is None and flag in got.basis
@@ -426,12 +432,12 @@ def test_weights_by_name_and_packed_bits() -> None:
         Tensor("model.visual.blocks.0.weight", 100, 50),
         Tensor("model.layers.1.self_attn.q_proj.weight", 70, 35),  # a draft layer after the last
     ]
-    found = weights_of(tensors, packed_bits=4.16, expert_share=1 / 8, layers=1)
+    found = sum_weights(tensors, packed_bits=4.16, expert_share=1 / 8, layers=1)
     assert found is not None and found.bytes == 9942
     assert found.token_bytes == 520 + 52 + 5200 / 8 + 2000
     assert (found.parts.experts, found.parts.other) == (pytest.approx(10_000), 85)
-    assert weights_of(tensors, packed_bits=4, expert_share=None, layers=1) is None
-    facts = from_config("m", LLAMA_8B, 9942, head=True, source="files", tensors=tensors)
+    assert sum_weights(tensors, packed_bits=4, expert_share=None, layers=1) is None
+    facts = model_facts_from_config("m", LLAMA_8B, 9942, head=True, source="files", tensors=tensors)
     assert facts.bytes_per_token == 2000 + 520 + 5200 + 52 + 70
 
 
@@ -451,7 +457,7 @@ def test_weights_by_name_and_packed_bits() -> None:
     ],
 )
 def test_bits_of_a_checkpoint(quantization: dict[str, Any], bits: float) -> None:
-    assert bits_of(quantization) == bits
+    assert bits_per_weight_from_config(quantization) == bits
 
 
 @pytest.mark.parametrize(
@@ -460,7 +466,7 @@ def test_bits_of_a_checkpoint(quantization: dict[str, Any], bits: float) -> None
      ("NVFP4", "NVFP4"), ("exl3", None), ("", None), (None, None)],
 )  # fmt: skip
 def test_names_of_quantizations(word: str | None, name: str | None) -> None:
-    assert name_of(word) == name
+    assert normalize_quantization(word) == name
 
 
 def gguf_header(
@@ -508,11 +514,11 @@ HEADER = gguf_header(
 
 def test_a_gguf_header() -> None:
     metadata, tensors = read_header(HEADER)
-    facts = from_gguf("m.gguf", metadata, tensors, source="header")
+    facts = model_facts_from_gguf("m.gguf", metadata, tensors, source="header")
     assert facts.kv_bytes_per_token == 2 * 2 * 128 * 2 and facts.layers == 2
     sizes = [1024 * 256 // 256 * 144, 1024 * 256 // 256 * 210, 512 * 256 // 32 * 34]
     assert facts.weight_bytes == sum(sizes) and facts.bytes_per_token == sizes[1] + sizes[2]
-    assert config_of(metadata)["vocab_size"] == 2
+    assert config_from_metadata(metadata)["vocab_size"] == 2
 
 
 def test_the_sizes_of_tensor_types_are_those_of_the_gguf_package() -> None:
@@ -535,7 +541,7 @@ def test_a_damaged_header_raises_only_value_errors(at: int, bytes_: bytes) -> No
         metadata, tensors = read_header(HEADER[:at] + bytes_ + HEADER[at + len(bytes_) :])
     except ValueError:
         return
-    facts = from_gguf("m", metadata, tensors, source="")
+    facts = model_facts_from_gguf("m", metadata, tensors, source="")
     assert facts.weight_bytes is not None and facts.weight_bytes >= 0
 
 
@@ -581,7 +587,7 @@ KEYS = sorted(
 @given(st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=12), st.booleans())
 def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bool) -> None:
     document = {**(LLAMA_8B if known else {}), **changed}
-    facts = from_config(
+    facts = model_facts_from_config(
         "m", document, 10**10, head=True, source="", tensors=[Tensor("a", 10)] if known else ()
     )
     assert facts.weight_bytes == 1e10
@@ -602,4 +608,4 @@ def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bo
 def test_a_hostile_safetensors_header_gives_no_tensors_or_sound_ones(
     document: dict[str, Any],
 ) -> None:
-    assert all(t.bytes > 0 for t in tensors_in_header(json.dumps(document)))
+    assert all(t.bytes > 0 for t in parse_tensors(json.dumps(document)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_gpu_proof import PRO, lock, proved, told
 
-from workbench.cli.open_session import local_session
+from workbench.cli.open_session import create_local_session
 from workbench.engines import memory_locks
 from workbench.gpu.settings.preset_settings import memory_lock_warning
 from workbench.model.findings import Level
@@ -42,7 +42,7 @@ def test_gpus_that_are_not_known_give_no_warning() -> None:
 
 @pytest.mark.parametrize(("name", "warned"), [(PRO, True), (SMALL, False)])
 def test_the_plan_of_a_preset_with_a_memory_lock_says_so(name: str, warned: bool) -> None:
-    session = local_session()
+    session = create_local_session()
     session.core.update(telemetry=told(name))
     session.plans.edit_plan(
         session.presets.plan_of("rtx-pro-6000-clock-power-profile", {"model": "m"}), "title"

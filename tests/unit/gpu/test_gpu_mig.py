@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.engines import registry
-from workbench.engines.plan_context import visible_gpus
+from workbench.engines.plan_context import list_visible_gpus
 from workbench.engines.validate import validate_plan
 from workbench.gpu.settings import plan, rights
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -61,12 +61,12 @@ def test_cuda_shows_an_instance_in_place_of_the_gpu(reading: Telemetry) -> None:
     (info,) = reading.infos
     third = info.instances[2]
     for devices, uuid in ((None, info.instances[0].uuid), ("0", info.instances[0].uuid)):
-        (shown,) = visible_gpus(plan_with(devices), reading.infos)
+        (shown,) = list_visible_gpus(plan_with(devices), reading.infos)
         assert shown.uuid == uuid
-    (shown,) = visible_gpus(plan_with(third.uuid), reading.infos)
+    (shown,) = list_visible_gpus(plan_with(third.uuid), reading.infos)
     assert shown.memory_total_bytes == third.memory_total_bytes
     assert shown.name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
-    assert visible_gpus(plan_with("MIG-of-another-host"), reading.infos) == ()
+    assert list_visible_gpus(plan_with("MIG-of-another-host"), reading.infos) == ()
     assert gpus_of_plan(plan_with(third.uuid), reading.infos) == (0,)
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.command_line import read_plan, recognize_engine_start
+from workbench.engines.command_line import parse_plan, recognize_engine_start
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagSetting, FlagSpec
 from workbench.model.plan import LaunchPlan
@@ -121,7 +121,7 @@ def test_a_command_line_is_read_back_as_the_same_plan(seed: int) -> None:
     command = engines.get_engine(plan.engine).command(plan)
     start = recognize_engine_start(command.argv)
     assert start is not None and start.engine.name == plan.engine
-    read, findings = read_plan(start, command.env, command.workdir)
+    read, findings = parse_plan(start, command.env, command.workdir)
     assert (argv_of(read), findings) == (command.argv, ())
     pasted = read_text(command.shell()).plan
     assert pasted is not None and argv_of(pasted) == command.argv

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from support import made_results as made
 
-from workbench.engines.answer_settings import answer_settings
+from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.bench import Conditions
 from workbench.model.quality import NOT_MEASURED, InstrumentProof, Interval, QualityMeasure
 from workbench.report.blocks import Alert, Table, TextBlock
@@ -59,7 +59,7 @@ def test_a_faster_b_with_other_answers_is_not_marked_as_good(answers: str, mark:
 
 ALONE = made.result(simulated=True)
 OF_RESULT = replace(
-    made.quality(), id=3, conditions_b=answer_settings(ALONE.conditions), unix_s=1.0
+    made.quality(), id=3, conditions_b=collect_answer_settings(ALONE.conditions), unix_s=1.0
 )
 OLDER = replace(OF_RESULT, id=2, verdict="same", summary="its answers are the same", measures=())
 

@@ -17,8 +17,8 @@ from support import container_runs
 from support.fake_host import Call, FakeHost
 
 from workbench.engines import registry
-from workbench.engines.containers import image_of, version_in_tag
-from workbench.engines.preset_trust import untrusted_parts
+from workbench.engines.containers import choose_image, parse_version_in_tag
+from workbench.engines.preset_trust import list_untrusted_parts
 from workbench.hosts.base import short_command
 from workbench.hosts.local import LocalHost
 from workbench.hosts.shell_scripts import shell_order_line
@@ -307,22 +307,22 @@ def test_findings_about_the_plan_itself() -> None:
 )
 def test_power_over_the_host_needs_trust_whoever_set_it(option: str) -> None:
     plan = with_assignments(HUB, "podman", [option])
-    (part,) = untrusted_parts(plan, ())
+    (part,) = list_untrusted_parts(plan, ())
     assert part.code == "run.power"
-    assert untrusted_parts(plan, [part.digest]) == ()
+    assert list_untrusted_parts(plan, [part.digest]) == ()
 
 
 def test_harmless_options_need_no_trust_and_a_strangers_image_does() -> None:
     plan = with_assignments(
         HUB, "docker", ["mount=/data:/data", "device=nvidia.com/gpu=0", "gpus=0", "init=yes"]
     )
-    assert untrusted_parts(plan, ()) == ()
+    assert list_untrusted_parts(plan, ()) == ()
     foreign = LaunchPlan("vllm", "m", image="evil/vllm:1", run_as="docker", stranger=True)
-    assert [part.name for part in untrusted_parts(foreign, ())] == ["image"]
+    assert [part.name for part in list_untrusted_parts(foreign, ())] == ["image"]
     usual = LaunchPlan(
         "vllm", "m", image="docker.io/vllm/vllm-openai:v0.32.0", run_as="docker", stranger=True
     )
-    assert untrusted_parts(usual, ()) == ()
+    assert list_untrusted_parts(usual, ()) == ()
 
 
 def test_bad_options_are_refused() -> None:
@@ -557,12 +557,12 @@ def test_launchers_are_of_their_program() -> None:
 def test_the_image_says_which_version_of_its_own_project_it_has() -> None:
     vllm = registry.get_engine("vllm")
     preset = LaunchPlan("vllm", "m", image="nvcr.io/nvidia/vllm:26.04-py3")
-    assert image_of(preset, vllm) == "nvcr.io/nvidia/vllm:26.04-py3"
+    assert choose_image(preset, vllm) == "nvcr.io/nvidia/vllm:26.04-py3"
     chosen = with_assignments(preset, "podman", ["image=vllm/vllm-openai:v0.32.0"])
-    assert image_of(chosen, vllm) == "vllm/vllm-openai:v0.32.0"
-    assert version_in_tag(image_of(chosen, vllm), vllm) == "0.32.0"
-    assert version_in_tag(image_of(preset, vllm), vllm) is None
-    assert version_in_tag("my/vllm:1.2.3", vllm) is None
+    assert choose_image(chosen, vllm) == "vllm/vllm-openai:v0.32.0"
+    assert parse_version_in_tag(choose_image(chosen, vllm), vllm) == "0.32.0"
+    assert parse_version_in_tag(choose_image(preset, vllm), vllm) is None
+    assert parse_version_in_tag("my/vllm:1.2.3", vllm) is None
 
 
 def test_a_program_that_hangs_is_one_sentence(

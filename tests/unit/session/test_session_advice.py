@@ -13,8 +13,8 @@ from support import made_results
 
 from tests.unit.advisor.advised import A100, QWEN_2B, during, summary
 from workbench.advisor.advisor import advise
-from workbench.advisor.facts import facts_of_result
-from workbench.engines.answer_settings import answer_settings
+from workbench.advisor.facts import facts_from_result
+from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
@@ -75,8 +75,8 @@ async def test_a_change_that_is_known_to_change_the_answers_is_not_recommended(
         made_results.quality(),
         simulated=False,
         verdict=verdict,
-        conditions_a=answer_settings(result.conditions),
-        conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
+        conditions_a=collect_answer_settings(result.conditions),
+        conditions_b=collect_answer_settings(replace(result.conditions, flags=graphs)),
     )
     stored = QualityDb(session.results.db.path).add(measured)
     found = (await session.advisor.advise_on_result(number)).findings
@@ -100,8 +100,8 @@ async def test_a_change_with_the_same_answers_is_recommended() -> None:
         made_results.quality(),
         simulated=False,
         verdict="same",
-        conditions_a=answer_settings(result.conditions),
-        conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
+        conditions_a=collect_answer_settings(result.conditions),
+        conditions_b=collect_answer_settings(replace(result.conditions, flags=graphs)),
     )
     QualityDb(session.results.db.path).add(measured)
     found = (await session.advisor.advise_on_result(number)).findings
@@ -231,7 +231,7 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
         "org/tiny",
         flags=(FlagSetting("max-num-seqs", 64), FlagSetting("api-key", "sesame")),
     )
-    findings = {f.code: f for f in advise(facts_of_result(made))}
+    findings = {f.code: f for f in advise(facts_from_result(made))}
     a, b = arms_of_finding(findings["eager.cost"], made, plan)
     assert a == Arm(("tensor-parallel-size=4", "enforce-eager=true"), ("max-num-seqs", "api-key"))
     assert b == Arm(("tensor-parallel-size=4",), ("max-num-seqs", "api-key", "enforce-eager"))

@@ -134,8 +134,8 @@ def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str)
 
 def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
     """Through the command line's own parser, on top of another preset's suggestion."""
-    from workbench.cli.bench import levels_of
-    from workbench.cli.load_options import load_of
+    from workbench.cli.bench import parse_concurrency_levels
+    from workbench.cli.load_options import read_load_options
     from workbench.cli.parser import parse_command_line
     from workbench.model.bench_cli_options import bench_cli_options
 
@@ -161,17 +161,17 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
         arguments = parse_command_line(
             ["bench", "--url", spec.url, "--model", spec.model, *bench_cli_options(spec)]
         )
-        levels = levels_of(arguments.levels)
+        levels = parse_concurrency_levels(arguments.levels)
         again = spec_from_fields(
-            SUGGESTED, {**load_of(arguments), "concurrency": levels[0], "url": spec.url}
+            SUGGESTED, {**read_load_options(arguments), "concurrency": levels[0], "url": spec.url}
         )
         assert replace(again, profile=spec.profile) == spec, given
 
 
 def test_the_command_of_a_benchmark_leaves_the_suggestion_of_its_preset_out() -> None:
     """Whatever the preset suggests, also where the user had set the default again."""
-    from workbench.cli.bench import levels_of
-    from workbench.cli.load_options import load_of
+    from workbench.cli.bench import parse_concurrency_levels
+    from workbench.cli.load_options import read_load_options
     from workbench.cli.parser import parse_command_line
     from workbench.model.bench_cli_options import bench_cli_options
 
@@ -187,8 +187,10 @@ def test_the_command_of_a_benchmark_leaves_the_suggestion_of_its_preset_out() ->
     for given in ({}, back, {**back, "timeout_s": 5.0}, {"profile": "document"}):
         spec = spec_from_fields(suggested, given)
         arguments = parse_command_line(["bench", "RUN", *bench_cli_options(spec, "a-preset")])
-        levels = levels_of(arguments.levels)
-        again = spec_from_fields(suggested, {**load_of(arguments), "concurrency": levels[0]})
+        levels = parse_concurrency_levels(arguments.levels)
+        again = spec_from_fields(
+            suggested, {**read_load_options(arguments), "concurrency": levels[0]}
+        )
         assert replace(again, profile=spec.profile) == spec, given
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from workbench.bench.workers import ClientMissingError, HostWorker, LocalWorker
-from workbench.cli.load_options import load_of
+from workbench.cli.load_options import read_load_options
 from workbench.cli.parser import parse_command_line
 from workbench.hosts.local import LocalHost
 from workbench.model.bench import BenchSpec
@@ -80,9 +80,13 @@ def test_a_host_that_cannot_run_it_gets_the_load_from_here(
 
 
 def test_the_option() -> None:
-    spec = spec_from_fields(None, load_of(parse_command_line(["bench", "RUN", "--client", "host"])))
+    spec = spec_from_fields(
+        None, read_load_options(parse_command_line(["bench", "RUN", "--client", "host"]))
+    )
     assert spec.client == "host" and "--client" in bench_cli_options(spec)
-    assert spec_from_fields(None, load_of(parse_command_line(["bench", "RUN"]))).client == ""
+    assert (
+        spec_from_fields(None, read_load_options(parse_command_line(["bench", "RUN"]))).client == ""
+    )
     with pytest.raises(InputError, match="cannot read the --cacert file"):
         spec_from_fields(None, {"client": "host", "ca_file": "/ca.pem"})
     with pytest.raises(InputError, match="'there' is not a valid value of client"):

@@ -10,7 +10,7 @@ import pytest
 from workbench.bench.compare import compare
 from workbench.cli import result_output
 from workbench.engines.result_limits import (
-    compare_with_limit,
+    compare_with_stream_limit,
     compare_with_total_limit,
     pct_of_speed_limit,
 )
@@ -290,9 +290,9 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     )
     said = replace(made, summary=replace(made.summary, per_stream_tok_s=21.62))
     share = "81 % of 26.69 tok/s per stream (at the memory clock under load, 13,365 of 14,001 MHz)"
-    assert compare_with_limit(said) == share
+    assert compare_with_stream_limit(said) == share
     eight = replace(said, spec=replace(said.spec, concurrency=8))
-    assert compare_with_limit(eight) == share and compare_with_total_limit(eight) is None
+    assert compare_with_stream_limit(eight) == share and compare_with_total_limit(eight) is None
     assert any(share in line for line in result_output.result_lines(said))
     other = replace(said, id=8)
     assert [n for n in compare(said, other).notes if share in n] == [
@@ -307,7 +307,7 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     )
     assert "memory clock under load" in view.basis
     assert (
-        compare_with_limit(result(1)) is None
+        compare_with_stream_limit(result(1)) is None
         and ceiling_view(result(1)) is None
         and ceiling_view(eight) is None
     )

@@ -11,7 +11,7 @@ import pytest
 from support import standin_launcher
 
 from workbench import engines
-from workbench.engines.preset_trust import untrusted_parts
+from workbench.engines.preset_trust import list_untrusted_parts
 from workbench.model.errors import InputError
 from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagSetting
@@ -176,7 +176,7 @@ def test_an_option_that_gives_rights_needs_trust() -> None:
     assert [f.code for f in checked.findings] == ["preset.run-option"]
     assert checked.preset is not None
     made = engines.plan_from_preset(checked.preset)
-    assert not untrusted_parts(made, ())  # not from a stranger
-    (part,) = untrusted_parts(replace(made, stranger=True), ())
+    assert not list_untrusted_parts(made, ())  # not from a stranger
+    (part,) = list_untrusted_parts(replace(made, stranger=True), ())
     assert "can run other programs" in part.text
-    assert not untrusted_parts(replace(made, stranger=True), {part.digest})
+    assert not list_untrusted_parts(replace(made, stranger=True), {part.digest})

@@ -15,7 +15,7 @@ from support.serving import free_port, session_on
 
 from workbench.bench.runner import BenchCancelled
 from workbench.cli.sweeps import sweep_lines
-from workbench.engines.answer_settings import answer_settings
+from workbench.engines.answer_settings import collect_answer_settings
 from workbench.gpu.settings import journal
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
@@ -496,8 +496,8 @@ def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measur
             "same",
             summary,
             simulated=True,
-            conditions_a=answer_settings(a.conditions),
-            conditions_b=answer_settings(b.conditions),
+            conditions_a=collect_answer_settings(a.conditions),
+            conditions_b=collect_answer_settings(b.conditions),
         )
         QualityDb(session.results.db.path).add(measured)
         comparison = await session.results.compare(a.id, b.id)

@@ -13,7 +13,7 @@ import tomlkit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workbench.engines.preset_trust import foreign_flags
+from workbench.engines.preset_trust import find_foreign_flags
 from workbench.model.findings import Finding, Level
 from workbench.store.preset_check import MAX_FINDINGS, check_file, check_text
 from workbench.store.preset_file import MAX_BYTES
@@ -47,7 +47,7 @@ def line_of(text: str, start: str) -> int:
 def test_a_flag_that_names_another_machine_or_opens_the_server_needs_agreement(
     engine: str, flag: str, value: object
 ) -> None:
-    (part,) = foreign_flags(engine, {flag: value})
+    (part,) = find_foreign_flags(engine, {flag: value})
     assert part.name == flag
 
 
@@ -62,7 +62,7 @@ def test_a_flag_that_names_another_machine_or_opens_the_server_needs_agreement(
     ],
 )
 def test_a_flag_that_does_neither_needs_none(engine: str, flag: str, value: object) -> None:
-    assert not list(foreign_flags(engine, {flag: value}))
+    assert not list(find_foreign_flags(engine, {flag: value}))
 
 
 def test_a_valid_file_has_no_findings(minimal: str) -> None:

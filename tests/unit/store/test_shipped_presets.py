@@ -13,7 +13,7 @@ import tomlkit
 
 from workbench import engines
 from workbench.engines.catalog import catalog_versions, version_satisfies
-from workbench.engines.roofline import speed_limits
+from workbench.engines.roofline import compute_speed_limits
 from workbench.model.findings import Level
 from workbench.model.preset import Preset
 from workbench.store.paths import shipped_presets_dir
@@ -129,7 +129,7 @@ def test_ceilings_follow_from_the_model_and_the_hardware(
     facts = engines.plan_from_preset(preset, variables=values(preset)).model_facts
     gpus = list(preset.hardware.gpu_names[:1]) * preset.hardware.count
     tp = preset.flags.get("tensor-parallel-size", 1)
-    limit = speed_limits(facts, gpus, tp=tp).tok_s_per_stream
+    limit = compute_speed_limits(facts, gpus, tp=tp).tok_s_per_stream
     named = [r for r in preset.references if r.ceiling and "stream" in r.metric]
     own = [r for r in named if r.source == preset.provenance.document]
     if not own or ("spark" in preset_id and tp == 1):

@@ -48,7 +48,7 @@ def memory_lock_warning(wanted: PresetSettings, telemetry: Telemetry | None) -> 
         for info in infos
         if selector in ("all", str(info.index))
     ]
-    return memory_locks.memory_lock_warning(names)
+    return memory_locks.warn_of_memory_locks(names)
 
 
 def settings_not_applied(

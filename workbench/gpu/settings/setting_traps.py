@@ -72,7 +72,7 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
             found.append(fill_in_trap("memory.normal-clock", mhz=normal))
         elif normal and clocks.min_mhz == clocks.max_mhz == normal:
             found.append(fill_in_trap("memory.lock-is-where-it-runs", mhz=normal))
-        if memory_locks.lock_costs_throughput(info.name):
+        if memory_locks.does_lock_cost_throughput(info.name):
             found.append(memory_lock_trap())
     return "; ".join(one.text for one in found)
 

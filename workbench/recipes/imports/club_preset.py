@@ -45,7 +45,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     )
     note_unknown_fields(document, f"{_KNOWN} known_evidence", notes)
     named = text_field(runtime, "engine", notes)
-    engine = registry.engine_named_in(named)
+    engine = registry.find_engine_named_in(named)
     name, title = text_field(document, "id", notes), text_field(document, "title", notes)
     if engine is None:
         notes.findings.insert(0, no_server_finding(FORM_TITLE, [named]))

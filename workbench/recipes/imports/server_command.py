@@ -10,7 +10,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag, version_key
-from workbench.engines.command_line import StartOfEngine, read_plan, recognize_engine_start
+from workbench.engines.command_line import StartOfEngine, parse_plan, recognize_engine_start
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, Origin
 from workbench.model.lazy_dataclass import dataclass
@@ -54,7 +54,7 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
     start = replace(
         command.start, arguments=_drop_computed_arguments(engine, command.start.arguments)
     )
-    plan, findings = read_plan(start, env, command.workdir, version)
+    plan, findings = parse_plan(start, env, command.workdir, version)
     notes.findings += [found for found in findings if found not in notes.findings]
     plan = replace(
         plan,
@@ -135,7 +135,7 @@ def start_in_image(
     if that names no engine either."""
     words = [*entrypoint, *command]
     found = recognize_engine_start(words)
-    if found is None and not entrypoint and (engine := registry.engine_named_in(image)):
+    if found is None and not entrypoint and (engine := registry.find_engine_named_in(image)):
         found = StartOfEngine(engine, (), tuple(command))
     return None if found is None else replace(found, executable=())
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
-from workbench.engines.base import is_python
-from workbench.engines.command_line import StartOfEngine, recognize_engine_start, starts_in
+from workbench.engines.base import is_python_interpreter
+from workbench.engines.command_line import StartOfEngine, find_engine_starts, recognize_engine_start
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
@@ -546,7 +546,7 @@ def _server_command_in_state(
     """Return the server command that `start` is in this state of the script. In an activated
     virtual environment, a Python program without a path is that of the environment."""
     program = start.executable or start.engine.launch
-    of_python = bool(start.engine.packages) or is_python(program[:1])
+    of_python = bool(start.engine.packages) or is_python_interpreter(program[:1])
     if state.programs is not None and of_python and "/" not in program[0]:
         words = program[:-1] if program[-1] == "serve" else program
         executable = (posixpath.join(state.programs, words[0]), *words[1:])
@@ -559,7 +559,7 @@ def _commands_behind_wrapper(
 ) -> list[ServerCommand]:
     """Return the server command that a program such as `env`, `sudo` or `numactl` starts; [] if it
     starts no server."""
-    for at, start in starts_in(words):
+    for at, start in find_engine_starts(words):
         before = words[:at]
         if any(word.rpartition("/")[2] in _NOT_STARTING for word in before):
             return []

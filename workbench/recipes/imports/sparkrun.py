@@ -169,7 +169,7 @@ def _server_commands_of_recipe(
         )
         return find_server_commands(text, notes, env=env)
     runtime = text_field(document, "runtime", notes) or "vllm"  # as sparkrun does
-    engine = registry.engine_named_in(runtime)
+    engine = registry.find_engine_named_in(runtime)
     if engine is None:
         return []
     arguments = list(flag_arguments(engine, defaults, notes, "defaults: "))

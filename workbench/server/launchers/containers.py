@@ -22,9 +22,9 @@ from workbench.engines.containers import (
     NONE,
     PROGRAMS,
     Program,
-    image_of,
-    paths_of,
-    words_in_image,
+    choose_image,
+    command_in_image,
+    list_paths_to_mount,
 )
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import CommandTimeout, Completed, Host, no_answer_error
@@ -259,7 +259,7 @@ class Containers:
                 f"the model {plan.model} is a relative path, which a container does not see",
                 fix,
             )
-        for path in paths_of(plan):
+        for path in list_paths_to_mount(plan):
             if ":" in path and set(path) & {",", '"'}:
                 text = (
                     f"{path} cannot be mounted, because its name has a colon and a comma or quote"
@@ -320,14 +320,14 @@ class Containers:
         return values_of(self.name, launch.plan.run_options, name)
 
     def _image_name(self, launch: Launch) -> str:
-        return image_of(launch.plan, _engine_of_launch(launch))
+        return choose_image(launch.plan, _engine_of_launch(launch))
 
     def _command_in_container(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return (command line, environment) of the server in the container. An API key is moved to
         an environment variable if the engine reads one."""
         engine, plan = _engine_of_launch(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
-        argv = launch.argv if own else words_in_image(plan, engine, launch.argv)
+        argv = launch.argv if own else command_in_image(plan, engine, launch.argv)
         return _move_key_to_environment(engine, argv, launch.env)
 
     def _run_arguments(self, launch: Launch) -> list[str]:
@@ -379,7 +379,7 @@ class Containers:
         argv, env = self._command_in_container(launch)
         cache = self._hub_cache_in_container(launch)
         words = [self.name, "run", *self._run_arguments(launch)]
-        mounts = [f"{path}:{path}:ro" for path in paths_of(launch.plan)]
+        mounts = [f"{path}:{path}:ro" for path in list_paths_to_mount(launch.plan)]
         if cache:
             mounts.append(f"$HOME/{HUB_CACHE}:{cache}")
         words += _repeat_option("--volume", mounts)
@@ -393,7 +393,7 @@ class Containers:
         image, words, paths = (
             self._image_name(launch),
             self._run_arguments(launch),
-            paths_of(launch.plan),
+            list_paths_to_mount(launch.plan),
         )
         pull, platform = self._option_value(launch, "pull"), self._option_value(launch, "platform")
         start = (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from workbench.engines.answer_settings import tokenizer_flags
+from workbench.engines.answer_settings import select_tokenizer_flags
 from workbench.model.answer_verdict import Earlier
 from workbench.model.lazy_dataclass import dataclass
 
@@ -67,7 +67,7 @@ def tokenizer_of_server(
         model=plan.model if plan else spec.model,
         engine=status.engine if status else None,
         files=files.digest,
-        flags=tokenizer_flags({f.name: f.value for f in plan.flags}) if plan else {},
+        flags=select_tokenizer_flags({f.name: f.value for f in plan.flags}) if plan else {},
         address=server.address,
         image=status.image if status else None,
         simulated=simulated,
@@ -81,7 +81,7 @@ def tokenizer_of_result(conditions: Conditions) -> TokenizerIdentity:
         model=conditions.model,
         engine=conditions.engine,
         files=conditions.model_digest,
-        flags=tokenizer_flags(conditions.flags),
+        flags=select_tokenizer_flags(conditions.flags),
         address=conditions.address,
         image=conditions.image,
         simulated=conditions.simulated,

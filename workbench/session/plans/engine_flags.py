@@ -81,7 +81,7 @@ class EngineFlags:
             if known is not None:
                 return known
             try:
-                data = own_flags.catalog_entries(
+                data = own_flags.make_catalog_entries(
                     engine, found.version, await engine_flags.read_engine_flags(host, engine, found)
                 )
             except HostError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, gpu_groups_of
+from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, group_equal_gpus, make_fit_rows
 from workbench.engines.memory_estimate import GIB
 from workbench.model.counts import four_digits, gpus_text
 from workbench.model.lazy_dataclass import dataclass
@@ -68,13 +68,13 @@ def fit_report_of_plan(
     groups = []
     if telemetry is not None:
         report = replace(report, simulated=telemetry.simulated)
-        groups = gpu_groups_of(telemetry.infos, _used_bytes(telemetry))
+        groups = group_equal_gpus(telemetry.infos, _used_bytes(telemetry))
     if not facts.weight_bytes:
         missing = facts.missing or "the size of the weights is unknown"
         return replace(report, missing=missing)
     if not groups:
         return replace(report, missing="the memory of this host's GPUs is unknown")
-    rows = tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
+    rows = tuple((group, tuple(make_fit_rows(plan, group, lengths))) for group in groups)
     return replace(report, groups=rows)
 
 

@@ -10,12 +10,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from workbench import engines
-from workbench.engines.cluster import cluster_findings as cluster_findings
+from workbench.engines.cluster import report_cluster_problems as cluster_findings
 from workbench.engines.cluster import report_missing_memory_reserve, spread_over_nodes
 from workbench.engines.host_entries import FILES
-from workbench.engines.model_facts import Found, facts_for_plan, needs_look
-from workbench.engines.preset_trust import ForeignPart, untrusted_parts
-from workbench.engines.run_as import with_run_row
+from workbench.engines.model_facts import Found, choose_model_facts, must_read_model_files
+from workbench.engines.preset_trust import ForeignPart, list_untrusted_parts
+from workbench.engines.run_as import set_launcher_row
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
@@ -111,7 +111,7 @@ class PlanEditor:
     def _plan_as_started(self, plan: LaunchPlan) -> LaunchPlan:
         around = self.around
         version = around.installed_version or plan.engine_version
-        facts = facts_for_plan(plan, around.models)
+        facts = choose_model_facts(plan, around.models)
         plan = self._inherit_gpus(replace(plan, engine_version=version, model_facts=facts))
         if not around.places:
             return plan
@@ -139,7 +139,7 @@ class PlanEditor:
         `text` is empty. Raises InputError for an invalid value."""
         plan = self.plan
         if name and not text:
-            plan = plan.without_flag(engines.canonical_name(self.catalog, name))
+            plan = plan.without_flag(engines.canonical_flag_name(self.catalog, name))
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
         return engines.estimate_memory(self._plan_as_started(plan), self.around.gpus)
@@ -154,7 +154,7 @@ class PlanEditor:
     def needs_look_at_host(self) -> bool:
         """Whether the size of the plan's model must still be read from the model's files on the
         host."""
-        return needs_look(self.plan, self.around.models)
+        return must_read_model_files(self.plan, self.around.models)
 
     def set_flag(self, name: str, text: str) -> None:
         self._change_plan(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
@@ -163,17 +163,17 @@ class PlanEditor:
         """Remove a flag from the plan, or restore the default of the program or of a launcher's
         option. Raises InputError for the model, which every plan has."""
         if name == engines.EXECUTABLE:
-            self._change_plan(engines.with_executable(self.plan, ""))
+            self._change_plan(engines.set_executable(self.plan, ""))
             return
-        if engines.is_run_row(name):
+        if engines.is_launcher_row(name):
             self._change_plan(engines.apply_assignments(self.plan, self.catalog, unsets=[name]))
             return
-        if engines.canonical_name(self.catalog, name) in self.engine.model_flags:
+        if engines.canonical_flag_name(self.catalog, name) in self.engine.model_flags:
             raise InputError(
                 "the model cannot be removed from a plan",
                 next_step=f"set {self.engine.model_flags[0]} to another model",
             )
-        self._change_plan(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
+        self._change_plan(self.plan.without_flag(engines.canonical_flag_name(self.catalog, name)))
 
     def set_env(self, name: str, value: str) -> None:
         """Set an environment variable of the server. Raises PlanError for a value with a NUL
@@ -237,9 +237,9 @@ class PlanEditor:
         if change.env:
             return plan.without_env(name) if value is None else plan.with_env(name, value)
         if name == engines.EXECUTABLE:
-            return engines.with_executable(plan, str(value or ""))
-        if engines.is_run_row(name):
-            return with_run_row(plan, name, str(value or ""))
+            return engines.set_executable(plan, str(value or ""))
+        if engines.is_launcher_row(name):
+            return set_launcher_row(plan, name, str(value or ""))
         if value is None:
             return plan.without_flag(name)
         return engines.set_flag(plan, self.catalog, name, value)
@@ -336,14 +336,14 @@ class PlanEditor:
         names = set()
         for assignment in sets:
             flag = assignment.partition("=")[0].strip().lstrip("-")
-            names.add(engines.canonical_name(self.catalog, flag))
+            names.add(engines.canonical_flag_name(self.catalog, flag))
         doubtful = [finding for finding in self.findings() if finding.code in DOUBTFUL_FINDINGS]
         return tuple(finding for finding in doubtful if finding.flag in names)
 
     def untrusted_parts(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
         trusted."""
-        return untrusted_parts(self.plan, self.around.trusted)
+        return list_untrusted_parts(self.plan, self.around.trusted)
 
     def _cluster_findings(self) -> Iterator[Finding]:
         """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of
@@ -403,14 +403,14 @@ class PlanEditor:
         own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)
         names = [name for name in own if name.startswith(wanted)]
         names += [spec.name for spec in engines.search_flags(self.catalog, query)]
-        names += [spec.name for spec in engines.search_env(self.catalog, query)]
+        names += [spec.name for spec in engines.search_variables(self.catalog, query)]
         ranks = {name: rank for rank, name in enumerate(dict.fromkeys(names))}
         found = [row for row in rows if row.name in ranks or wanted in row.name.lower()]
         return sorted(found, key=lambda row: ranks.get(row.name, len(ranks)))
 
     def _rows_with_findings(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
         name = self.engine.model_flags[0]
-        rows = engines.flag_rows(self.effective_plan, self.catalog, findings, view=view)
+        rows = engines.make_flag_rows(self.effective_plan, self.catalog, findings, view=view)
         by_name = {row.name: row for row in rows}
         model = by_name.get(name)
         if model is None:
@@ -423,7 +423,7 @@ class PlanEditor:
         return (
             replace(model, value=self.plan.model, default=None, origin=origin),
             self._executable_row(findings),
-            *engines.run_rows(self.plan, self.base, view),
+            *engines.make_launcher_rows(self.plan, self.base, view),
             *(row for row in rows if row.name != name),
             *(self._removed_rows(findings) if view == "changed" else ()),
         )

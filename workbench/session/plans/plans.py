@@ -192,7 +192,7 @@ class Plans:
         from workbench.gpu.settings.preset_settings import memory_lock_warning
 
         view = self.editor.view()
-        own = host_entries.host_setting_findings(view.plan, self._entry)
+        own = host_entries.report_host_settings(view.plan, self._entry)
         view = replace(
             view,
             findings=(*self._unreached_nodes(), *view.findings, *own),
@@ -273,10 +273,10 @@ class Plans:
         return str(path)
 
     def _trust_own_parts(self, plan: LaunchPlan) -> None:
-        from workbench.engines.preset_trust import foreign_parts
+        from workbench.engines.preset_trust import list_foreign_parts
         from workbench.store.trusted_presets import trust
 
-        trust(part.digest for part in foreign_parts(plan, edited=True))
+        trust(part.digest for part in list_foreign_parts(plan, edited=True))
 
     async def save_tuned(
         self,
@@ -396,7 +396,7 @@ class Plans:
     async def survey_host(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and
         store that in `editor.around`. Return the engine."""
-        from workbench.engines.containers import image_of, version_in_tag
+        from workbench.engines.containers import choose_image, parse_version_in_tag
         from workbench.model.run_options import runs_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
         from workbench.session.plans.preset_variables import add_cluster_variables
@@ -406,9 +406,9 @@ class Plans:
             editor.adapt_history(lambda plan: add_cluster_variables(plan, host.cluster_variables))
         await self.look_for_model(editor)
         plan, engine = editor.plan, editor.engine
-        image = image_of(plan, engine) if runs_image(plan.run_as) else None
+        image = choose_image(plan, engine) if runs_image(plan.run_as) else None
         if image:
-            version = version_in_tag(image, engine)
+            version = parse_version_in_tag(image, engine)
             found = InstalledEngine(engine.name, None, version, how="tag of the image")
         else:
             found = await probe_engine(host, engine, plan.executable, plan.workdir)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.engines.answer_settings import plan_changes
+from workbench.engines.answer_settings import list_changed_plan_settings
 from workbench.model.errors import InputError, ServerError
 from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.lazy_dataclass import dataclass
@@ -161,7 +161,7 @@ class Lineage:
         none."""
         names = []
         for ancestor, _ in zip(ancestors, range(_MAX_ANCESTORS), strict=False):
-            if plan_changes(ancestor.plan, plan):
+            if list_changed_plan_settings(ancestor.plan, plan):
                 return ancestor
             names.append(ancestor.name)
         if not names:

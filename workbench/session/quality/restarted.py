@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.engines.answer_settings import plan_changes
+from workbench.engines.answer_settings import list_changed_plan_settings
 from workbench.gpu.measurement_lock import HostOccupied
 from workbench.model.errors import BenchError, InputError, ServerError
 from workbench.model.findings import Level
@@ -141,7 +141,11 @@ class AnswersOfRestart:
         if status is None or status.state is not ServerState.READY or editor is None:
             return ()
         running = self._servers.supervisor.record(status.run_id).plan
-        return plan_changes(running, editor.effective_plan) if running is not None else ()
+        return (
+            list_changed_plan_settings(running, editor.effective_plan)
+            if running is not None
+            else ()
+        )
 
     def _quality_options(self, concurrency: int | None) -> QualityOptions:
         together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)

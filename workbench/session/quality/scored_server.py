@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import engines
 from workbench.bench import tls
-from workbench.engines.answer_settings import answer_settings
+from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.api_key import api_key
 from workbench.model.bench import Conditions
 from workbench.model.counts import count_of
@@ -123,7 +123,7 @@ class ScoredServer:
                 flags={flag.name: flag.value for flag in plan.flags},
                 image=status.image if status is not None else None,
             )
-        return answer_settings(known)
+        return collect_answer_settings(known)
 
     @property
     def simulated(self) -> bool:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from workbench import engines
 from workbench.advisor.advice import THRIFT
 from workbench.advisor.advisor import advise
-from workbench.advisor.facts import Facts, GpuFacts, facts_of_result
+from workbench.advisor.facts import Facts, GpuFacts, facts_from_result
 from workbench.advisor.known_answers import drop_changes_with_worse_answers
-from workbench.advisor.verdicts import verdicts_on
+from workbench.advisor.verdicts import list_verdicts_on_finding
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError, WorkbenchError
@@ -86,7 +86,7 @@ class Advisor:
     def _advise_with_experiments(self, result_id: int, beside: Facts) -> AdvisedResult:
         result = self._results.db.get(result_id)
         names = self._presets.gpu_names(result.conditions.preset_id)
-        facts = facts_of_result(
+        facts = facts_from_result(
             result, replace(beside, before=self._earlier_result_of(result), preset_gpus=names)
         )
         known = QualityDb(self._results.db.path).newest_comparisons()
@@ -94,7 +94,7 @@ class Advisor:
         experiments: Sequence[Experiment] = self._experiments.db.list()
         verdicts = {}
         for finding in found:
-            if texts := verdicts_on(finding, result, experiments):
+            if texts := list_verdicts_on_finding(finding, result, experiments):
                 verdicts[finding.code] = texts
         return AdvisedResult(found, result, result.conditions.run_id, verdicts)
 

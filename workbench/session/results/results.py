@@ -244,12 +244,15 @@ class Results:
     async def quality_of(self, a: int, b: int) -> QualityResult | None:
         """Return the newest comparison of the answers of the servers behind two results; None if
         there is none."""
-        from workbench.engines.answer_settings import answer_settings, quality_between
+        from workbench.engines.answer_settings import (
+            collect_answer_settings,
+            find_quality_comparison,
+        )
 
         x, y = [(await self.get(number)).conditions for number in (a, b)]
-        return quality_between(
-            answer_settings(x),
-            answer_settings(y),
+        return find_quality_comparison(
+            collect_answer_settings(x),
+            collect_answer_settings(y),
             await self.list_quality_results(),
             simulated=x.simulated,
         )
@@ -329,9 +332,9 @@ class Results:
 
 def _advice_on_result(result: BenchResult) -> tuple[Finding, ...]:
     from workbench.advisor.advisor import advise  # loads a flag catalog
-    from workbench.advisor.facts import facts_of_result
+    from workbench.advisor.facts import facts_from_result
 
-    found = advise(facts_of_result(result))
+    found = advise(facts_from_result(result))
     return tuple(f for f in found if f.level is not Level.INFO) or found
 
 

@@ -245,7 +245,7 @@ def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> li
             f"a sweep needs one or two flags, not {len(flags)}",
             next_step="give one or two flags to sweep",
         )
-    names = [engines.canonical_name(editor.catalog, name) for name in flags]
+    names = [engines.canonical_flag_name(editor.catalog, name) for name in flags]
     if secret := next(filter(is_secret_name, names), None):
         raise InputError(
             f"{secret} is a secret, and a sweep stores its values in plain text",

@@ -269,7 +269,7 @@ def _values_before_killed_sweep(
 
 def warnings_about_setting(setting: str, names: Sequence[str]) -> Sequence[str]:
     """Return what is known to speak against a sweep of `setting` on GPUs with these names."""
-    found = memory_locks.memory_lock_warning(names) if setting == MEMORY_CLOCKS.key else None
+    found = memory_locks.warn_of_memory_locks(names) if setting == MEMORY_CLOCKS.key else None
     return () if found is None else (f"{found.text} ({found.source})",)
 
 

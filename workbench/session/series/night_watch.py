@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import watch_rule
-from workbench.engines import find_engine, with_executable
-from workbench.engines.preset_trust import foreign_image
+from workbench.engines import find_engine, set_executable
+from workbench.engines.preset_trust import find_foreign_image
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, ArmTarget, Experiment
 from workbench.model.quality import BROKEN, DIFFERS
@@ -83,7 +83,7 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
         program = words[0].rpartition("/")[2]
         environment = candidate.removeprefix(_VENV_FIELD).rstrip("/")
         words[0] = f"{environment}/bin/{program}"
-        return with_executable(plan, shlex.join(words))
+        return set_executable(plan, shlex.join(words))
     image = plan.image or plan.run_options.get("image")
     if not runs_image(plan.run_as) or not image:
         launchers = " or ".join(map(repr, filter(runs_image, OPTIONS)))
@@ -104,7 +104,7 @@ def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> Laun
 def trust_image(candidate: LaunchPlan) -> None:
     """Trust the image of a candidate, which a person has named on the command line. The trust is
     stored, so it holds at night too. What the preset itself runs besides its engine stays untrusted."""
-    trust(part.digest for part in foreign_image(candidate))
+    trust(part.digest for part in find_foreign_image(candidate))
 
 
 def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, BasePlans]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.compared_texts import why_text_is_no_answer
 from workbench.bench.runner import BenchCancelled
-from workbench.engines.references import nearest_reference_text
+from workbench.engines.references import format_nearest_reference
 from workbench.engines.result_limits import pct_of_speed_limit
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import FAILED_SHARE
@@ -175,7 +175,7 @@ class SweepProgress:
             await self.mark_point_failed(index, error.message)
             return ()
         self.change_point(index, **point_values(found))
-        text = nearest_reference_text(found[-1])
+        text = format_nearest_reference(found[-1])
         # one is enough for a sweep
         if text and not any(" reference: " in note for note in self.sweep.notes):
             self.add_note(f"{self.sweep.points[index].label} reference: {text}")

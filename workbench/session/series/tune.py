@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.candidates import needs_more
+from workbench.advisor.candidates import needs_at_least_same_memory
 from workbench.bench import tune_race
 from workbench.bench.metric_changes import BETTER
 from workbench.bench.runner import BenchCancelled
@@ -313,7 +313,7 @@ class Tune(FlagSweep):
             if point.state != PointState.FAILED or "not started" not in (point.error or ""):
                 continue
             failed = parse_point_label(point.label)[1]
-            if failed and needs_more(failed, entry, engine):
+            if failed and needs_at_least_same_memory(failed, entry, engine):
                 return f"{_NOT_TRIED_TEXT}: {changes_text(failed)} did not start, and this needs more memory"
         return None
 

@@ -11,12 +11,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.candidates import Work, gpu_choices, list_candidates
+from workbench.advisor.candidates import Work, gpu_setting_choices, list_candidates
 from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
 from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
 from workbench.engines.memory_estimate import MemoryFit
-from workbench.engines.plan_context import Situation, visible_gpus
+from workbench.engines.plan_context import Situation, list_visible_gpus
 from workbench.model import tune
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
@@ -271,7 +271,7 @@ def check_candidates(
         plan,
         editor.catalog,
         editor.engine,
-        visible_gpus(plan, around.gpus),
+        list_visible_gpus(plan, around.gpus),
         around.installed_version,
         editor.allotment,
         cores=_usable_cores(editor),
@@ -281,7 +281,7 @@ def check_candidates(
     left_out: list[LeftOut] = []
     proposals = [
         list_candidates(here, editor.findings(), work),
-        gpu_choices(here.gpus, goal, limits),
+        gpu_setting_choices(here.gpus, goal, limits),
     ]
     if goal == "tok_j":  # the largest gains first: power decides about the tokens of a joule
         proposals.reverse()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.engines.command_line import read_plan, recognize_engine_start
+from workbench.engines.command_line import parse_plan, recognize_engine_start
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.errors import InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
@@ -123,7 +123,7 @@ async def plan_of_server(
         )
     engine = start.engine
     env = {n: v for n, v in found.env.items() if is_tuning_variable(n) or n == engine.api_key_env}
-    read, _ = read_plan(start, env, found.workdir)
+    read, _ = parse_plan(start, env, found.workdir)
     plan = replace(read, run_as=run_as, run_options=asked.run_options, image=found.image)
     made = engine.command(plan)
     port = found.port if found.port is not None else made.port

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
-from workbench.engines import with_executable
-from workbench.engines.preset_trust import untrusted_parts
+from workbench.engines import set_executable
+from workbench.engines.preset_trust import list_untrusted_parts
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, ArmTarget, ExperimentSpec
 from workbench.model.json_records import from_json
@@ -170,7 +170,9 @@ class ArmTargets:
         """Trust all programs and code that the presets of these plans run besides their engines.
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
-        trust(part.digest for plan in bases.values() for part in untrusted_parts(plan, trusted()))
+        trust(
+            part.digest for plan in bases.values() for part in list_untrusted_parts(plan, trusted())
+        )
 
     async def setting_changes(
         self, arms: Mapping[str, Arm], bases: BasePlans, twins: Sequence[str] = ()
@@ -364,7 +366,7 @@ def _gpu_model_text(info: GpuInfo) -> str:
 
 
 def _plan_with_program(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
-    return with_executable(plan, executable) if executable is not None else plan
+    return set_executable(plan, executable) if executable is not None else plan
 
 
 async def _check_url(name: str, session: Session, url: str) -> None:

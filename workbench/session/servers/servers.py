@@ -389,7 +389,7 @@ class Servers:
         base = None
         if editor is not None and editor.base.preset_id == running.preset_id:
             base = editor.base
-        return engines.flags_unlike_default(running, catalog, base)
+        return engines.list_changed_flags(running, catalog, base)
 
     async def selected_or_ready_run(self) -> str:
         """Return the id of the selected run, or else of the newest READY run. Raises ServerError if

@@ -87,5 +87,5 @@ def test_each_rule_about_traps_is_in_the_table() -> None:
     source = Path(trap_rules.__file__).read_text()
     codes = re.findall(r'^ +"([a-z]+\.[a-z-]+)",$', source, re.MULTILINE)
     named = {seen.partition(":")[2] for trap in known_traps() for seen in trap.seen_by}
-    assert len(codes) == len(trap_rules.RULES) + 1  # the rule of tool calls has two
+    assert len(codes) == len(trap_rules.RULES)
     assert set(codes) <= named

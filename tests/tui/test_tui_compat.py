@@ -20,9 +20,9 @@ from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 from textual.strip import Strip
 
 from workbench.tui import shown_frame
-from workbench.tui.shown_frame import part_of
+from workbench.tui.shown_frame import cut_strip
 from workbench.tui.textual_private import (
-    frames_waiting,
+    count_waiting_frames,
     make_strip_caches_late,
     run_bindings,
 )
@@ -43,12 +43,12 @@ def test_the_writer_queue_is_where_the_guard_looks() -> None:
     class Fake:
         _driver = Driver()
 
-    assert frames_waiting(Fake()) == 3  # type: ignore[arg-type]
+    assert count_waiting_frames(Fake()) == 3  # type: ignore[arg-type]
     assert MAX_QUEUED_WRITES > 10
 
 
 def test_without_a_driver_nothing_waits() -> None:
-    assert frames_waiting(object()) == 0  # type: ignore[arg-type]
+    assert count_waiting_frames(object()) == 0  # type: ignore[arg-type]
 
 
 def test_bindings_are_run_by_the_app() -> None:
@@ -111,7 +111,7 @@ def test_part_of_equals_crop(texts: list[str], start: int, size: int) -> None:
     strip = Strip(
         [Segment(text, Style(color=f"color({n})")) for n, text in enumerate(texts) if text]
     )
-    ours, theirs = part_of(strip, start, start + size), strip.crop(start, start + size)
+    ours, theirs = cut_strip(strip, start, start + size), strip.crop(start, start + size)
     assert [s for s in ours if s.text] == [s for s in theirs if s.text]
     assert ours.cell_length == Strip(list(ours)).cell_length
 

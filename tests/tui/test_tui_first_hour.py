@@ -10,7 +10,7 @@ from support.real_screen import RealScreen, on_free_port, real_screen, shown
 
 from workbench.session.bench.row import BenchRow
 from workbench.session.session import Session
-from workbench.tui.bindings import first_keys
+from workbench.tui.bindings import likely_next_keys
 
 
 def test_presets_that_do_not_fit_come_last_with_the_reason() -> None:
@@ -42,7 +42,7 @@ def test_a_host_without_gpus_leads_to_the_demo(clean_environment: None) -> None:
             assert [p.fits for p in s.state.presets if p.id == "vllm-any"] == [None]
             await s.press("2")
             await s.until("No GPU can be read on local", "try everything on simulated GPUs")
-            assert [key.shown for key in first_keys(s.state)] == ["D", "h", "p"]
+            assert [key.shown for key in likely_next_keys(s.state)] == ["D", "h", "p"]
             await s.press("D")
             await s.until("sim:four-pcie", "SIMULATED", "pick a preset")
 
@@ -98,20 +98,20 @@ def test_results_are_sorted_by_a_click_on_a_columns_head() -> None:
         await s.until("run 4")
         assert [row.id for row in pane.items] == [4, 3, 2, 1]
         head = next(line for line in s.text.splitlines() if "tok/s" in line and "ITL" in line)
-        pane.head_clicked(head.index("tok/s") - pane.content_region.x + 2)
+        pane.handle_head_click(head.index("tok/s") - pane.content_region.x + 2)
         await s.until(
             "by tok/s, highest first", lambda: [row.id for row in pane.items] == [2, 4, 1, 3]
         )
-        pane.head_clicked(head.index("tok/s") - pane.content_region.x + 2)
+        pane.handle_head_click(head.index("tok/s") - pane.content_region.x + 2)
         await s.until(
             "by tok/s, lowest first", lambda: [row.id for row in pane.items] == [1, 4, 2, 3]
         )
         for letters in ("TTFT", "50"):
-            pane.head_clicked(head.index("change") - pane.content_region.x + 1)
+            pane.handle_head_click(head.index("change") - pane.content_region.x + 1)
             await s.until("by change")
-            pane.head_clicked(head.index(letters) - pane.content_region.x + 1)
+            pane.handle_head_click(head.index(letters) - pane.content_region.x + 1)
             await s.until("by TTFT", lambda: [row.id for row in pane.items] == [1, 2, 3, 4])
-        pane.head_clicked(head.index("change") - pane.content_region.x + 1)
+        pane.handle_head_click(head.index("change") - pane.content_region.x + 1)
         await s.until("by change")
         await s.press("o")
         await s.until("by tok/s, highest first")

@@ -22,8 +22,8 @@ from workbench.model.setting_records import (
 )
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
 from workbench.session.state import APPLYING_SETTINGS, QualityView
-from workbench.tui.modals.gpu_confirm import command_rows, note_rows, report_rows
-from workbench.tui.modals.gpu_settings import parse, suggestion_of
+from workbench.tui.modals.gpu_confirm import report_rows, setting_command_rows, setting_note_rows
+from workbench.tui.modals.gpu_settings import parse_settings_form, suggestion_from_entries
 
 EMPTY = {
     "gpu": "all",
@@ -90,7 +90,7 @@ def test_the_footer_has_no_keys_that_would_be_typed_into_a_form(drive: Any) -> N
 )
 def test_an_invalid_field_is_named(typed: dict[str, str], wrong: str) -> None:
     with pytest.raises(InputError, match=re.escape(wrong)):
-        parse({**EMPTY, **typed}, 4)
+        parse_settings_form({**EMPTY, **typed}, 4)
 
 
 def test_all_fields_become_settings() -> None:
@@ -104,7 +104,7 @@ def test_all_fields_become_settings() -> None:
         "c-states": "off",
         "trial": "60s",
     }
-    wanted = parse({**EMPTY, **typed}, 4)
+    wanted = parse_settings_form({**EMPTY, **typed}, 4)
     assert wanted.settings == GpuSettings(
         persistence=True,
         power_limit_w=450.0,
@@ -139,7 +139,7 @@ def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
 
 
 def test_a_suggestion_is_as_one_would_type_it() -> None:
-    found = suggestion_of(
+    found = suggestion_from_entries(
         [("1", GpuSettings(gpu_clocks=DEFAULT, memory_clocks=ClockRange(9, 9)), "why")], "p"
     )
     assert found is not None and found.values["gpu"] == "1"
@@ -152,7 +152,7 @@ def test_a_suggestion_is_as_one_would_type_it() -> None:
         "9",
         "",
     )
-    assert suggestion_of([], "p") is None
+    assert suggestion_from_entries([], "p") is None
 
 
 def test_now_allowed_and_before_follow_the_gpu_that_is_chosen(drive: Any) -> None:
@@ -327,7 +327,7 @@ def test_a_failed_verify_stops_counting(drive: Any) -> None:
         d.session.fail["verify_gpu"] = SettingsError("the server died")
         await d.press("V")
         await d.until(lambda: "the server died" in d.text)
-        d.app.main.services.tick()
+        d.app.main.services.remove_expired_message()
         assert "checking under load" not in d.text
 
     drive(scenario, stage="altered")
@@ -506,7 +506,7 @@ def test_a_missing_right_is_shown_once() -> None:
             command, False, 600.0, 400.0, None, InForce.NOT_CHECKED, f"{right}; it is volatile"
         )
     ]
-    rows = [*command_rows([command], 200, password=True), *note_rows(planned, 200)]
+    rows = [*setting_command_rows([command], 200, password=True), *setting_note_rows(planned, 200)]
     text = "\n".join("".join(part for part, _ in row) for row in rows)
     assert (
         text.count("needs root") == 1

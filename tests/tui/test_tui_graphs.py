@@ -20,7 +20,7 @@ from workbench.tui.cells import Row, merge_runs, row_width
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.graph import Graph, draw_graph
 from workbench.tui.widgets.kept_heads import KeptHeads
-from workbench.tui.widgets.strip_layout import arrange_strip, most_rows
+from workbench.tui.widgets.strip_layout import arrange_strip, max_strip_rows
 from workbench.tui.widgets.time_axis import (
     ZOOMS,
     KeptAxis,
@@ -226,14 +226,14 @@ def test_the_cursor_stays_in_the_window_and_ends_at_now() -> None:
     view = TimeView()
     assert view.window(NOW, 20).end == NOW
     view.move(-1, NOW)
-    assert not view.live and view.window(NOW, 20).cursor_column == 18
+    assert not view.is_live and view.window(NOW, 20).cursor_column == 18
     view.move(-40, NOW)
     shown = view.window(NOW + 7, 20)
     assert shown.cursor == NOW - 41 and shown.cursor_column == 0
     view.move(10, NOW + 7)
     assert view.window(NOW + 7, 20).cursor_column == 10  # the window stands still
     view.move(100, NOW + 7)
-    assert view.live
+    assert view.is_live
 
 
 def test_the_axis_at_a_cursor_shows_times_of_day() -> None:
@@ -252,11 +252,11 @@ def test_a_layout_fits_its_terminal(
     width: int, height: int, count: int, unfolded: bool | None, header: bool
 ) -> None:
     made = arrange_strip(
-        [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=header
+        [tuple(range(count))], width, max_strip_rows(height), unfolded=unfolded, header=header
     )
     extra = count + 1 if unfolded else 1
     assert not made.stacked or made.columns.count == 1
-    assert made.groups and made.rows <= max(most_rows(height), 1) + extra
+    assert made.groups and made.rows <= max(max_strip_rows(height), 1) + extra
     assert made.columns.starts[-1] + made.columns.cells <= width or width < 57
 
 
@@ -265,7 +265,7 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
         count: int, width: int, height: int, unfolded: bool | None = None
     ) -> tuple[int, tuple[int, ...], int]:
         layout = arrange_strip(
-            [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=False
+            [tuple(range(count))], width, max_strip_rows(height), unfolded=unfolded, header=False
         )
         return len(layout.groups), layout.heights, layout.rows
 
@@ -290,7 +290,7 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
 def test_the_axis_covers_three_minutes_at_120_columns_and_two_at_80() -> None:
     for width, height, least_s in ((80, 24, 120), (120, 40, 180)):
         layout = arrange_strip(
-            [tuple(range(4))], width, most_rows(height), unfolded=None, header=False
+            [tuple(range(4))], width, max_strip_rows(height), unfolded=None, header=False
         )
         view = TimeView()
         view.per_cell = 2
@@ -341,7 +341,7 @@ def test_kept_cells_are_those_that_would_be_drawn_again(
         top = 250.0 if second < NOW + 40 else 500.0
         window = view.window(second, 60)
         began = len(drawn)
-        kept = draw_graph(heads.graph("power", make, window, height, [(0, "power_w")]), height)
+        kept = draw_graph(heads.make_graph("power", make, window, height, [(0, "power_w")]), height)
         of_heads += drawn[began:]
         assert kept == draw_graph(make(window, ()), height)
     # whole only at first and with another scale, not when the window moves
@@ -375,9 +375,11 @@ def test_a_past_that_was_read_later_is_drawn() -> None:
     window = view.window(NOW, 30)
     history.add((0, "u"), NOW, 50.0)
     keys = [(0, "u")]
-    assert text(draw_graph(heads.graph("u", make, window, 1, keys), 1)[0]).strip() != ""
+    assert text(draw_graph(heads.make_graph("u", make, window, 1, keys), 1)[0]).strip() != ""
     history.load((0, "u"), NOW - 40, 100.0, 1)
-    assert "⢸" in text(draw_graph(heads.graph("u", make, window, 1, keys), 1)[0]).replace("⡇", "⢸")
+    assert "⢸" in text(draw_graph(heads.make_graph("u", make, window, 1, keys), 1)[0]).replace(
+        "⡇", "⢸"
+    )
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.sampled_from(["text", "dim", ""])), max_size=12))
@@ -399,10 +401,12 @@ def test_a_limit_is_the_same_in_a_part_of_a_window() -> None:
         history.add((0, "limit_w"), second, 600.0 if second < NOW + 53 else 400.0)
     window, strip = view.window(NOW + 99, 12), GpuStrip(history)
     (sample,) = session.telemetry().gpus
-    whole = strip._limit(sample, "limit_w", window)
+    whole = strip._limit_cells(sample, "limit_w", window)
     assert set(whole) == {600.0, 400.0, None}
     for count in range(12):
-        assert strip._limit(sample, "limit_w", window.after(count)) == whole[2 * count :]
+        assert (
+            strip._limit_cells(sample, "limit_w", window.without_first(count)) == whole[2 * count :]
+        )
 
 
 @pytest.mark.parametrize(
@@ -425,7 +429,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
     )
     strip.state = state
     strip.arranged = arrange_strip(
-        [tuple(range(gpus))], 120, most_rows(40), unfolded=None, header=False, labels=True
+        [tuple(range(gpus))], 120, max_strip_rows(40), unfolded=None, header=False, labels=True
     )
     strip.view.per_cell, strip.view.value_s = 2, value_s
     strip.wanted_height(120, 40)

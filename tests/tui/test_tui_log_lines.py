@@ -14,7 +14,7 @@ from workbench.tui.panes.log_lines import (
     OWN,
     condense_line,
     format_log_line,
-    is_access,
+    is_access_line,
     is_own_poll,
     line_kind,
 )
@@ -69,7 +69,7 @@ def test_the_speed_of_an_engine_is_in_columns_at_every_width() -> None:
 
 
 def test_requests_of_a_rank_are_requests() -> None:
-    assert is_access(f"[rank 1] {ACCESS}")
+    assert is_access_line(f"[rank 1] {ACCESS}")
 
 
 POLL = 'INFO:     127.0.0.1:4 - "GET /metrics?asked_by=workbench HTTP/1.1" 200 OK'
@@ -99,9 +99,9 @@ def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:
     ring.extend([*lines, POLL])
     session: Any = SimpleNamespace(log=RunLog(lambda: ring), state=None)
     pane = LogPane(session)
-    newest = pane._newest(len(ring), 12)
+    newest = pane._read_newest(len(ring), 12)
     assert len(newest) == 12
-    texts = ["".join(text for text, _ in pane._counted(raw, n, 80)) for raw, n in newest]
+    texts = ["".join(text for text, _ in pane._counted_row(raw, n, 80)) for raw, n in newest]
     assert texts[-1] == "Workbench asked 11 times"
     assert [text for text in texts if "asked_by" in text] == []
     assert sum("Prefill batch" in text for text in texts) == 5

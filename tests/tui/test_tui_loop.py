@@ -439,12 +439,12 @@ def test_telemetry_is_not_drawn_while_the_terminal_is_behind(drive: Any, monkeyp
     async def scenario(d: Any) -> None:
         import workbench.tui.bridge as bridge
 
-        monkeypatch.setattr(bridge, "frames_waiting", lambda app: 9)
+        monkeypatch.setattr(bridge, "count_waiting_frames", lambda app: 9)
         before = d.app.main.strip.state
         d.session.tick()
         await asyncio.sleep(0.05)
         assert d.app.main.strip.state is before
-        monkeypatch.setattr(bridge, "frames_waiting", lambda app: 0)
+        monkeypatch.setattr(bridge, "count_waiting_frames", lambda app: 0)
         await d.until(lambda: d.app.main.strip.state is d.session.state)
 
     drive(scenario)

@@ -22,7 +22,7 @@ from workbench.session.state import QualityView
 from workbench.store import paths
 from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
-from workbench.tui.pages.quality import quality_rows, running_rows
+from workbench.tui.pages.quality import quality_rows, running_comparison_rows
 
 FORKS = ForkCount(12, 1, 1000, 32, Interval(12.0, 6.2, 21.0), 8)
 WHOLE = replace(
@@ -75,10 +75,10 @@ def test_a_running_comparison_shows_what_was_done_and_how_far_it_is() -> None:
     view = QualityView(
         "run-1", "run-2", said=("A: starting",), step="A: texts scored", done=3, total=34
     )
-    text = "\n".join("".join(part for part, _ in row) for row in running_rows(view, 60))
+    text = "\n".join("".join(part for part, _ in row) for row in running_comparison_rows(view, 60))
     assert "A  run-1" in text and "B  run-2" in text
     assert "ok A: starting" in text and "~ A: texts scored 3/34" in text
-    stopping = running_rows(replace(view, stopping=True), 60)
+    stopping = running_comparison_rows(replace(view, stopping=True), 60)
     assert any("stopping" in part for row in stopping for part, _ in row)
 
 

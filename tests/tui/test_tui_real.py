@@ -167,7 +167,7 @@ def test_an_invalid_id_keeps_the_typed_values() -> None:
         await s.press(*"Bad Id!", "tab", *"my title", "enter")
         await s.until(lambda: getattr(s.app.screen, "problem", ""))
         assert s.app.screen.values == {"id": "Bad Id!", "title": "my title"}  # type: ignore[attr-defined]
-        s.app.screen.put("id", "mine")  # type: ignore[attr-defined]
+        s.app.screen.set_field("id", "mine")  # type: ignore[attr-defined]
         await s.press("enter")
         await s.until("saved:", lambda: any(p.id == "mine" for p in s.state.presets))
         # the plan is that preset now, and has no change to it
@@ -246,7 +246,7 @@ def test_a_message_about_the_link_does_not_replace_an_error() -> None:
             with s.session.core.show_busy("reverting GPU settings"):
                 raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
 
-        s.app.main.services.attempt(cut())
+        s.app.main.services.run_in_background(cut())
         await s.until("the link was lost while nvidia-smi ran")
         s.session.core.notify(Level.INFO, "the link to boxb is back after 0 s")
         await s.press("1")
@@ -319,7 +319,7 @@ def test_the_gpu_key_before_the_first_reading_says_that_there_is_none() -> None:
         await s.until(lambda: s.session.telemetry.is_reading)
         await s.session.telemetry.stop()  # a reading that came now would open the form
         s.session.core.update(telemetry=None, host=replace(s.state.host, link="connecting"))
-        s.app.main.services.attempt(s.app.main.controllers.gpu.edit())
+        s.app.main.services.run_in_background(s.app.main.controllers.gpu.change_settings())
         await s.until("the GPUs have not been read yet")
 
     shown(scenario)
@@ -334,7 +334,7 @@ def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(
     def reading_comes(footer: Footer) -> None:
         bridge = footer.app.main.bridge
         monkeypatch.setattr(bridge.viewer, "show", lambda *what: drawn.append(what))
-        bridge._flush()
+        bridge._draw_changes()
         ended.append(True)
 
     monkeypatch.setattr(Footer, "on_unmount", reading_comes, raising=False)

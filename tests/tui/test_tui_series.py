@@ -29,12 +29,12 @@ from workbench.store.watches import WatchStore
 from workbench.tui.cells import row_width
 from workbench.tui.controllers import sweeps
 from workbench.tui.modals import sweep_form
-from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
+from workbench.tui.modals.experiment_form import Wanted, arms_from_changes, format_arm, parse_arm
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import design_text, experiment_rows
 from workbench.tui.widgets.interval import Axis, axis_for, change_bar
-from workbench.tui.widgets.plot import Point, curve_rows, positions
-from workbench.tui.widgets.sweep import map_rows, sweep_rows, time_left_text
+from workbench.tui.widgets.plot import Point, curve_rows, x_positions
+from workbench.tui.widgets.sweep import operating_map_rows, sweep_rows, time_left_text
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 PAGES = [
@@ -200,15 +200,15 @@ def test_arms_are_made_from_the_differences() -> None:
         PlanDifference("flag", "b", None, True),
         PlanDifference("env", "E", "x", None),
     ]
-    assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on")))
+    assert arms_from_changes(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on")))
     exact = PlanDifference("flag", "c", 0.8123456789, ["a b", ""])
-    assert arms_of([exact]) == (Arm(("c=0.8123456789",)), Arm(("c='a b' ''",)))
+    assert arms_from_changes([exact]) == (Arm(("c=0.8123456789",)), Arm(("c='a b' ''",)))
     added = [PlanDifference("env", "E", None, "x")]
-    assert arms_of(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), (
+    assert arms_from_changes(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), (
         "an empty variable is not an unset one"
     )
     with pytest.raises(InputError, match="model"):
-        arms_of([PlanDifference("model", "model", "m", "n")])
+        arms_from_changes([PlanDifference("model", "model", "m", "n")])
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_arms_are_made_from_the_differences() -> None:
     ],
 )
 def test_an_arm_is_read_as_it_is_written(arm: Arm) -> None:
-    assert parse_arm(line_of(arm)) == arm
+    assert parse_arm(format_arm(arm)) == arm
 
 
 @pytest.mark.parametrize("text", ["word", "gpu.power=lots", "gpu.fan=3", 'a="', "$K", "gpu.sm="])
@@ -418,7 +418,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
     with pytest.raises(InputError, match="think time"):
         sweep_form.parse_sweep_form({**values, "slo": "ttft<=1s@95%", "think": "soon"}, 4)
     rated = {"input_tokens": 700, "rate": 2.0, "burstiness": 0.5, "requests": 60, "seconds": 30.0}
-    load = sweep_form.load_of_search(rated, wanted)
+    load = sweep_form.search_load(rated, wanted)
     assert load == {"input_tokens": 700, "think_time": "2-8", "slo": "ttft<=1000@p95"}
     assert spec_from_fields(None, load).think_time == "2-8"
     traced = {
@@ -432,7 +432,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
         "content": "text",
         "think_time": "9",
     }
-    assert sweep_form.load_of_search(traced, wanted._replace(think_time="")) == {
+    assert sweep_form.search_load(traced, wanted._replace(think_time="")) == {
         "input_tokens": 700,
         "max_tokens": 50,
         "slo": "ttft<=1000@p95",
@@ -527,9 +527,9 @@ def test_the_knee_is_marked_and_named_in_table_and_plot() -> None:
 
 
 def test_words_and_wide_ranges_stand_at_equal_distances() -> None:
-    assert positions([300.0, 350.0, 600.0]) == ([300.0, 350.0, 600.0], True)
-    assert positions([1.0, 4.0, 256.0]) == ([0.0, 1.0, 2.0], True)
-    assert positions([None, None]) == ([0.0, 1.0], False)
+    assert x_positions([300.0, 350.0, 600.0]) == ([300.0, 350.0, 600.0], True)
+    assert x_positions([1.0, 4.0, 256.0]) == ([0.0, 1.0, 2.0], True)
+    assert x_positions([None, None]) == ([0.0, 1.0], False)
 
 
 def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None:
@@ -609,7 +609,7 @@ def test_the_map_of_a_search_for_users_shows_its_levels_and_where_the_server_is(
     )
     search = replace(canned_sweep(), kind="users", name="users", points=points, knee=1)
     for width, live in ((116, (40.0, 400.0)), (76, None)):
-        rows = map_rows(search, width, 14, live)
+        rows = operating_map_rows(search, width, 14, live)
         text = "\n".join("".join(t for t, _ in row) for row in rows)
         assert len(rows) <= 14 and all(row_width(row) <= width for row in rows)
         assert "tok/s per GPU over tok/s per user" in text and "tok/J over tok/s per user" in text
@@ -617,7 +617,7 @@ def test_the_map_of_a_search_for_users_shows_its_levels_and_where_the_server_is(
         assert ("@ now" in text) is (live is not None)
         assert text.count("◆") == 3 and text.count("○") == 3 and "│ SLO" in text
     unread = replace(search, points=tuple(replace(p, gpus=None) for p in points))
-    assert "tok/s over users" in "".join(t for t, _ in map_rows(unread, 116, 14)[0])
+    assert "tok/s over users" in "".join(t for t, _ in operating_map_rows(unread, 116, 14)[0])
 
 
 def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any) -> None:
@@ -673,7 +673,7 @@ def test_an_arm_may_name_gpu_settings() -> None:
     assert (
         isinstance(target, Arm) and target.target is not None and target.sets == ("max-num-seqs=2",)
     )
-    assert target.target.name == "vllm-any" and parse_arm(line_of(target)) == target
+    assert target.target.name == "vllm-any" and parse_arm(format_arm(target)) == target
     url = parse_arm("http://127.0.0.1:8000")
     assert (
         isinstance(url, Arm)

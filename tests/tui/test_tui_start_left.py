@@ -32,5 +32,5 @@ def test_the_newest_start_estimates_the_time_left() -> None:
         server("first", ServerState.STOPPED, 60.0),
     )
     work = start_work(starting, SessionState(HostView("here"), servers=servers))
-    assert work.share == pytest.approx(0.1, abs=0.05)
+    assert work.fraction == pytest.approx(0.1, abs=0.05)
     assert "left" in work.left and "longer than" not in work.left

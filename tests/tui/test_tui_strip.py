@@ -125,7 +125,7 @@ def test_the_cursor_goes_far_and_comes_back(drive: Any) -> None:
         await d.press("greater_than_sign")
         assert strip.view.cursor_s == now_s - 12
         await d.press("0")
-        assert strip.view.live
+        assert strip.view.is_live
 
     drive(scenario, session=after_a_benchmark(4))
 

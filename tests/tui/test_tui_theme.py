@@ -97,4 +97,4 @@ def test_a_theme_is_changed_in_the_palette_and_kept() -> None:
     try:
         shown(scenario)
     finally:
-        theme.use(theme.DEFAULT)
+        theme.select_theme(theme.DEFAULT)

@@ -21,15 +21,15 @@ from workbench.session.state import BenchState
 from workbench.tui.cells import row_width
 from workbench.tui.formats import progress_text
 from workbench.tui.modals.gpu_confirm import (
-    change_rows,
-    concerned_rows,
-    finding_rows,
-    lists_more,
-    note_rows,
+    affected_gpu_rows,
+    check_finding_rows,
+    has_more_details,
+    setting_change_rows,
+    setting_note_rows,
 )
 from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
-from workbench.tui.widgets.experiment import all_runs, runs_counted
+from workbench.tui.widgets.experiment import all_runs, count_runs
 from workbench.tui.widgets.plot import Point, curve_rows
 from workbench.tui.widgets.progress import bench_work
 
@@ -197,7 +197,7 @@ def test_a_check_counts_its_seconds_while_telemetry_flows(
     async def scenario(d: Any) -> None:
         monkeypatch.setattr("workbench.tui.services.time", clock)
         monkeypatch.setattr("workbench.tui.widgets.progress.time", clock)
-        d.app.main.services.count_down("checking under load: vllm is kept busy", 8.0)
+        d.app.main.services.start_countdown("checking under load: vllm is kept busy", 8.0)
         now.s += 5.0
         d.session.tick()
         d.app.main.tick(d.session.state, True)
@@ -256,11 +256,11 @@ def test_the_time_left_of_a_benchmark_waits_for_the_first_requests() -> None:
 
 def test_runs_to_come_are_counted() -> None:
     e = replace(canned_experiment(2), runs=canned_experiment(2).runs[:3])
-    assert runs_counted(e) == (2, 6)
+    assert count_runs(e) == (2, 6)
     assert "".join(r.arm for r in all_runs(e)) == "ABBAAB" and all_runs(e)[-1].state == "planned"
     assert all_runs(canned_experiment()) == canned_experiment().runs
     # it may end then
-    assert runs_counted(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4
+    assert count_runs(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4
 
 
 def _planned(
@@ -276,7 +276,7 @@ def test_gpus_that_change_alike_share_a_row() -> None:
         *(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
         _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755"),
     ]
-    text = said([*change_rows(planned, 110), *note_rows(planned, 110)])
+    text = said([*setting_change_rows(planned, 110), *setting_note_rows(planned, 110)])
     assert re.search(r"setting +now +requested", text)  # a revert may restore another value
     assert re.search(r"GPU0-3 +power limit +250 W +200 W +read from the driver", text)
     assert re.search(r"GPU0 +GPU clocks +unknown +210-1755 MHz +a lock cannot be read", text)
@@ -286,7 +286,7 @@ def test_gpus_that_change_alike_share_a_row() -> None:
 def test_one_process_on_many_gpus_is_named_once() -> None:
     """With a row each, four GPUs would leave no room for the commands on 24 rows."""
     processes = [*((n, 4242, "vllm", True) for n in range(4)), (2, 991, "train.py", False)]
-    text = said(concerned_rows(FakeSession(4).state, [0, 1, 2, 3], processes, 72))
+    text = said(affected_gpu_rows(FakeSession(4).state, [0, 1, 2, 3], processes, 72))
     assert text.count("4242") == 1 and "4242 vllm on GPU0-3: a server of Workbench" in text
     assert (
         "991 train.py on GPU2: not started by Workbench" in text
@@ -299,16 +299,16 @@ def test_many_processes_share_a_line_until_the_details_are_asked_for() -> None:
     state = FakeSession(4).state
     processes = [(n, 4242 + n, "VLLM::EngineCor", True) for n in range(4)]
     processes += [(n, 90 + n, "train.py", False) for n in range(2)]
-    shown = concerned_rows(state, [0, 1, 2, 3], processes, 72)
+    shown = affected_gpu_rows(state, [0, 1, 2, 3], processes, 72)
     text = said(shown)
     assert len(shown) == 4 and max(map(row_width, shown)) <= 72, text
     assert "GPU0-3  4 x RTX PRO 6000" in text and "GPU-0000" not in text
     assert "4242 VLLM::EngineCor, 3 more: servers of Workbench" in text
     assert "90 train.py, 91 train.py: not started by Workbench" in text
-    listed = said(concerned_rows(state, [0, 1, 2, 3], processes, 72, listed=True))
+    listed = said(affected_gpu_rows(state, [0, 1, 2, 3], processes, 72, listed=True))
     assert "4245 VLLM::EngineCor on GPU3: a server of Workbench" in listed
     assert all(f"GPU{n}  RTX PRO 6000" in listed for n in range(4)) and "GPU-0000" in listed
-    assert lists_more([0, 1], processes) and not lists_more([3], processes)
+    assert has_more_details([0, 1], processes) and not has_more_details([3], processes)
 
 
 def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first() -> None:
@@ -317,7 +317,7 @@ def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first(
         *(f"GPU{n}: {held}" for n in range(3)),
         "GPU3: power limit 200 W has no effect: requested 200 W, 230 W drawn",
     ]
-    lines = said(finding_rows(findings, 100)).splitlines()
+    lines = said(check_finding_rows(findings, 100)).splitlines()
     assert lines[0].startswith("▲ GPU3: power limit 200 W has no effect")
     assert (
         "ok GPU0-2: power limit 200 W is in force: 99 W drawn"

@@ -71,14 +71,14 @@ class AlertSignals:
             self._titles.clear()
         for alert in new:
             self._seen = alert.number
-            self._ring(alert)
+            self._signal_alert(alert)
         self._show_title()
 
     def close(self) -> None:
         self._titles.clear()
         self._show_title()
 
-    def _ring(self, alert: Alert) -> None:
+    def _signal_alert(self, alert: Alert) -> None:
         if "bell" in alert.effects:
             self._screen.app.bell()
         if "desktop" in alert.effects:
@@ -92,9 +92,9 @@ class AlertSignals:
             return
         self._titles[alert.rule, alert.gpus] = alert
         if alert.phase == ONCE:
-            self._screen.set_timer(EVENT_TITLE_S, lambda: self._forget(alert))
+            self._screen.set_timer(EVENT_TITLE_S, lambda: self._remove_event_title(alert))
 
-    def _forget(self, alert: Alert) -> None:
+    def _remove_event_title(self, alert: Alert) -> None:
         """Remove an event from the title, unless a later one of its rule is there."""
         if self._titles.get((alert.rule, alert.gpus)) is alert:
             del self._titles[alert.rule, alert.gpus]

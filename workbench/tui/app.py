@@ -54,11 +54,13 @@ class WorkbenchApp(ThemedApp):
         try:
             return await self._run_key(event, self.screen.working)
         except Exception as error:  # of an action: a message shows it, and the screen continues
-            self.main.services.explain(error)
+            self.main.services.show_error(error)
             return True
 
     async def _run_key(self, event: events.Key, working: bool) -> bool:
-        await self.main.page_opened()  # the key is for the page that the key before has opened
+        await (
+            self.main.wait_until_page_opened()
+        )  # the key is for the page that the key before has opened
         focused = self.focused
         if working and event.key != "escape":
             # the screen is about to open a page, and this key was not meant for that page

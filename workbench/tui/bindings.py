@@ -78,11 +78,11 @@ FleetKey = ScreenKey["FleetScreen"]
 
 # two keys each
 def change_gpu_settings(controllers: Controllers) -> Awaitable[None]:
-    return controllers.gpu.edit()
+    return controllers.gpu.change_settings()
 
 
-def explain_in_sight(controllers: Controllers) -> None:
-    controllers.explain.in_sight()
+def explain_visible_terms(controllers: Controllers) -> None:
+    controllers.explain.explain_visible_terms()
 
 
 def open_palette(controllers: Controllers) -> Awaitable[None]:
@@ -90,7 +90,7 @@ def open_palette(controllers: Controllers) -> Awaitable[None]:
 
 
 def plot_results(controllers: Controllers) -> None:
-    controllers.results.plot()
+    controllers.results.open_plot()
 
 
 TIME_KEYS: tuple[Key, ...] = (
@@ -98,39 +98,39 @@ TIME_KEYS: tuple[Key, ...] = (
         "left_square_bracket",
         "Back",
         "go back in time: show every value of an earlier second",
-        lambda c: c.timeline.move(-1),
+        lambda c: c.timeline.move_cursor(-1),
     ),
     Key(
         "right_square_bracket",
         "Forward",
         "go forward in time, at the end to now",
-        lambda c: c.timeline.move(1),
+        lambda c: c.timeline.move_cursor(1),
     ),
     Key(
         "left_curly_bracket",
         "Far back",
         "go back in time by ten cells of the graphs",
-        lambda c: c.timeline.move(-10),
+        lambda c: c.timeline.move_cursor(-10),
     ),
     Key(
         "right_curly_bracket",
         "Far forward",
         "go forward in time by ten cells",
-        lambda c: c.timeline.move(10),
+        lambda c: c.timeline.move_cursor(10),
     ),
     Key(
         "less_than_sign",
         "Event before",
         "go back in time to the event before",
-        lambda c: c.timeline.to_event(-1),
+        lambda c: c.timeline.move_to_event(-1),
     ),
     Key(
         "greater_than_sign",
         "Event after",
         "go forward in time to the next event",
-        lambda c: c.timeline.to_event(1),
+        lambda c: c.timeline.move_to_event(1),
     ),
-    Key("0", "Now", "return to now", lambda c: c.timeline.to_now()),
+    Key("0", "Now", "return to now", lambda c: c.timeline.move_to_now()),
     Key(
         "plus",
         "Zoom in",
@@ -147,23 +147,23 @@ TIME_KEYS: tuple[Key, ...] = (
         "F",
         "Fold GPUs",
         "draw equal GPUs together in one row, or each in a row of its own",
-        lambda c: c.timeline.fold(),
+        lambda c: c.timeline.toggle_folding(),
     ),
 )
 
 REPLAY_KEYS: tuple[Key, ...] = (
-    Key("P", "Pause", "pause a replay, and go on", lambda c: c.replay.pause()),
+    Key("P", "Pause", "pause a replay, and go on", lambda c: c.replay.toggle_pause()),
     Key(
         "left_parenthesis",
         "Slower",
         "play a replay at half the speed",
-        lambda c: c.replay.faster(-1),
+        lambda c: c.replay.change_speed(-1),
     ),
     Key(
         "right_parenthesis",
         "Faster",
         "play a replay at twice the speed",
-        lambda c: c.replay.faster(1),
+        lambda c: c.replay.change_speed(1),
     ),
 )
 
@@ -172,54 +172,54 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "p",
         "Preset",
         "pick a preset: type letters of its name, enter loads it",
-        lambda c: c.search.presets(),
+        lambda c: c.search.search_presets(),
         3,
     ),
     Key(
         "slash",
         "Find",
         "find a flag by name; filter the presets; search the log",
-        lambda c: c.search.find(),
+        lambda c: c.search.search_active_pane(),
         4,
     ),
     Key(
         "s",
         "Start",
         "start or restart the server: shows the plan first",
-        lambda c: c.servers.start(),
+        lambda c: c.servers.start_server(),
         5,
     ),
     Key(
         "Z",
         "Go back",
         "after a failed restart: start again what ran before",
-        lambda c: c.servers.go_back(),
+        lambda c: c.servers.restart_previous(),
     ),
     Key(
         "A",
         "Apply",
         "apply all that the preset carries: launch, settings, warm-up",
-        lambda c: c.apply.whole(),
+        lambda c: c.apply.apply_whole_preset(),
     ),
     Key(
         "x",
         "Stop",
         "stop the server: all its processes and no others",
-        lambda c: c.servers.stop(),
+        lambda c: c.servers.stop_server(),
         9,
     ),
     Key(
         "b",
         "Bench",
         "benchmark the server; if it is starting, when it is READY",
-        lambda c: c.bench.run(),
+        lambda c: c.bench.open_form(),
         6,
     ),
     Key(
         "c",
         "Compare",
         "compare the marked results A and B, else the last two",
-        lambda c: c.results.compare(),
+        lambda c: c.results.compare_results(),
         10,
     ),
     Key(
@@ -229,7 +229,11 @@ SCREEN_KEYS: tuple[Key, ...] = (
         lambda c: c.quality.open(),
     ),
     Key(
-        "full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 7
+        "full_stop",
+        "Again",
+        "restart with the plan, bench, compare",
+        lambda c: c.bench.restart_and_repeat(),
+        7,
     ),
     Key(
         "g",
@@ -242,7 +246,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "r",
         "Revert",
         "restore every GPU setting to its previous value, at once",
-        lambda c: c.gpu.revert(),
+        lambda c: c.gpu.revert_settings(),
         11,
     ),
     Key("T", "Keep trial", "keep the GPU settings that are on trial", lambda c: c.gpu.keep_trial()),
@@ -250,7 +254,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "V",
         "Verify",
         "put load on the server, and show which GPU settings are in force",
-        lambda c: c.gpu.verify(),
+        lambda c: c.gpu.check_under_load(),
         15,
     ),
     Key(
@@ -277,7 +281,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "K",
         "Cancel",
         "cancel the benchmark, sweep, experiment or copy that is running",
-        lambda c: c.bench.cancel(),
+        lambda c: c.bench.cancel_measurement(),
     ),
     Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
     Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
@@ -305,15 +309,15 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "Y",
         "Copy as",
         "copy the plan as a script, service, container, job or recipe",
-        lambda c: c.recipes.copy_as(),
+        lambda c: c.recipes.copy_plan_as(),
     ),
-    Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
-    Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
+    Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save_preset(), 18),
+    Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save_preset()),
     Key(
         "h",
         "Host",
         "work on another host, or check it; clusters are listed with their servers",
-        lambda c: c.hosts.pick(),
+        lambda c: c.hosts.pick_host(),
         19,
     ),
     Key(
@@ -332,33 +336,33 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "H",
         "Doctor",
         "examine the host: what is missing or does not fit, and the fix",
-        lambda c: c.hosts.examine(),
+        lambda c: c.hosts.open_doctor(),
     ),
     Key(
         "D",
         "Demo",
         "work on simulated GPUs: nothing of this host is used",
-        lambda c: c.hosts.demo(),
+        lambda c: c.hosts.switch_to_demo(),
     ),
     Key(
         "R",
         "Retry",
         "connect again to a host that could not be reached",
-        lambda c: c.hosts.try_again(),
+        lambda c: c.hosts.connect_again(),
     ),
     *REPLAY_KEYS,
     Key(
         "z",
         "Zoom",
         "show the focused pane on the whole screen, and back",
-        lambda c: c.view.zoom(),
+        lambda c: c.view.toggle_zoom(),
         20,
     ),
     Key(
         "W",
         "In force",
         "compare what was asked of the server with what is in force",
-        lambda c: c.servers.in_force(),
+        lambda c: c.servers.open_settings_in_force(),
     ),
     Key(
         "exclamation_mark",
@@ -366,16 +370,21 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "show the rules of the alerts, their state, and the last alerts",
         lambda c: c.alerts.open(),
     ),
-    Key("J", "Nights", "show the newest night of the watches", lambda c: c.view.nights()),
-    Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
+    Key("J", "Nights", "show the newest night of the watches", lambda c: c.view.open_nights()),
+    Key(
+        "l",
+        "Activity",
+        "list every command that changed the host",
+        lambda c: c.view.open_activity(),
+    ),
     Key(
         "question_mark",
         "Explain",
         "explain the flag under the cursor and the terms on the screen",
-        explain_in_sight,
+        explain_visible_terms,
         1,
     ),
-    Key("f1", "Keys", "list every key", lambda c: c.explain.keys()),
+    Key("f1", "Keys", "list every key", lambda c: c.explain.open_keys()),
     Key("ctrl+p", "palette", "list every action by name", open_palette, 99),
     Key("colon", "palette", "list every action by name", open_palette),
     Key(
@@ -386,13 +395,18 @@ SCREEN_KEYS: tuple[Key, ...] = (
         2,
     ),
     *TIME_KEYS,
-    Key("tab", "Next pane", "go to the next pane", lambda c: c.view.next_pane(1)),
-    Key("shift+tab", "Previous pane", "go to the previous pane", lambda c: c.view.next_pane(-1)),
+    Key("tab", "Next pane", "go to the next pane", lambda c: c.view.activate_next_pane(1)),
+    Key(
+        "shift+tab",
+        "Previous pane",
+        "go to the previous pane",
+        lambda c: c.view.activate_next_pane(-1),
+    ),
     Key(
         "escape",
         "Back",
         "close the search, the message, the zoom or the GPUs pane",
-        lambda c: c.view.back(),
+        lambda c: c.view.close_topmost(),
     ),
 )
 
@@ -404,37 +418,47 @@ def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
 
 HOST_KEYS = keys_of(
     "hosts",
-    Key("ctrl+n", "add", "write a host to hosts.toml", lambda c: c.hosts.add()),
+    Key("ctrl+n", "add", "write a host to hosts.toml", lambda c: c.hosts.add_host()),
     Key(
         "ctrl+t",
         "check",
         "check the host or the cluster under the cursor: what is missing there, and the fix",
-        lambda c: c.hosts.check(),
+        lambda c: c.hosts.open_check(),
     ),
 )
 
 ALERT_KEYS = keys_of(
     "alerts",
-    Key("t", "Test", "raise a test alert with all effects that are on", lambda c: c.alerts.test()),
+    Key(
+        "t",
+        "Test",
+        "raise a test alert with all effects that are on",
+        lambda c: c.alerts.raise_test_alert(),
+    ),
     Key(
         "a",
         "All on/back",
         "turn the bell, the mark and the title on for all rules, or set them back",
-        lambda c: c.alerts.switch(),
+        lambda c: c.alerts.switch_all_rules(),
     ),
 )
 
 CHECK_KEYS = keys_of(
     "check",
-    Key("R", "Again", "check the host or the cluster again", lambda c: c.checks.look()),
-    Key("o", "Open", "work on this host or cluster", lambda c: c.checks.work_on()),
+    Key("R", "Again", "check the host or the cluster again", lambda c: c.checks.run_check()),
+    Key("o", "Open", "work on this host or cluster", lambda c: c.checks.switch_to_checked_host()),
     Key(
         "s",
         "Start",
         "go to the cluster and start the plan there: shows the plan first",
-        lambda c: c.checks.start(),
+        lambda c: c.checks.start_server(),
     ),
-    Key("x", "Stop", "stop the server of the cluster, on all its nodes", lambda c: c.checks.stop()),
+    Key(
+        "x",
+        "Stop",
+        "stop the server of the cluster, on all its nodes",
+        lambda c: c.checks.stop_server(),
+    ),
 )
 
 MODEL_KEYS = keys_of(
@@ -449,22 +473,24 @@ MODEL_KEYS = keys_of(
         "V",
         "Hash",
         "hash every byte of the model on its host, and compare with the hub",
-        lambda c: c.models.check(),
+        lambda c: c.models.hash_copy(),
     ),
-    Key("c", "Copy", "copy the model to another host; K cancels", lambda c: c.models.copy_to()),
+    Key(
+        "c", "Copy", "copy the model to another host; K cancels", lambda c: c.models.copy_to_host()
+    ),
     Key(
         "n",
         "Download",
         "download a model with the hub's program on this host",
-        lambda c: c.models.download(),
+        lambda c: c.models.download_model(),
     ),
     Key(
         "a",
         "All hosts",
         "list the models of all hosts, or only of this one",
-        lambda c: c.models.toggle_all(),
+        lambda c: c.models.toggle_all_hosts(),
     ),
-    Key("R", "Again", "look for models again", lambda c: c.models.look()),
+    Key("R", "Again", "look for models again", lambda c: c.models.search_models()),
     Key("y", "Path", "copy the path of the model to the clipboard", lambda c: c.models.copy_path()),
 )
 
@@ -484,13 +510,13 @@ _FLEET: tuple[FleetKey, ...] = (
         "slash",
         "Filter",
         "show the hosts whose name, GPUs, servers or state contain words",
-        lambda f: f.find(),
+        lambda f: f.type_filter(),
         2,
     ),
     FleetKey("s", "Sort", "sort by the next column", lambda f: f.sort_next(), 3),
-    FleetKey("S", "Reverse", "sort in the other direction", lambda f: f.reverse(), 4),
+    FleetKey("S", "Reverse", "sort in the other direction", lambda f: f.reverse_order(), 4),
     FleetKey(
-        "R", "Retry", "connect again to a host that refused the login", lambda f: f.retry(), 5
+        "R", "Retry", "connect again to a host that refused the login", lambda f: f.retry_login(), 5
     ),
     FleetKey(
         "question_mark",
@@ -500,7 +526,10 @@ _FLEET: tuple[FleetKey, ...] = (
         6,
     ),
     FleetKey(
-        "escape", "Back", "remove the filter; without one, go back to the host", lambda f: f.back()
+        "escape",
+        "Back",
+        "remove the filter; without one, go back to the host",
+        lambda f: f.drop_filter_or_close(),
     ),
     FleetKey("q", "Leave", "leave the fleet; servers keep running", lambda f: f.leave(), 7),
 )
@@ -543,7 +572,7 @@ def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
     ]
 
 
-def hint(keys: Sequence[Key], *shown: str) -> str:
+def format_key_hints(keys: Sequence[Key], *shown: str) -> str:
     """Return the key hints for a border, such as "/ find enter load". `shown` has the Textual names
     of the keys to show, in order. Look each name up in `keys` first, then among the keys of the
     whole main screen."""
@@ -569,7 +598,7 @@ FIRST_KEYS_FIELDS = frozenset(
 )
 
 
-def first_keys(state: SessionState) -> list[Key]:
+def likely_next_keys(state: SessionState) -> list[Key]:
     """Return the keys for the most likely next steps of the user, the most likely first. The steps
     depend on the connection, the server, running measurements and altered GPU settings."""
     host = state.host

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.tui.textual_private import frames_waiting
+from workbench.tui.textual_private import count_waiting_frames
 
 if TYPE_CHECKING:
     from workbench.tui.services import Services
@@ -52,7 +52,7 @@ class Bridge:
     def __init__(self, session: Session, viewer: Viewer) -> None:
         self.session, self.viewer = session, viewer
         self._changed: set[str] = set()
-        self._soon: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._draw_timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._log_timer: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
         self._last_tick_s = self._last_log_s = self._last_reading_s = 0.0
@@ -63,12 +63,12 @@ class Bridge:
         # Repaints need the context of the app, whichever task of the session reports the change.
         self._context = contextvars.copy_context()
         self._unsubscribe = self.session.subscribe(self._on_change)
-        self._wind(CLOCK_PERIOD_S)
+        self._schedule_clock(CLOCK_PERIOD_S)
 
     def stop(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for handle in (self._soon, self._log_timer, self._clock):
+        for handle in (self._draw_timer, self._log_timer, self._clock):
             if handle is not None:
                 handle.cancel()
 
@@ -78,26 +78,28 @@ class Bridge:
             changed = changed - LOG
         if changed:
             self._changed |= changed
-            if self._soon is None and not changed <= ENGINE:
-                self._soon = self._loop.call_soon(self._flush, context=self._context)
+            if self._draw_timer is None and not changed <= ENGINE:
+                self._draw_timer = self._loop.call_soon(self._draw_changes, context=self._context)
 
     def _schedule_log(self) -> None:
         if self._log_timer is None:
             wait = max(0.0, self._last_log_s + LOG_PERIOD_S - self._loop.time())
-            self._log_timer = self._loop.call_later(wait, self._flush_log, context=self._context)
+            self._log_timer = self._loop.call_later(wait, self._draw_log, context=self._context)
 
-    def _behind(self) -> bool:
-        return frames_waiting(self.viewer.app) > MOST_FRAMES_WAITING
+    def _is_terminal_behind(self) -> bool:
+        return count_waiting_frames(self.viewer.app) > MOST_FRAMES_WAITING
 
-    def _flush(self) -> None:
-        self._soon = None
-        if self._behind():
-            self._soon = self._loop.call_later(RETRY_S, self._flush, context=self._context)
+    def _draw_changes(self) -> None:
+        self._draw_timer = None
+        if self._is_terminal_behind():
+            self._draw_timer = self._loop.call_later(
+                RETRY_S, self._draw_changes, context=self._context
+            )
             return
         changed, self._changed = frozenset(self._changed), set()
-        ticks = changed >= READING and self._takes_clock()
+        ticks = changed >= READING and self._is_clock_due()
         if ticks:
-            self._ticked()
+            self._note_clock_drawn()
         with self.viewer.app.one_frame():
             self._draw(self.viewer.show, self.session.state, changed)
             if ticks:
@@ -112,29 +114,29 @@ class Bridge:
         try:
             draw(*what)
         except Exception as error:
-            self.viewer.services.explain(error)
+            self.viewer.services.show_error(error)
 
-    def _flush_log(self) -> None:
+    def _draw_log(self) -> None:
         self._log_timer = None
-        if self._behind():
+        if self._is_terminal_behind():
             self._log_timer = self._loop.call_later(
-                LOG_PERIOD_S, self._flush_log, context=self._context
+                LOG_PERIOD_S, self._draw_log, context=self._context
             )
             return
         self._last_log_s = self._loop.time()
         if self.viewer.log_visible:
             self._draw(self.viewer.show, self.session.state, LOG)
 
-    def _tick(self) -> None:
+    def _draw_clock(self) -> None:
         """Draw ages and elapsed times, because no reading has come with which they are drawn."""
-        self._wind(CLOCK_PERIOD_S)
-        if self._behind():
+        self._schedule_clock(CLOCK_PERIOD_S)
+        if self._is_terminal_behind():
             return
-        self._ticked()
+        self._note_clock_drawn()
         with self.viewer.app.one_frame():
             self._draw(self.viewer.tick, self.session.state)
 
-    def _takes_clock(self) -> bool:
+    def _is_clock_due(self) -> bool:
         """Return whether ages and elapsed times are to be drawn with the reading that is drawn now.
         If readings come at least as often as the clock, it waits for the next one."""
         now = self._loop.time()
@@ -142,18 +144,18 @@ class Bridge:
         self._last_reading_s = now
         due = now - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
         if often:
-            self._wind(CLOCK_PERIOD_S + CLOCK_LATE_S)
+            self._schedule_clock(CLOCK_PERIOD_S + CLOCK_LATE_S)
         elif due:
-            self._wind(CLOCK_PERIOD_S)
+            self._schedule_clock(CLOCK_PERIOD_S)
         return due
 
-    def _ticked(self) -> None:
+    def _note_clock_drawn(self) -> None:
         """Note that ages and elapsed times are drawn now."""
         self._last_tick_s = self._loop.time()
         self.session.gpu.guard.note_screen_drawn()  # a dead terminal must not keep GPU settings in force
 
-    def _wind(self, next_s: float) -> None:
+    def _schedule_clock(self, next_s: float) -> None:
         """Draw ages and elapsed times in `next_s` seconds, unless a reading is drawn before."""
         if self._clock is not None:
             self._clock.cancel()
-        self._clock = self._loop.call_later(next_s, self._tick, context=self._context)
+        self._clock = self._loop.call_later(next_s, self._draw_clock, context=self._context)

@@ -21,7 +21,7 @@ from textual.widget import Widget
 
 from workbench.model.untrusted_text import clean_text
 from workbench.tui.glyphs import ASCII, G, ascii_if_needed
-from workbench.tui.shown_frame import ONE_CELL, part_of
+from workbench.tui.shown_frame import ONE_CELL, cut_strip
 from workbench.tui.textual_private import send_cells
 from workbench.tui.theme import style
 
@@ -71,7 +71,7 @@ def pad_text(text: str, width: int, right: bool = False) -> str:
     return text + gap
 
 
-def safe_row(row: Row) -> Row:
+def clean_row(row: Row) -> Row:
     """Return the row with all control sequences removed from its texts, which may come from outside
     Workbench."""
     if all(text.isprintable() for text, _ in row):
@@ -275,13 +275,13 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 def _finish_row(row: Row, width: int) -> Row:
     """Return the row in exactly `width` cells, without control sequences, in the characters of the
     terminal."""
-    row = fit_row(safe_row(row), width)
+    row = fit_row(clean_row(row), width)
     if G is ASCII:
         row = tuple((ascii_if_needed(text), role) for text, role in row)
     return row
 
 
-def strip_of(row: Row, ground: str) -> Strip:
+def strip_from_row(row: Row, ground: str) -> Strip:
     """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the
     same role become one segment, because the terminal gets a colour change for each segment."""
     return Strip([Segment(text, style(role, ground)) for text, role in merge_runs(row) if text])
@@ -304,7 +304,7 @@ class Painted(Widget):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return ()
 
-    def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
+    def make_rows(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
         """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with
         its text and the file that has its traceback."""
         try:
@@ -328,7 +328,7 @@ class Painted(Widget):
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return
-        made = self.made(self.rows, width, height)[:height]
+        made = self.make_rows(self.rows, width, height)[:height]
         made += [()] * (height - len(made))
         old, drawn_before = self._painted, self._made
         self._made, size = made, (width, height)
@@ -361,7 +361,7 @@ class Painted(Widget):
     def render_line(self, y: int) -> Strip:
         if len(self._painted) != self.content_size.height:
             self.repaint()
-        return self._strip(y)
+        return self._drawn_strip(y)
 
     def _cells_in(self, region: Region) -> list[Segment]:
         """Return the cells of a region that is one row high."""
@@ -369,19 +369,19 @@ class Painted(Widget):
         found: list[Segment] = []
         for text, role in self._painted[region.y]:
             if not text.isascii() and not ONE_CELL.fullmatch(text) and cell_len(text) != len(text):
-                return list(part_of(self._strip(region.y), start, end))
+                return list(cut_strip(self._drawn_strip(region.y), start, end))
             piece = text[max(0, start - at) : max(0, end - at)]
             if piece:
                 found.append(Segment(piece, style(role, self.GROUND)))
             at += len(text)
         return found
 
-    def _strip(self, y: int) -> Strip:
+    def _drawn_strip(self, y: int) -> Strip:
         width = self.content_size.width
         strip = self._strips.get(y)
         if strip is None:
             if y < len(self._painted):
-                strip = strip_of(self._painted[y], self.GROUND)
+                strip = strip_from_row(self._painted[y], self.GROUND)
             else:
                 strip = Strip.blank(width, style("text", self.GROUND))
             self._strips[y] = strip
@@ -392,12 +392,12 @@ class Painted(Widget):
         self.repaint()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self._wheel(WHEEL_ROWS, event)
+        self._scroll_by_wheel(WHEEL_ROWS, event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self._wheel(-WHEEL_ROWS, event)
+        self._scroll_by_wheel(-WHEEL_ROWS, event)
 
-    def _wheel(self, by: int, event: events.MouseEvent) -> None:
+    def _scroll_by_wheel(self, by: int, event: events.MouseEvent) -> None:
         event.stop()
         self.action_move(by)
 

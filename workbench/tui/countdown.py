@@ -11,7 +11,7 @@ class Countdown:
         self._source: object = None
         self._at_s = 0.0
 
-    def left(self, source: object, left_s: float | None) -> float | None:
+    def seconds_left(self, source: object, left_s: float | None) -> float | None:
         """Return the seconds left now; None if `left_s` is None. `left_s` is the number of seconds
         that were left when the object `source` reported it. The first call with a `source` counts
         as the time of the report."""

@@ -50,20 +50,20 @@ def clock_text(unix_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
-def day_and_time(unix_s: float) -> str:
+def day_and_time_text(unix_s: float) -> str:
     """Return the local date and time, as in "2026-11-21 14:03"."""
     import time
 
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
-def moment(unix_s: float) -> str:
+def moment_text(unix_s: float) -> str:
     """Return the local time of day, as in "14:03:07". For another day than today, return the date and
     the time without seconds."""
     import time
 
-    at = day_and_time(unix_s)
-    return clock_text(unix_s) if at[:10] == day_and_time(time.time())[:10] else at
+    at = day_and_time_text(unix_s)
+    return clock_text(unix_s) if at[:10] == day_and_time_text(time.time())[:10] else at
 
 
 def number_text(value: float | None, digits: int | None = None) -> str:
@@ -90,10 +90,10 @@ def left_text(left_s: float | None) -> str:
     return f"about {countdown_text(left_s)} left" if left_s >= 1.0 else "longer than expected"
 
 
-def gauge_text(share: float, cells: int) -> str:
-    """Return a bar of `cells` cells, such as ▓▓▓░░, for a share from 0 to 1. Any share above 0 has
+def gauge_text(fraction: float, cells: int) -> str:
+    """Return a bar of `cells` cells, such as ▓▓▓░░, for a fraction from 0 to 1. Any fraction above 0 has
     at least one full cell."""
-    full = max(int(share > 0), min(cells, round(share * cells)))
+    full = max(int(fraction > 0), min(cells, round(fraction * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
 
 
@@ -126,7 +126,7 @@ def is_checking(state: SessionState) -> bool:
     return VERIFYING_SETTINGS in state.busy
 
 
-def change_under_way(state: SessionState) -> str:
+def change_under_way_text(state: SessionState) -> str:
     """Return which change or revert of GPU settings is under way, such as "applying GPU settings".
     Return "" if there is none. The state lists its altered settings only after it has ended."""
     return next((what for what in state.busy if what in SETTING_CHANGES), "")
@@ -261,13 +261,13 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
 
-def measured_where(host: str, models: Iterable[str], preset_id: str | None, unix_s: float) -> str:
+def measurement_text(host: str, models: Iterable[str], preset_id: str | None, unix_s: float) -> str:
     """Return on which host, with which models and preset, and when something was measured."""
     preset = enclose_text("preset ", preset_id)
-    return ", ".join(filter(None, (f"on {host}", *models, preset, day_and_time(unix_s))))
+    return ", ".join(filter(None, (f"on {host}", *models, preset, day_and_time_text(unix_s))))
 
 
-def restored_value(text: str) -> str:
+def restored_value_text(text: str) -> str:
     """Return the previous value `text` as a message about a revert names it: "the driver's default"
     if the previous value is unknown, otherwise `text` itself."""
     return "the driver's default" if text in ("unknown", "default", "None", NA) else text
@@ -276,11 +276,11 @@ def restored_value(text: str) -> str:
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
     """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode
     on"] for {"gpu0.persistence": True, "gpu1.persistence": True}."""
-    texts = ((key, setting_text(without_gpu(key), value)) for key, value in settings.items())
+    texts = ((key, setting_text(drop_gpu_from_key(key), value)) for key, value in settings.items())
     return texts_with_gpus(texts)
 
 
-def without_gpu(key: str) -> str:
+def drop_gpu_from_key(key: str) -> str:
     """Return the key of a setting without its GPU: "persistence" for "gpu0.persistence"."""
     return _GPU_OF_KEY.sub("", key)
 

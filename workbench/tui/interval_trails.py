@@ -19,7 +19,7 @@ class IntervalTrails:
     def __init__(self) -> None:
         self._trails: dict[int, dict[int, tuple[float, float]]] = {}  # experiment id -> trail
 
-    def add(self, e: Experiment | None) -> None:
+    def record(self, e: Experiment | None) -> None:
         """Store the present confidence interval of the metric that decides the experiment `e`. Do
         nothing if `e` is None or has no interval yet."""
         if e is None or e.comparison is None:
@@ -35,5 +35,5 @@ class IntervalTrails:
                     metric.interval_pct,
                 )
 
-    def of(self, experiment_id: int) -> Trail:
+    def trail_of(self, experiment_id: int) -> Trail:
         return self._trails.get(experiment_id, {})

@@ -14,7 +14,7 @@ LIGHT = 0.4  # brightness, 0..1, from which a ground is taken for a cursor
 
 
 @lru_cache(maxsize=1024)
-def without_colour(style: Style) -> Style:
+def remove_colour(style: Style) -> Style:
     ground = style.bgcolor
     light = (
         ground is not None
@@ -27,6 +27,6 @@ def without_colour(style: Style) -> Style:
 class Uncoloured(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            Segment(text, style and without_colour(style), control)
+            Segment(text, style and remove_colour(style), control)
             for text, style, control in segments
         ]

@@ -57,14 +57,14 @@ class PaneLayout:
         self._shape: tuple[object, ...] = ()
 
     @property
-    def all(self) -> list[Pane]:
+    def panes(self) -> list[Pane]:
         return [frame.body for frame in self.frames.values()]
 
-    def of(self, kind: type[P]) -> P:
+    def pane_of_type(self, kind: type[P]) -> P:
         """Return the pane whose class is `kind`."""
-        return next(pane for pane in self.all if isinstance(pane, kind))
+        return next(pane for pane in self.panes if isinstance(pane, kind))
 
-    def shown(self, pane: Pane) -> bool:
+    def is_shown(self, pane: Pane) -> bool:
         return bool(self.frames[pane.NAME].display)
 
     @property
@@ -93,7 +93,7 @@ class PaneLayout:
             shown = [self.current]
             bottom_height: str | int = "1fr"
         else:
-            shown = [pane for pane in self.all if pane.AREA]
+            shown = [pane for pane in self.panes if pane.AREA]
             bottom_height = bottom_rows
         if reading:
             shown = []
@@ -121,30 +121,30 @@ class PaneLayout:
     def _bottom_rows(self, rows: int) -> int:
         """Return the rows of the lower panes, which share `rows` rows with the upper ones. Panes
         without content give their rows away."""
-        if all(pane.bare for pane in self.all if pane.AREA == "bottom"):
+        if all(pane.is_bare for pane in self.panes if pane.AREA == "bottom"):
             return BARE_ROWS
         return max(LEAST_ROWS, min(MOST_ROWS, rows // 2))
 
-    def go(self, name: str) -> None:
+    def activate(self, name: str) -> None:
         """Close the pages, make the pane `name` the active one, show it, and focus it."""
         self.active = name
-        self.pages.clear()
+        self.pages.close_all()
         self.arrange()
-        self.current.show_again()
+        self.current.show_present_state()
         self.screen.set_focus(self.current)
         self.refresh_titles()
 
-    def next(self, by: int) -> None:
-        self.go(self.names[(self.names.index(self.active) + by) % len(self.names)])
+    def activate_next(self, by: int) -> None:
+        self.activate(self.names[(self.names.index(self.active) + by) % len(self.names)])
 
-    def page_moved(self) -> None:
+    def show_top_page(self) -> None:
         """Show and focus the page that has become visible. If no page is open any more, show the
         panes again."""
         self.arrange()
         if self.pages.top is None:
-            for pane in self.all:
-                if self.shown(pane):
-                    pane.show_again()
+            for pane in self.panes:
+                if self.is_shown(pane):
+                    pane.show_present_state()
         self.screen.set_focus(self.pages.top or self.current)
         self.refresh_titles()
 

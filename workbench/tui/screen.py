@@ -25,7 +25,7 @@ from workbench.tui.bindings import (
     REPLAY_KEYS,
     TIME_KEYS,
     bindings_for,
-    first_keys,
+    likely_next_keys,
 )
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
@@ -63,7 +63,7 @@ class MainScreen(Screen[None]):
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(session), NoticeBar(), Footer()
         self.progress = ProgressRows()
-        pages = PageFrame(self.footer, lambda: self.panes.page_moved())
+        pages = PageFrame(self.footer, lambda: self.panes.show_top_page())
         self.panes = PaneLayout(
             self, [pane(session) for pane in PANES], pages, self.tabs, self.strip
         )
@@ -105,14 +105,14 @@ class MainScreen(Screen[None]):
         self.set_focus(self.panes.current)
         self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
         self.bridge.start()
-        self.services.attempt(self.session.open())
+        self.services.run_in_background(self.session.open())
         self._mounted.set()
 
     def on_screen_suspend(self) -> None:
-        self.footer.cover(True)
+        self.footer.set_covered(True)
 
     def on_screen_resume(self) -> None:
-        self.footer.cover(False)
+        self.footer.set_covered(False)
 
     def on_unmount(self) -> None:
         self.bridge.stop()
@@ -124,7 +124,7 @@ class MainScreen(Screen[None]):
     def working(self) -> bool:
         return self.services.working
 
-    async def page_opened(self) -> None:
+    async def wait_until_page_opened(self) -> None:
         """Wait until the screen and the open page, if any, are mounted and receive keys."""
         await self._mounted.wait()
         await self.panes.pages.wait_until_mounted()
@@ -139,13 +139,13 @@ class MainScreen(Screen[None]):
                 f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs "
                 "and nothing changes"
             )
-            self.services.say(
+            self.services.show_message(
                 text, Level.WARN, "press q to leave, then open the host with `workbench HOST`"
             )
             return
         if key not in ON_PAGES and self.panes.pages.top is not None:
             text = f"{KEYS[key].shown} does not work on a page: {KEYS[key].help}"
-            self.services.say(
+            self.services.show_message(
                 text, next_step=f"press esc to close the page, then {KEYS[key].shown}"
             )
             return
@@ -168,10 +168,10 @@ class MainScreen(Screen[None]):
         results."""
         if self._rests is not None:
             self._rests.stop()
-        self._rests = self.set_timer(REST_S, self.controllers.results.follow)
+        self._rests = self.set_timer(REST_S, self.controllers.results.compare_with_cursor)
 
     def on_results_older_wanted(self) -> None:
-        self.services.attempt(self.session.results.show_older(), only="older results")
+        self.services.run_in_background(self.session.results.show_older(), only="older results")
 
     def on_gpu_strip_view_changed(self, event: GpuStrip.ViewChanged) -> None:
         self.panes.arrange()
@@ -183,10 +183,10 @@ class MainScreen(Screen[None]):
         time. Otherwise show the keys for the most likely next steps."""
         if self._is_replay:
             self.footer.show_first((*REPLAY_KEYS, *TIME_KEYS))
-        elif self.strip.back:
+        elif self.strip.shows_past:
             self.footer.show_first(TIME_KEYS)
         else:
-            self.footer.show_first(first_keys(self.session.state))
+            self.footer.show_first(likely_next_keys(self.session.state))
 
     @property
     def _is_replay(self) -> bool:
@@ -195,7 +195,7 @@ class MainScreen(Screen[None]):
     # drawing
     @property
     def log_visible(self) -> bool:
-        return self.panes.shown(self.panes.of(LogPane)) and self.is_current
+        return self.panes.is_shown(self.panes.pane_of_type(LogPane)) and self.is_current
 
     def show(self, state: SessionState, changed: frozenset[str]) -> None:
         """Draw all parts of the screen that show one of the fields `changed` of `state`."""
@@ -208,25 +208,25 @@ class MainScreen(Screen[None]):
             self.panes.arrange()
         if changed & self.command_bar.FIELDS:
             self.command_bar.show(state)
-        for pane in self.panes.all:
-            if changed & pane.FIELDS and (pane.DRAWN_WHEN_HIDDEN or self.panes.shown(pane)):
+        for pane in self.panes.panes:
+            if changed & pane.FIELDS and (pane.DRAWN_WHEN_HIDDEN or self.panes.is_shown(pane)):
                 pane.show(state)
         if changed & {"experiment", "sweep", "bench"}:
             self._show_on_page(state)
         if changed & {"servers", "run_id"}:
-            self._server_changed(state)
+            self._show_server_failure(state)
         if "notice" in changed:
-            self.services.take_notice(state.notice)
+            self.services.show_new_notice(state.notice)
         if "alerts" in changed and (state.alerts or self._signals is not None):
-            self._signal(state)
+            self._signal_alerts(state)
         if "since_left" in changed and state.since_left and state.since_left.has_changes:
-            self._say_since_left(state, state.since_left)
+            self._show_since_left(state, state.since_left)
         if "host" in changed:
-            self._host_changed(state)
+            self._react_to_host(state)
         if changed & FIRST_KEYS_FIELDS:
             self._show_first_keys()
         if "offers" in changed and state.offers:
-            self.services.say("; ".join(state.offers), Level.WARN)
+            self.services.show_message("; ".join(state.offers), Level.WARN)
         if changed != LOG and not changed <= TELEMETRY:
             self.panes.refresh_titles()
 
@@ -237,19 +237,19 @@ class MainScreen(Screen[None]):
             self.show(state, TELEMETRY)
         self.progress.show(state)
         self._show_on_page(state)
-        self.services.tick()
+        self.services.remove_expired_message()
 
     def _show_on_page(self, state: SessionState) -> None:
         """Draw the state on the open page."""
         if self.panes.pages.top is not None:
             self.panes.pages.top.show(state)
 
-    def _say_since_left(self, state: SessionState, since: SinceLeft) -> None:
+    def _show_since_left(self, state: SessionState, since: SinceLeft) -> None:
         from workbench.tui.pages.since_left import since_left_text  # seldom needed
 
         self.services.show_when_no_message(since_left_text(since, len(state.gpus)))
 
-    def _host_changed(self, state: SessionState) -> None:
+    def _react_to_host(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
         show a message with the reason, but only once for each reason."""
         message = state.host.message
@@ -265,7 +265,7 @@ class MainScreen(Screen[None]):
         if state.host.unknown_key:
             self.call_later(self.controllers.hosts.ask_host_key)
         else:
-            self.services.say(
+            self.services.show_message(
                 f"{state.host.name}: {message}",
                 Level.ERROR,
                 "press R to connect again, or h to work on another host",
@@ -276,13 +276,13 @@ class MainScreen(Screen[None]):
         previous host, and a yes would act on the new one. A login question stays open."""
         from workbench.tui.modals.login import Login
 
-        self.panes.pages.clear()
+        self.panes.pages.close_all()
         for box in reversed(self.app.screen_stack[1:]):
             if isinstance(box, Login):  # of the new host
                 return
             box.dismiss(None)
 
-    def _signal(self, state: SessionState) -> None:
+    def _signal_alerts(self, state: SessionState) -> None:
         """Let the terminal ring for new alerts."""
         if self._signals is None:
             from workbench.tui.alert_signals import AlertSignals  # not for the first frame
@@ -290,7 +290,7 @@ class MainScreen(Screen[None]):
             self._signals = AlertSignals(self)
         self._signals.show(state.alerts)
 
-    def _server_changed(self, state: SessionState) -> None:
+    def _show_server_failure(self, state: SessionState) -> None:
         """Move the Log pane to the first error if the server has failed."""
         server = state.server
         before, self._server_state = (
@@ -300,4 +300,4 @@ class MainScreen(Screen[None]):
         if server is None or before == self._server_state or before[0] != state.run_id:
             return
         if server.state in (ServerState.FAILED, ServerState.CRASHED):
-            self.panes.of(LogPane).show_first_error()
+            self.panes.pane_of_type(LogPane).show_first_error()

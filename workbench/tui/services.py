@@ -56,7 +56,9 @@ class Services:
         return self.screen.app
 
     # messages
-    def say(self, text: str, level: Level = Level.INFO, next_step: str | None = None) -> None:
+    def show_message(
+        self, text: str, level: Level = Level.INFO, next_step: str | None = None
+    ) -> None:
         self.show_notice(Notice(-1, level, text, next_step))
 
     def show_notice(self, notice: Notice) -> None:
@@ -65,7 +67,7 @@ class Services:
         seconds = SHOWN_S.get(notice.level, INFO_SHOWN_S)
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
-    def take_notice(self, notice: Notice | None) -> None:
+    def show_new_notice(self, notice: Notice | None) -> None:
         """Show a new message of the session, unless it is None. A message of level INFO does not
         replace a warning or an error."""
         if notice is None or notice.number == self._notice_number:
@@ -78,14 +80,14 @@ class Services:
     def show_when_no_message(self, text: str) -> None:
         """Show a message as soon as no other one is shown."""
         self._waiting = Notice(-1, Level.HINT, text, None)
-        self._say_waiting()
+        self._show_waiting_notice()
 
-    def _say_waiting(self) -> None:
+    def _show_waiting_notice(self) -> None:
         if self._waiting is not None and self.notice_bar.notice is None:
             waiting, self._waiting = self._waiting, None
             self.show_notice(waiting)
 
-    def forget_waiting(self) -> None:
+    def drop_waiting_notice(self) -> None:
         """Do not show the message of `show_when_no_message` any more, because the user has seen it."""
         self._waiting = None
 
@@ -94,17 +96,17 @@ class Services:
         self._notice_until = 0.0
         self.notice_bar.show(None, self.app.size.width)
 
-    def count_down(self, text: str, seconds: float) -> None:
+    def start_countdown(self, text: str, seconds: float) -> None:
         """Show `text` in the progress rows, with a bar that fills within `seconds`. The method
-        `stop_counting` removes text and bar."""
+        `stop_countdown` removes text and bar."""
         self.progress.counted = (text, time.monotonic(), seconds)
         self.progress.show(self.session.state)
 
-    def stop_counting(self) -> None:
+    def stop_countdown(self) -> None:
         self.progress.counted = None
         self.progress.show(self.session.state)
 
-    def tick(self) -> None:
+    def remove_expired_message(self) -> None:
         """Remove a message whose time is over, unless a form or a question covers the message row."""
         if (
             self._notice_until
@@ -112,10 +114,10 @@ class Services:
             and self.app.screen is self.screen
         ):
             self.clear_message()
-        self._say_waiting()
+        self._show_waiting_notice()
 
     # work
-    def attempt(
+    def run_in_background(
         self,
         work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
         then: Callable[[T], None] | None = None,
@@ -133,7 +135,7 @@ class Services:
                 begun = work() if callable(work) else work
                 outcome = await (asyncio.shield(self.session.keep(begun)) if outlives else begun)
             except Exception as error:
-                self.explain(error)
+                self.show_error(error)
                 if failed is not None:
                     failed()
             else:
@@ -144,29 +146,29 @@ class Services:
             run(), group=only or "session", exclusive=bool(only), exit_on_error=False
         )
 
-    def try_now(self, work: Callable[[], T]) -> T | None:
+    def run_or_show_error(self, work: Callable[[], T]) -> T | None:
         """Call `work` now, and return its result. If it raises a WorkbenchError, show the error as
         a message and return None."""
         try:
             return work()
         except WorkbenchError as error:
-            self.explain(error)
+            self.show_error(error)
             return None
 
-    def explain(self, error: Exception) -> None:
+    def show_error(self, error: Exception) -> None:
         """Show an error as a message. Any exception but a WorkbenchError is unexpected, and its
         traceback is written to a file."""
         if isinstance(error, WorkbenchError):
-            self._fail(error)
+            self._show_workbench_error(error)
             return
         from workbench.store.crash_files import internal_error_texts
 
         text, details = internal_error_texts(error)
-        self.say(text, Level.ERROR, f"Workbench keeps running; {details}")
+        self.show_message(text, Level.ERROR, f"Workbench keeps running; {details}")
 
-    def _fail(self, error: WorkbenchError) -> None:
+    def _show_workbench_error(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""
         command = f"  ({cut_text(error.command, COMMAND_CELLS)})" if error.command else ""
         # Rejected input changed nothing, so its message may go by itself.
         level = Level.WARN if isinstance(error, InputError) else Level.ERROR
-        self.say(f"{where}{error.message}{command}", level, error.next_step)
+        self.show_message(f"{where}{error.message}{command}", level, error.next_step)

@@ -40,7 +40,7 @@ _MOST_PIECES = 60
 ONE_CELL = re.compile(r"[ -~\xa0-\xac\xae-\xff\u2500-\u259f\u2800-\u28ff]*")
 
 
-def part_of(strip: Strip | Cells, start: int, end: int) -> Strip:
+def cut_strip(strip: Strip | Cells, start: int, end: int) -> Strip:
     """Return a strip with the cells from `start` to `end` of `strip`. Unlike Textual's `Strip.crop`
     it does not cache the result, which saves 4 MB for the lines of a log."""
     pieces: list[Segment] = []
@@ -57,20 +57,20 @@ def part_of(strip: Strip | Cells, start: int, end: int) -> Strip:
 
 
 class ShownFrame:
-    """The rows that the terminal shows, None while they are unknown. `add` notes pieces that were
-    sent. `replace_rows` and `change` take new content, and return the part of it that differs."""
+    """The rows that the terminal shows, None while they are unknown. `note_sent` notes pieces that were
+    sent. `replace_rows` and `replace_pieces` take new content, and return the part of it that differs."""
 
     def __init__(self) -> None:
         self._rows: list[Strip] | None = None
         # For each row, the pieces that were sent after it, by (column, cells); the newest are last.
         self._pieces: dict[int, dict[tuple[int, int], Strip | Cells]] = {}
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Forget what the terminal shows, because it may have changed by itself."""
         self._rows = None
         self._pieces.clear()
 
-    def add(self, pieces: Iterable[Piece]) -> None:
+    def note_sent(self, pieces: Iterable[Piece]) -> None:
         """Note pieces that were sent."""
         rows = self._rows
         if rows is None:
@@ -100,11 +100,12 @@ class ShownFrame:
             if before.cell_length != after.cell_length:
                 return None
             pieces += [
-                (start, y, part_of(after, start, end)) for start, end in _spans(before, after)
+                (start, y, cut_strip(after, start, end))
+                for start, end in _changed_spans(before, after)
             ]
         return pieces
 
-    def change(self, pieces: Iterable[Piece]) -> list[Piece]:
+    def replace_pieces(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Take `pieces` as what the terminal shows in their places. Return the parts of them that
         differ from what it showed, and the whole pieces if that is unknown."""
         rows = self._rows
@@ -114,35 +115,35 @@ class ShownFrame:
                 changed.append((column, y, strip))
                 continue
             self._put_pieces_in(rows, y)
-            before = part_of(rows[y], column, column + strip.cell_length)
+            before = cut_strip(rows[y], column, column + strip.cell_length)
             if before.cell_length != strip.cell_length:
-                self.forget()
+                self.invalidate()
                 rows = None
                 changed.append((column, y, strip))
                 continue
-            for start, end in _spans(before, strip):
-                changed.append((column + start, y, part_of(strip, start, end)))
-            rows[y] = _replaced(rows[y], column, strip)
+            for start, end in _changed_spans(before, strip):
+                changed.append((column + start, y, cut_strip(strip, start, end)))
+            rows[y] = _replace_cells(rows[y], column, strip)
         return changed
 
     def _put_pieces_in(self, rows: list[Strip], y: int) -> None:
         for (column, _), strip in self._pieces.pop(y, {}).items():
-            rows[y] = _replaced(rows[y], column, strip)
+            rows[y] = _replace_cells(rows[y], column, strip)
 
 
-def _replaced(row: Strip, column: int, strip: Strip | Cells) -> Strip:
+def _replace_cells(row: Strip, column: int, strip: Strip | Cells) -> Strip:
     """Return the row with `strip` in place of the cells from `column` on."""
-    left = part_of(row, 0, column)
-    right = part_of(row, column + strip.cell_length, row.cell_length)
+    left = cut_strip(row, 0, column)
+    right = cut_strip(row, column + strip.cell_length, row.cell_length)
     return Strip([*left, *strip, *right], left.cell_length + strip.cell_length + right.cell_length)
 
 
-def _spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
+def _changed_spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
     """Return the spans of cells, as (start, end), in which two rows of the same length differ.
     Spans with a small gap between them are joined."""
     if old is new:
         return []
-    was, now = _cells(old), _cells(new)
+    was, now = _cells_of_strip(old), _cells_of_strip(new)
     if was == now:
         return []
     spans: list[tuple[int, int]] = []
@@ -161,13 +162,13 @@ def _spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
     return spans
 
 
-def _cells(strip: Strip | Cells) -> list[Cell]:
+def _cells_of_strip(strip: Strip | Cells) -> list[Cell]:
     """Return the cells of a row."""
     cells: list[Cell] = []
     for text, style, control in strip:
         if control:
             continue
-        look = _look(style)
+        look = _visible_style(style)
         if text.isascii():
             cells += [(character, look) for character in text]
             continue
@@ -182,7 +183,7 @@ def _cells(strip: Strip | Cells) -> list[Cell]:
     return cells
 
 
-def _look(style: Style | None) -> Style:
+def _visible_style(style: Style | None) -> Style:
     """Return what the terminal shows of a style: it shows neither links nor meta data."""
     if style is None:
         return Style.null()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
 
-def frames_waiting(app: App[Any]) -> int:
+def count_waiting_frames(app: App[Any]) -> int:
     """Return the number of frames that wait to be written to the terminal. Return 0 if Textual has
     no queue of frames, as in tests and on Windows.
 
@@ -91,32 +91,32 @@ class PlainEnd(App[int]):
         """Draw the whole screen after the terminal was resized or taken over again: it may show
         anything then."""
         if isinstance(event, events.Resize):
-            self._shown.forget()
+            self._shown.invalidate()
         await super().on_event(event)
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         if not (self._batch_count or self.is_headless or renderable is None):
-            renderable = self._changed(renderable)
+            renderable = self._changed_part(renderable)
             moved = self.cursor_position != self._previous_cursor_position
             if isinstance(renderable, _Cells) and not renderable.pieces and not moved:
                 return
         super()._display(screen, renderable)
 
-    def _changed(self, renderable: RenderableType) -> RenderableType:
+    def _changed_part(self, renderable: RenderableType) -> RenderableType:
         """Return the part of an update that differs from what the terminal shows."""
         shown = self._shown
         if isinstance(renderable, _Cells):
-            shown.add(renderable.pieces)
+            shown.note_sent(renderable.pieces)
             return renderable
         if isinstance(renderable, ChopsUpdate):
-            return _Cells(shown.change(_pieces_of(renderable)))  # type: ignore[return-value]
+            return _Cells(shown.replace_pieces(_pieces_of(renderable)))  # type: ignore[return-value]
         if isinstance(renderable, LayoutUpdate) and renderable.region.offset == (0, 0):
             rows = [Strip.join(pieces) for pieces in renderable.strips]
             changed = shown.replace_rows(rows)
             if changed is None:
                 changed = [(0, y, row) for y, row in enumerate(rows)]
             return _Cells(changed)  # type: ignore[return-value]
-        shown.forget()
+        shown.invalidate()
         return renderable
 
     @contextmanager
@@ -150,7 +150,7 @@ class PlainEnd(App[int]):
         self._close_messages_no_wait()
 
 
-def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
+def watch_terminal_hangup(app: App[Any], tell: Callable[[], None]) -> None:
     """Call `tell`, from a new thread, when the terminal hangs up.
 
     A process without a controlling terminal gets no SIGHUP. Without this function, Textual's input
@@ -216,7 +216,7 @@ def _pieces_of(update: ChopsUpdate) -> Iterator[Piece]:
             yield x, y, strip if whole else strip.crop(0, min(end, last) - x)
 
 
-def looks_of(widget: Widget) -> object:
+def drawing_state_of(widget: Widget) -> object:
     """Return the widget's size, the offset of its content, its background colours and its theme as
     one value. If this value has changed, the inside of the widget must be drawn again. Return None
     before the widget is mounted."""

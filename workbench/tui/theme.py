@@ -181,11 +181,11 @@ class _Current:
     palette = PALETTES[DEFAULT]
 
 
-def current_name() -> str:
+def current_theme_name() -> str:
     return _Current.name
 
 
-def use(name: str) -> None:
+def select_theme(name: str) -> None:
     """Draw with the theme `name` from now on. Widgets must draw their rows again to show the theme."""
     _Current.name, _Current.palette = name, PALETTES[name]
     style.cache_clear()

@@ -20,7 +20,7 @@ from workbench.hosts.login_question import LoginQuestion
 from workbench.tui import theme
 from workbench.tui.cells import Painted
 from workbench.tui.glyphs import ASCII, G
-from workbench.tui.textual_private import PlainEnd, when_terminal_hangs_up
+from workbench.tui.textual_private import PlainEnd, watch_terminal_hangup
 
 
 def textual_theme(name: str) -> Theme:
@@ -55,7 +55,7 @@ def textual_theme(name: str) -> Theme:
 TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has taken it over
 
 
-def as_typed(event: events.Event) -> events.Event:
+def correct_early_enter(event: events.Event) -> events.Event:
     """Return `event`, but the enter key in place of ctrl+j. A terminal sends ctrl+j if the user
     typed enter before the screen was drawn."""
     early = isinstance(event, events.Key) and event.key == TYPED_EARLY
@@ -76,10 +76,10 @@ class ThemedApp(PlainEnd):
         self.hung_up = False  # whether the terminal is gone
         self._uncoloured: LineFilter | None = None
         self.set_class(G is ASCII, "-ascii")
-        theme.use(self._wanted_theme())
-        self.register_theme(textual_theme(theme.current_name()))
+        theme.select_theme(self._wanted_theme())
+        self.register_theme(textual_theme(theme.current_theme_name()))
         # without its watcher, which would parse all CSS a second time
-        self.set_reactive(App.theme, f"workbench-{theme.current_name()}")
+        self.set_reactive(App.theme, f"workbench-{theme.current_theme_name()}")
         self.stylesheet.set_variables(self.get_css_variables())
 
     def _wanted_theme(self) -> str:
@@ -95,7 +95,7 @@ class ThemedApp(PlainEnd):
 
     def switch_theme(self, name: str) -> None:
         """Draw the whole screen with the theme `name`."""
-        theme.use(name)
+        theme.select_theme(name)
         self.register_theme(textual_theme(name))
         self.theme = f"workbench-{name}"
         for screen in self.screen_stack:
@@ -130,7 +130,7 @@ class ThemedApp(PlainEnd):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self.end_on_signal, signal.SIGHUP)
 
-        when_terminal_hangs_up(self, gone)
+        watch_terminal_hangup(self, gone)
 
     def end_on_signal(self, number: signal.Signals) -> None:
         """End the application because of a signal."""
@@ -144,7 +144,7 @@ class ThemedApp(PlainEnd):
         that had the focus when the key arrived. If the user types p (focus the filter) and q, then
         q would quit instead of being typed into the filter.
         """
-        event = as_typed(event)
+        event = correct_early_enter(event)
         if isinstance(event, events.Key) and not event.is_forwarded and await self.take_key(event):
             return
         await super().on_event(event)

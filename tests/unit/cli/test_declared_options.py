@@ -43,8 +43,8 @@ from workbench.model.preset import Benchmark
 from workbench.report.formats.stated_load import check_load
 from workbench.session.bench.spec import spec_from_fields
 from workbench.tui.modals.bench_form import IN_FORM, spec_overrides
-from workbench.tui.modals.declared_fields import text_of
-from workbench.tui.modals.sweep_form import Wanted, load_of_search
+from workbench.tui.modals.declared_fields import option_text
+from workbench.tui.modals.sweep_form import Wanted, search_load
 from workbench.tui.pages.result import load_text
 
 NO_NUMBERS = ("12", "", None, True, float("nan"), float("inf"), -(10**400), 10**400)
@@ -126,7 +126,7 @@ def test_the_hints_of_the_form_are_whole_at_80_columns() -> None:
 
 @given(st.fixed_dictionaries({o.dest: values_of(o) for o in IN_FORM}))
 def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
-    texts = {name: text_of(value) for name, value in load.items()}
+    texts = {name: option_text(value) for name, value in load.items()}
     of_trace = {"speed": load.pop("speed"), "first": load.pop("first")}
     of_trace["trace_file"] = load.pop("trace_file")
     content = load.pop("content")
@@ -230,7 +230,7 @@ def test_a_search_for_users_has_no_option_that_it_decides() -> None:
     wanted = Wanted("users", [], None, {}, "ttft<=500@p95")
     for option in OF_A_SEARCH:
         assert option.dest not in of_command
-        assert option.field not in load_of_search({option.field: other_value(option)}, wanted)
+        assert option.field not in search_load({option.field: other_value(option)}, wanted)
 
 
 @pytest.mark.parametrize(

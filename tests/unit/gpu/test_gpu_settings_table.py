@@ -39,7 +39,7 @@ from workbench.model.settings import (
     setting_of,
     value_to_store,
 )
-from workbench.tui.modals.gpu_settings import parse as parse_form
+from workbench.tui.modals.gpu_settings import parse_settings_form as parse_form
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "power_limit_w": (250.0, 412.5),

@@ -24,7 +24,7 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
-from workbench.tui.formats import change_under_way
+from workbench.tui.formats import change_under_way_text
 from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
@@ -201,7 +201,7 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
     async def scenario(session: Session) -> None:
         seen: list[bool] = []  # of each state on the way: whether the change or its outcome shows
         end = session.subscribe(
-            lambda state, _: seen.append(bool(change_under_way(state) or state.alterations))
+            lambda state, _: seen.append(bool(change_under_way_text(state) or state.alterations))
         )
         await session.gpu.apply(POWER)
         end()
@@ -301,7 +301,7 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(
         assert found.fix is not None and found.fix.endswith(
             "run: workbench presets apply rtx-pro-6000-power-400w"
         )
-        said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
+        said = "".join(text for row in StatusBar().part_rows(session.state) for text, _ in row)
         assert "settings of the preset: not applied (A)" in said
         ((_, settings, _),) = session.plans.preset_gpu_settings()
         assert (await session.gpu.apply(settings, 0)).ok

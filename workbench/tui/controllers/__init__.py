@@ -91,7 +91,7 @@ class Controllers:
 
     def pane(self, kind: type[P]) -> P:
         """Return the pane of the main screen whose class is `kind`."""
-        return self.services.panes.of(kind)
+        return self.services.panes.pane_of_type(kind)
 
     if not TYPE_CHECKING:
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class AdviceController(Controller):
-    def show(self) -> None:
+    def open_advice(self) -> None:
         """Open the page with the advice on the result under the cursor of the Bench pane."""
         if (row := self.controllers.results.row) is not None:
-            self.attempt(self.session.advisor.advise_on_result(row.id), self.open_page)
+            self.run_in_background(self.session.advisor.advise_on_result(row.id), self.open_page)
 
     def open_page(self, advised: AdvisedResult) -> None:
         from workbench.report.finding_blocks import advice_blocks  # not for the first frame
@@ -33,11 +33,14 @@ class AdviceController(Controller):
         title = f"Advice on result #{result.id}"
         blocks = advice_blocks(advised.findings, advised.verdicts)
         page = Page(
-            title, lambda w: block_rows(blocks, w), lambda: self.keys_of(advised), kind="advice"
+            title,
+            lambda w: block_rows(blocks, w),
+            lambda: self.page_keys_of(advised),
+            kind="advice",
         )
         self.services.pages.open(page)
 
-    def keys_of(self, advised: AdvisedResult) -> Keys:
+    def page_keys_of(self, advised: AdvisedResult) -> Keys:
         """Return the page key that starts the test of a finding in an A/B experiment, as {key:
         (label, function)}. Return {} if no finding of the advice `advised` can be tested."""
         from workbench.session.results.advice import can_test_finding
@@ -45,28 +48,28 @@ class AdviceController(Controller):
         found = list(filter(can_test_finding, advised.findings))
         if not found:
             return {}
-        return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))}
+        return {"t": ("Test a change (A/B)", lambda: self._pick_and_test(advised, found))}
 
-    def test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
+    def start_test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
         """Let the user pick one of the findings `found`, and test its change in an A/B experiment.
         If the advice `advised` has no result to compare with, show a message instead."""
         if advised.result is None:
             text = "this run has no valid result to compare with"
-            self.say(
+            self.show_message(
                 text,
                 Level.WARN,
                 next_step="measure the run (b in the Bench pane), then press t again",
             )
             return
-        self.attempt(self._pick(advised, found))
+        self.run_in_background(self._pick_and_test(advised, found))
 
-    async def _pick(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
+    async def _pick_and_test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
         async def chosen(finding: Finding) -> None:
-            await self._test(advised, finding)
+            await self._start_experiment(advised, finding)
 
-        await self.pick("Test which change?", found, chosen)
+        await self.pick_finding("Test which change?", found, chosen)
 
-    async def pick(
+    async def pick_finding(
         self,
         title: str,
         found: Sequence[Finding],
@@ -93,7 +96,7 @@ class AdviceController(Controller):
             items.append((str(number), f"{changes}  {text_with_gain(finding)}", "text"))
         await self.app.push_screen(PickModal(title, items, free=False), chosen)
 
-    async def _test(self, advised: AdvisedResult, finding: Finding) -> None:
+    async def _start_experiment(self, advised: AdvisedResult, finding: Finding) -> None:
         from workbench.session.results.advice import (
             advised_change,
             arms_of_finding,
@@ -101,28 +104,30 @@ class AdviceController(Controller):
         )
 
         result, view = advised.result, self.state.plan
-        if result is None or not self.controllers.experiments.nothing_measured():
+        if result is None or not self.controllers.experiments.can_measure():
             return
         if finding.settings and self.state.alterations:
             text = "GPU settings are altered, and this experiment begins without altered settings"
-            self.say(text, Level.WARN, next_step="press r to revert the GPU settings, then t again")
+            self.show_message(
+                text, Level.WARN, next_step="press r to revert the GPU settings, then t again"
+            )
             return
         plan: LaunchPlan | None = None
         if view is not None:
             plan = view.plan
-        arms = self.try_now(lambda: arms_of_finding(finding, result, plan))
+        arms = self.run_or_show_error(lambda: arms_of_finding(finding, result, plan))
         if arms is None:
             return
         if arms[0] == arms[1]:
-            self.say("this result was measured with this change already", Level.WARN)
+            self.show_message("this result was measured with this change already", Level.WARN)
             return
         expected = enclose_text(" Expected: ", finding.expected_gain, ".")
         about = [
             f"A is the configuration of result #{result.id}, B has the change as well.{expected}",
             f"Each run repeats the load of result #{result.id}. The first run is discarded.",
         ]
-        options = self.try_now(lambda: experiment_options_of(finding, result))
+        options = self.run_or_show_error(lambda: experiment_options_of(finding, result))
         if options is None:
             return
         tested = advised_change(finding, result)
-        await self.controllers.experiments.test(*arms, about, tested, options)
+        await self.controllers.experiments.run_after_question(*arms, about, tested, options)

@@ -25,21 +25,23 @@ class AlertController(Controller):
         from workbench.tui.alert_signals import desktop_problem
 
         page = Page(f"Alerts of {self.state.host.name}", self._rows, kind="alerts")
-        page.of_table(ALERT_KEYS, self.controllers)
+        page.use_keys(ALERT_KEYS, self.controllers)
         self.services.pages.open(page)
 
         def found(problem: str) -> None:
             self._desktop_problem = problem
             page.draw()
 
-        self.attempt(desktop_problem(), found, only="desktop problem")
+        self.run_in_background(desktop_problem(), found, only="desktop problem")
 
     def _rows(self, width: int) -> list[Row]:
         from workbench.tui.pages.alerts import alert_rows
 
-        return alert_rows(self.session.alerts.rule_rows(), self.state.alerts, self._notes(), width)
+        return alert_rows(
+            self.session.alerts.rule_rows(), self.state.alerts, self._configuration_notes(), width
+        )
 
-    def _notes(self) -> Iterator[str]:
+    def _configuration_notes(self) -> Iterator[str]:
         """Yield what does not work as it is configured, and where alerts are sent."""
         alerts = self.session.alerts
         config, webhook = alerts.config, alerts.webhook
@@ -55,11 +57,11 @@ class AlertController(Controller):
         if webhook.dropped:
             yield f"webhook: {webhook.dropped} dropped, because too many waited"
 
-    def test(self) -> None:
+    def raise_test_alert(self) -> None:
         """Raise a test alert, which has every effect that any rule has."""
         self.session.alerts.raise_test_alert()
 
-    def switch(self) -> None:
+    def switch_all_rules(self) -> None:
         """Turn the bell, the mark and the title on for all rules, or set them as before."""
         alerts = self.session.alerts
         on = not alerts.are_all_on
@@ -71,5 +73,5 @@ class AlertController(Controller):
         text = "the bell, the mark and the title are as before"
         if on:
             text = "all rules ring the bell, set a mark and show in the title of the window"
-        if self.try_now(switch):
-            self.say(text)
+        if self.run_or_show_error(switch):
+            self.show_message(text)

@@ -36,35 +36,37 @@ AFTERWARDS = (
 
 
 class ApplyController(Controller):
-    def whole(self) -> None:
+    def apply_whole_preset(self) -> None:
         """List everything that the plan's preset changes on the host, and apply it if the user
         agrees."""
         if self.state.plan is None:
-            self.say("there is no preset to apply", Level.WARN, "press p to load a preset")
+            self.show_message("there is no preset to apply", Level.WARN, "press p to load a preset")
             return
         if self.session.plans.untrusted_findings():
-            self.say(
+            self.show_message(
                 "you have not trusted this preset yet",
                 Level.WARN,
                 "press s to see what it would run, and trust it there",
             )
             return
         preset_id = self.state.plan.plan.preset_id
-        self.say(
+        self.show_message(
             f"looking up what {preset_id or 'the plan'} changes on {self.state.host.name}: "
             "nothing is changed yet"
         )
 
-        async def look() -> tuple[PresetApply, WholePreset]:
-            await asyncio.to_thread(_load)
+        async def look_up() -> tuple[PresetApply, WholePreset]:
+            await asyncio.to_thread(_import_modules)
             from workbench.session.plans.preset_apply import PresetApply
 
             preset = PresetApply(self.session)
             return preset, await preset.look_at_preset()
 
-        self.attempt(look, lambda found: self._confirm(*found), only="look up a preset")
+        self.run_in_background(
+            look_up, lambda found: self._confirm_parts(*found), only="look up a preset"
+        )
 
-    def _confirm(self, preset: PresetApply, whole: WholePreset) -> None:
+    def _confirm_parts(self, preset: PresetApply, whole: WholePreset) -> None:
         self.services.clear_message()
         state = self.state
 
@@ -79,13 +81,13 @@ class ApplyController(Controller):
         def decided(given: Values | None) -> None:
             if given is not None:
                 self.services.clear_message()
-                self.attempt(
+                self.run_in_background(
                     preset.apply_preset(
-                        whole, password=given.get("password"), on_step=self._say_step
+                        whole, password=given.get("password"), on_step=self._report_step
                     ),
                     self._show_outcome,
                 )
-                self.go("log")
+                self.go_to_pane("log")
 
         password = bool(whole.missing_right) and state.host.sudo_password
         careful = bool(whole.inapplicable_parts) or state.host.measured_by is not None
@@ -95,14 +97,14 @@ class ApplyController(Controller):
         )
         self.app.push_screen(box, decided)
 
-    def _say_step(self, step: str) -> None:
-        self.say(f"applying the preset: {step}")
+    def _report_step(self, step: str) -> None:
+        self.show_message(f"applying the preset: {step}")
 
     def _show_outcome(self, applied: AppliedPreset) -> None:
         if not applied.parts_not_applied:
             count = count_of(len(applied.parts), "part")
             done = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
-            self.say(done, next_step="press r to revert the GPU settings")
+            self.show_message(done, next_step="press r to revert the GPU settings")
             return
         self.services.clear_message()
 
@@ -121,7 +123,7 @@ class ApplyController(Controller):
         )
 
 
-def _load() -> None:
+def _import_modules() -> None:
     """Import the modules that find out what a preset changes. The import is slow, so call this
     function in a thread, and not in the one that draws the screen."""
     import workbench.gpu.settings.apply

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.tui.clipboard import copy_to_clipboard
-from workbench.tui.modals.ask import measure_beside
+from workbench.tui.modals.ask import measure_beside_question
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def load(module: str) -> None:
+async def import_in_thread(module: str) -> None:
     """Import a module in a thread, unless it is imported already. Importing a large module in the
     thread that handles the keys would delay them by 0.1 s."""
     if module not in sys.modules:
@@ -35,8 +35,12 @@ class Controller:
     def __init__(self, controllers: Controllers) -> None:
         services = controllers.services
         self.controllers, self.services, self.session = controllers, services, services.session
-        self.say, self.attempt, self.try_now = services.say, services.attempt, services.try_now
-        self.go, self.pane = services.panes.go, controllers.pane
+        self.show_message, self.run_in_background, self.run_or_show_error = (
+            services.show_message,
+            services.run_in_background,
+            services.run_or_show_error,
+        )
+        self.go_to_pane, self.pane = services.panes.activate, controllers.pane
 
     @property
     def state(self) -> SessionState:
@@ -47,7 +51,7 @@ class Controller:
         return self.services.app
 
     @property
-    def looks_for_servers(self) -> bool:
+    def is_searching_servers(self) -> bool:
         """Whether nobody knows yet if a server runs on the host."""
         state = self.state
         return state.server is None and not state.servers_read and state.host.link != "failed"
@@ -58,19 +62,19 @@ class Controller:
         server = self.state.server
         if server is not None and server.state is ServerState.READY:
             return server
-        if self.looks_for_servers:
-            self.say_servers_still_searched(f"{what} needs a server that is READY")
+        if self.is_searching_servers:
+            self.report_server_search(f"{what} needs a server that is READY")
         else:
             text = f"{what} needs a server that is READY, and there is none"
-            self.say(text, Level.WARN, "press s to start a server")
+            self.show_message(text, Level.WARN, "press s to start a server")
         return None
 
-    def say_servers_still_searched(self, need: str) -> None:
+    def report_server_search(self, need: str) -> None:
         """Say `need`, and that Workbench still looks for the host's servers."""
         text = f"{need}, and Workbench still looks for servers on {self.state.host.name}"
-        self.say(text, next_step="press the key again when the top row names a server")
+        self.show_message(text, next_step="press the key again when the top row names a server")
 
-    def measure(
+    def run_measurement(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
         then: Callable[[T], None] | None = None,
@@ -82,36 +86,39 @@ class Controller:
         measures on this host, ask whether to measure beside them."""
         from workbench.gpu.measurement_lock import HostOccupied
 
-        async def beside() -> T:
+        async def measure_beside_others() -> T:
             with self.session.measurement_lock.allow_work_while_others_measure():
                 return await work()
 
         def ask(occupied: Exception) -> None:
             def decided(yes: bool | None) -> None:
                 if yes:
-                    self.attempt(beside, then, failed=failed, outlives=outlives)
+                    self.run_in_background(
+                        measure_beside_others, then, failed=failed, outlives=outlives
+                    )
                 elif failed is not None:
                     failed()
 
-            self.app.push_screen(measure_beside(occupied), decided)
+            self.app.push_screen(measure_beside_question(occupied), decided)
 
-        async def first() -> Sequence[T]:
+        async def measure_or_ask() -> Sequence[T]:
             try:
                 return [await work()]
             except HostOccupied as occupied:
                 ask(occupied)
                 return []
 
-        def done(outcomes: Sequence[T]) -> None:
+        def pass_on(outcomes: Sequence[T]) -> None:
             for outcome in outcomes:
                 if then is not None:
                     then(outcome)
 
-        self.attempt(first, done, failed=failed, outlives=outlives)
+        self.run_in_background(measure_or_ask, pass_on, failed=failed, outlives=outlives)
 
-    def copy(self, what: str, text: str) -> None:
+    def copy_text(self, what: str, text: str) -> None:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins
         with `what`, a name for the text."""
-        self.attempt(
-            copy_to_clipboard(self.app, text), lambda outcome: self.say(f"{what} {outcome}")
+        self.run_in_background(
+            copy_to_clipboard(self.app, text),
+            lambda outcome: self.show_message(f"{what} {outcome}"),
         )

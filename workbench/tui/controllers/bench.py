@@ -16,11 +16,11 @@ _AGAIN = "Restart with the plan, benchmark as before, compare with the previous 
 
 
 class BenchController(Controller):
-    async def run(self) -> None:
+    async def open_form(self) -> None:
         """Show the benchmark form, then benchmark the server. If the server is starting, the
         benchmark begins when it is READY."""
         if self.state.bench.running:
-            self.say("a benchmark is running", next_step="press K to cancel the benchmark")
+            self.show_message("a benchmark is running", next_step="press K to cancel the benchmark")
             return
         server, plan = self.state.server, self.state.plan
         if plan is not None and "starting" in self.state.busy:  # the new server is not listed yet
@@ -34,19 +34,19 @@ class BenchController(Controller):
             if not server.is_ready:
                 text += _WHEN_READY
         else:
-            self._say_no_server()
+            self._report_no_server()
             return
 
         def decided(values: Values | None) -> None:
             if values is not None:
                 self.services.clear_message()
                 made = spec_overrides(values)
-                self.go("results")
-                self.measure(
+                self.go_to_pane("results")
+                self.run_measurement(
                     lambda: self.session.bench.run(**made), self.show_rejected_result, outlives=True
                 )
 
-        profiles = self.try_now(lambda: self.session.bench.profile_titles()) or {}
+        profiles = self.run_or_show_error(lambda: self.session.bench.profile_titles()) or {}
         standing = "standard"
         if self.session.bench.asked:
             standing = "as before"
@@ -61,30 +61,30 @@ class BenchController(Controller):
         row = next((row for row in self.state.results if row.id == result_id), None)
         if row is not None and row.refused:
             text = f"result {row.id} is rejected: {row.refused[0]}"
-            self.say(text, Level.WARN, "press enter on its row to read more")
+            self.show_message(text, Level.WARN, "press enter on its row to read more")
 
-    def _say_no_server(self) -> None:
+    def _report_no_server(self) -> None:
         """Show the message that there is no server to benchmark. If the last start was rejected,
         the message repeats the reason, because the user can no longer see the message about the
         start."""
         rejected = self.controllers.servers.rejected
-        if self.looks_for_servers:
-            self.say_servers_still_searched("a benchmark needs a server")
+        if self.is_searching_servers:
+            self.report_server_search("a benchmark needs a server")
         elif rejected is None:
-            self.say(
+            self.show_message(
                 "there is no server to benchmark",
                 Level.WARN,
                 "press s to start a server with the plan",
             )
         else:
             text = f"there is no server to benchmark; the start was rejected: {rejected.message}"
-            self.say(text, Level.WARN, rejected.next_step)
+            self.show_message(text, Level.WARN, rejected.next_step)
 
-    async def again(self) -> None:
+    async def restart_and_repeat(self) -> None:
         """Ask for consent, then restart the server with the plan, repeat the last benchmark, and
         compare the two results."""
         if self.state.bench.under_way:
-            self.say(
+            self.show_message(
                 "a benchmark is running or waiting",
                 next_step="press K to cancel it, or “.” again after its end",
             )
@@ -93,55 +93,55 @@ class BenchController(Controller):
             next_step = "press s to start the server, then b to benchmark it"
             if self.state.ready_server is not None:
                 next_step = "press b to benchmark the server that runs"
-            self.say("there is no benchmark to repeat yet", Level.WARN, next_step)
+            self.show_message("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
 
         def agreed(page: StartPlan) -> None:
-            self.go("results")
-            self.measure(
+            self.go_to_pane("results")
+            self.run_measurement(
                 partial(self.session.bench.restart_and_compare, quality=page.with_answers),
-                lambda _: self._show_compared(),
+                lambda _: self._show_comparison(),
                 outlives=True,
             )
 
         await self.controllers.servers.show_plan(
             self.state.plan,
             agreed,
-            self.again,
+            self.restart_and_repeat,
             doing=_AGAIN,
-            answers=self.try_now(self.session.bench.cost_of_comparing_answers) or "",
+            answers=self.run_or_show_error(self.session.bench.cost_of_comparing_answers) or "",
         )
 
-    def _show_compared(self) -> None:
+    def _show_comparison(self) -> None:
         """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing
         if there is no comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
         if not panes.single or panes.active != "results" or self.services.pages.top is not None:
             return
         if self.state.comparison is not None:
-            self.go("compare")
+            self.go_to_pane("compare")
 
-    def cancel(self) -> None:
+    def cancel_measurement(self) -> None:
         """Cancel the running measurement or work on a model. If several are running, cancel the
         first in this order: experiment, sweep, benchmark, comparison of answers, copying, download or
         hashing of a model.
         Complete runs of an experiment or a sweep are kept."""
         state, running = self.state, self.state.running_series
         if state.experiment in running:
-            self.attempt(
+            self.run_in_background(
                 lambda: self.session.experiments.stop(),
-                lambda _: self.say("experiment stopped; press X, then R to resume it"),
+                lambda _: self.show_message("experiment stopped; press X, then R to resume it"),
             )
         elif running:
-            self.attempt(
+            self.run_in_background(
                 lambda: self.session.sweeps.cancel(),
-                lambda _: self.say("sweep stopped; press S to see its points"),
+                lambda _: self.show_message("sweep stopped; press S to see its points"),
             )
         elif state.bench.under_way:
-            self.attempt(lambda: self.session.bench.cancel())
+            self.run_in_background(lambda: self.session.bench.cancel())
         elif state.running_quality is not None:
             self.controllers.quality.stop()
         elif state.host.model_work is not None:
-            self.attempt(lambda: self.session.models.work.cancel())
+            self.run_in_background(lambda: self.session.models.work.cancel())
         else:
-            self.say("no benchmark, sweep, experiment, comparison or copy is running")
+            self.show_message("no benchmark, sweep, experiment, comparison or copy is running")

@@ -14,7 +14,7 @@ from workbench.model.server_run import living_servers_text
 from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import CHECK_KEYS
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.controllers.base import Controller, load
+from workbench.tui.controllers.base import Controller, import_in_thread
 from workbench.tui.formats import duration_text
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -44,9 +44,9 @@ class CheckController(Controller):
         self._page = Page(f"Check of {name}", self._rows, kind="check")
         of_cluster = name.startswith(CLUSTER_PREFIX)
         keys = [key for key in CHECK_KEYS if of_cluster or key.key not in ("s", "x")]
-        self._page.of_table(keys, self.controllers)
+        self._page.use_keys(keys, self.controllers)
         self.services.pages.open(self._page)
-        self.look()
+        self.run_check()
 
     def _rows(self, width: int) -> list[Row]:
         if self.found:
@@ -60,12 +60,12 @@ class CheckController(Controller):
         )
         return paragraph_rows(text, width, "dim")
 
-    def look(self) -> None:
+    def run_check(self) -> None:
         """Check the host or cluster that the check page shows, and add the findings to the page
         when the check ends."""
         page, name = self._page, self.name
         if page is None:
-            self.say(
+            self.show_message(
                 "no page with a check is open",
                 next_step="press h, then ctrl+t to check the host under the cursor",
             )
@@ -89,13 +89,13 @@ class CheckController(Controller):
                 page.title = f"Check of {name}: {said}"
                 page.draw()
 
-        self.attempt(self._look(name), show, failed=page.leave, only="check")
+        self.run_in_background(self._check_target(name), show, failed=page.leave, only="check")
 
-    async def _look(self, name: str) -> HostCheck | ClusterLook:
+    async def _check_target(self, name: str) -> HostCheck | ClusterLook:
         """Check the host or cluster `name`, and return the findings. A host is checked over a new
         connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
         seconds."""
-        await load("workbench.session.servers.cluster_servers")
+        await import_in_thread("workbench.session.servers.cluster_servers")
         if name.startswith(CLUSTER_PREFIX):
             from workbench.session.servers import cluster_servers
 
@@ -107,7 +107,7 @@ class CheckController(Controller):
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
                 step = f"workbench cluster check {name.removeprefix(CLUSTER_PREFIX)}"
                 raise HostError(text, host=name, next_step=step) from None
-        await load("workbench.session.hosts.check")
+        await import_in_thread("workbench.session.hosts.check")
         from workbench.session.hosts.check import check_all_hosts
         from workbench.session.session import Session
 
@@ -115,29 +115,29 @@ class CheckController(Controller):
             await check_all_hosts([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S)
         )[0]
 
-    async def work_on(self) -> None:
+    async def switch_to_checked_host(self) -> None:
         """Switch Workbench to the host or cluster that the check page shows. If Workbench works on
         it already, only close the page."""
         if self.name not in ("", self.state.host.name):
-            await self.controllers.hosts.switch(self.name)
+            await self.controllers.hosts.switch_host(self.name)
         else:
-            self.services.pages.clear()
+            self.services.pages.close_all()
 
     # ---- the server of a cluster
 
-    async def start(self) -> None:
+    async def start_server(self) -> None:
         """Switch Workbench to the cluster that the check page shows, and open the page from which
         the user can start the planned server there."""
-        self.services.pages.clear()
+        self.services.pages.close_all()
         if self.name == self.state.host.name:
-            await self.controllers.servers.start()
+            await self.controllers.servers.start_server()
         elif self.state.plan is None:
-            self.say(
+            self.show_message(
                 f"there is no plan to start on {self.name}", next_step="press p to load a preset"
             )
         else:
-            await self.controllers.hosts.switch(
-                self.name, lambda: self.attempt(self._start_on_cluster(self.name))
+            await self.controllers.hosts.switch_host(
+                self.name, lambda: self.run_in_background(self._start_on_cluster(self.name))
             )
 
     async def _start_on_cluster(self, name: str) -> None:
@@ -156,17 +156,17 @@ class CheckController(Controller):
         if (host.name, host.link) != (name, "connected"):  # the screen says why
             return
         await asyncio.gather(self.session.servers.adopt(), self.session.plans.look_for_engine())
-        await self.controllers.servers.start()
+        await self.controllers.servers.start_server()
 
-    def stop(self) -> None:
+    def stop_server(self) -> None:
         """Ask for consent, and stop the server of the cluster that the check page shows, on all its
         nodes. If several servers are running, ask first which one to stop."""
         if not self.found:
-            self.say("the check is not finished")
+            self.show_message("the check is not finished")
             return
         servers: Sequence[ServerStatus] = getattr(self.found[0], "servers", ())
         if not servers:
-            self.say(f"no server runs on {self.name}")
+            self.show_message(f"no server runs on {self.name}")
         elif len(servers) == 1:
             self._ask_stop(servers[0])
         else:
@@ -194,28 +194,28 @@ class CheckController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.say(f"stopping {server.run_id} on {name} …")
-                self.attempt(self._stop(name, server.run_id), self._stopped)
+                self.show_message(f"stopping {server.run_id} on {name} …")
+                self.run_in_background(self._stop_run(name, server.run_id), self._report_stop)
 
         self.app.push_screen(
             Confirm("Stop the server", text, yes="stop it", no="leave it running"), decided
         )
 
-    async def _stop(self, name: str, run_id: str) -> ServerStatus:
+    async def _stop_run(self, name: str, run_id: str) -> ServerStatus:
         session = await self.session.hosts.session_of(name)
         await session.servers.stop(run_id)
         return session.servers.supervisor.status(run_id)
 
-    def _stopped(self, status: ServerStatus) -> None:
+    def _report_stop(self, status: ServerStatus) -> None:
         if status.may_live:
             text = (
                 f"{status.run_id} is {status.state}: "
                 f"{status.reason or 'processes of it still live'}"
             )
-            self.say(
+            self.show_message(
                 text, Level.ERROR, "press x to try the stop again, or o to see the server's log"
             )
         else:
-            self.say(f"{status.run_id} is {status.state}")
+            self.show_message(f"{status.run_id} is {status.state}")
         if self._page is not None and self._page.frame is not None:
-            self.look()
+            self.run_check()

@@ -18,14 +18,14 @@ from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
     Wanted,
-    arms_of,
-    choice_of,
+    arms_from_changes,
     experiment_form,
+    metric_choice,
     parse_experiment_form,
 )
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
-from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, how_sure
+from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, precision_question
 from workbench.tui.pages.live import ExperimentPage, Live
 from workbench.tui.panes.compare import Compare
 from workbench.tui.widgets.experiment import arm_words
@@ -37,17 +37,19 @@ class ExperimentController(SeriesController[Experiment]):
     STARTING = "starting: both configurations are checked before anything is changed"
 
     @property
-    def measured(self) -> Experiment | None:
+    def latest(self) -> Experiment | None:
         return self.state.experiment
 
     def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
         left = self.services.progress.left_s
-        return ExperimentPage(self.state, left, self.act, self.pane(Compare).trails.of, fixed)
+        return ExperimentPage(
+            self.state, left, self.run_page_action, self.pane(Compare).trails.trail_of, fixed
+        )
 
     def show(self) -> None:
         """Open the page of the experiment that the Compare pane shows."""
-        if self.measured is None:
-            self.say(
+        if self.latest is None:
+            self.show_message(
                 "the Compare pane shows no experiment",
                 next_step="press X to start an experiment, or o in the Compare pane to list all "
                 "experiments",
@@ -68,7 +70,7 @@ class ExperimentController(SeriesController[Experiment]):
         experiments, gpu = self.session.experiments, self.controllers.gpu
 
         async def look_up() -> PlannedChange:
-            return await gpu.change_of(await experiments.setting_changes_of(e))
+            return await gpu.change_from_outcomes(await experiments.setting_changes_of(e))
 
         changes: LookUp | None = None
         if _sets_gpus(e.spec.a, e.spec.b):
@@ -86,14 +88,14 @@ class ExperimentController(SeriesController[Experiment]):
             for outcome in planned:
                 key = outcome.command.gpu_index, outcome.command.setting
                 shown.append(replace(outcome, before=before.get(key, outcome.before)))
-            return await self.controllers.gpu.change_of(shown)
+            return await self.controllers.gpu.change_from_outcomes(shown)
 
         changes: LookUp | None = None
         if _sets_gpus(a, b):
             changes = look_up
-        self.begin_after(changes, work)
+        self.begin_after_consent(changes, work)
 
-    def summary(self, measured: Experiment) -> tuple[str, str]:
+    def end_message(self, measured: Experiment) -> tuple[str, str]:
         said = measured.verdict or measured.error or measured.state
         return f"experiment {measured.id}: {said}", "press X to see the experiment"
 
@@ -104,14 +106,14 @@ class ExperimentController(SeriesController[Experiment]):
         effect of this change, and measure it. Otherwise open the last experiment, or the form of a
         new one."""
         found: tuple[Arm, Arm] | None = None
-        if self.state.plan is not None and self.measured not in self.state.running_series:
-            found = self._difference()
+        if self.state.plan is not None and self.latest not in self.state.running_series:
+            found = self._arms_of_present_change()
         if found is None:
             await super().open()
-        elif self.nothing_measured():
+        elif self.can_measure():
             await self._ask_how_sure(*found)
 
-    def _difference(self) -> tuple[Arm, Arm] | None:
+    def _arms_of_present_change(self) -> tuple[Arm, Arm] | None:
         """Return the arms (A, B) of an experiment about what the user has changed. A is the running
         server and B the plan, or A has the original GPU settings and B the altered ones. Return
         None if nothing is changed, if no server is READY, or if the change cannot be written as an
@@ -121,7 +123,7 @@ class ExperimentController(SeriesController[Experiment]):
         try:
             changes = self.session.servers.changes_against_running()
             if changes:
-                return arms_of(changes)
+                return arms_from_changes(changes)
         except WorkbenchError:  # the form explains what A cannot be
             return None
         altered: dict[str, Any] = {}
@@ -132,7 +134,7 @@ class ExperimentController(SeriesController[Experiment]):
             return None
         return Arm(), Arm(gpu=GpuSettings(altered))
 
-    async def test(
+    async def run_after_question(
         self,
         a: Arm,
         b: Arm,
@@ -149,7 +151,7 @@ class ExperimentController(SeriesController[Experiment]):
             return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
 
         def form() -> None:
-            self._ask(a, b, about[0], advice, options)
+            self._open_suggested_form(a, b, about[0], advice, options)
 
         await self._ask_pairs(a, b, about, options, work, form)
 
@@ -170,7 +172,7 @@ class ExperimentController(SeriesController[Experiment]):
         def work(answer: Mapping[str, Any]) -> Work[Experiment]:
             return lambda: self._run_quickly(a, b, bench=shape, **answer)
 
-        await self._ask_pairs(a, b, about, {"bench": shape}, work, self.new)
+        await self._ask_pairs(a, b, about, {"bench": shape}, work, self.open_form)
 
     async def _ask_pairs(
         self,
@@ -202,14 +204,14 @@ class ExperimentController(SeriesController[Experiment]):
             elif answer is not None:
                 self._start(a, b, work(ANSWERS[answer][1]))
 
-        cost, earlier = self._answers_cost(a, b, options), None
+        cost, earlier = self._answers_cost_text(a, b, options), None
         if cost:
             about = (*about, cost)
-        if self.measured is not None:
-            earlier = self.measured.id
-        await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
+        if self.latest is not None:
+            earlier = self.latest.id
+        await self.app.push_screen(precision_question(a, b, about, estimate_s, earlier), decided)
 
-    def _answers_cost(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
+    def _answers_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
         """Return in sentences which values the engine may not have, and what comparing the answers
         adds; "" for nothing, or if the start will show why the experiment cannot be made."""
         experiments = self.session.experiments
@@ -233,22 +235,24 @@ class ExperimentController(SeriesController[Experiment]):
         return await self.session.experiments.run(a, b, **options)
 
     # a new one
-    async def new(self) -> None:
+    async def open_form(self) -> None:
         if self.state.plan is None:
-            self.say(
+            self.show_message(
                 "an experiment needs a plan, and none is loaded",
                 Level.WARN,
                 "press p to load a preset",
             )
-        elif self.nothing_measured():
-            self.attempt(self._arms(), lambda found: self._ask(*found))
+        elif self.can_measure():
+            self.run_in_background(
+                self._suggest_arms(), lambda found: self._open_suggested_form(*found)
+            )
 
-    async def _arms(self) -> tuple[Arm, Arm, str]:
+    async def _suggest_arms(self) -> tuple[Arm, Arm, str]:
         """Return what the form of an experiment suggests: arm A, arm B, and a sentence about their
         sources. A is the running server, or else the configuration of the result marked A. B is the
         plan."""
         state = self.state
-        changes = list(self.try_now(self.session.servers.changes_against_running) or ())
+        changes = list(self.run_or_show_error(self.session.servers.changes_against_running) or ())
         about = "A is the running server, B the plan under edit."
         if not changes and state.mark_a is not None and state.plan is not None:
             result = await self.session.results.get(state.mark_a)
@@ -259,7 +263,7 @@ class ExperimentController(SeriesController[Experiment]):
         if not changes:
             return Arm(), Arm(), "A is the plan as it is loaded. Write into B what B changes."
         try:
-            return *arms_of(changes), about
+            return *arms_from_changes(changes), about
         except InputError as error:
             return (
                 Arm(),
@@ -267,7 +271,7 @@ class ExperimentController(SeriesController[Experiment]):
                 (f"A and B start from the plan. The running server cannot be A: {error.message}."),
             )
 
-    def _ask(
+    def _open_suggested_form(
         self,
         a: Arm,
         b: Arm,
@@ -289,19 +293,21 @@ class ExperimentController(SeriesController[Experiment]):
         def estimate(wanted: Wanted) -> float | None:
             try:
                 return self.session.experiments.estimate_duration_s(
-                    wanted.a, wanted.b, bench=shape, **self._options(wanted)
+                    wanted.a, wanted.b, bench=shape, **self._run_options(wanted)
                 )
             except WorkbenchError:  # the start shows the error
                 return None
 
         def answers_cost(wanted: Wanted) -> str:
-            return self._answers_cost(wanted.a, wanted.b, {"bench": shape, **self._options(wanted)})
+            return self._answers_cost_text(
+                wanted.a, wanted.b, {"bench": shape, **self._run_options(wanted)}
+            )
 
         def decided(values: Values | None) -> None:
             if values is not None:
                 wanted = parse_experiment_form(values)
                 self.session.memory.keep_form("experiment", values)
-                arms, options = (wanted.a, wanted.b), self._options(wanted)
+                arms, options = (wanted.a, wanted.b), self._run_options(wanted)
                 if advice is not None and arms == (a, b):
                     options["advice"] = advice
                 self._start(
@@ -312,7 +318,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         last = dict(self.session.memory.last_form("experiment"))
         if "metric" in given:
-            last["metric"] = choice_of(given["metric"])
+            last["metric"] = metric_choice(given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's
             last.pop("a", None)
             last.pop("b", None)
@@ -320,7 +326,7 @@ class ExperimentController(SeriesController[Experiment]):
             experiment_form(a, b, about, load, estimate, answers_cost, last), decided
         )
 
-    def _options(self, wanted: Wanted) -> dict[str, Any]:
+    def _run_options(self, wanted: Wanted) -> dict[str, Any]:
         """Return the keyword arguments for `Experiments.run` from the accepted form. If the user
         named a twin, a second host of the same type, `twins` is the pair (present host, twin)."""
         options = dict(wanted.options)
@@ -329,13 +335,13 @@ class ExperimentController(SeriesController[Experiment]):
         return options
 
     # earlier ones
-    def pick(self) -> None:
-        self.attempt(lambda: self.session.experiments.list(), self._listed)
+    def pick_stored(self) -> None:
+        self.run_in_background(lambda: self.session.experiments.list(), self._show_stored)
 
-    def _listed(self, stored: Sequence[Experiment]) -> None:
+    def _show_stored(self, stored: Sequence[Experiment]) -> None:
         found = [e for e in stored if e.was_run_on(self.state.host.name)]
         if not found:
-            self.say(
+            self.show_message(
                 "no experiment has been run on this host",
                 next_step="press X to start an experiment",
             )
@@ -343,24 +349,26 @@ class ExperimentController(SeriesController[Experiment]):
 
         def chosen(number: str | None) -> None:
             if number is not None:
-                self.attempt(lambda: self.session.experiments.get(int(number)), self._show_picked)
+                self.run_in_background(
+                    lambda: self.session.experiments.get(int(number)), self._show_picked
+                )
 
-        items = [(str(e.id), _line(e), "text") for e in found]
-        shown = str(self.measured and self.measured.id)
+        items = [(str(e.id), _experiment_line(e), "text") for e in found]
+        shown = str(self.latest and self.latest.id)
         picker = PickModal("Experiments", items, chosen=shown, filter=True, free=False)
         self.app.push_screen(picker, chosen)
 
     def _show_picked(self, e: Experiment) -> None:
         """Open the page of an experiment that the user chose from a list. The page follows the
         running experiment only if the user chose that one."""
-        if self._is_measured(e):
+        if self._is_latest(e):
             self.services.pages.open(self.new_page())
         else:
             self.services.pages.open(self.new_page(e))
 
-    def _is_measured(self, e: Experiment) -> bool:
+    def _is_latest(self, e: Experiment) -> bool:
         """Return whether it is the experiment that runs or was shown last."""
-        return self.measured is not None and self.measured.id == e.id
+        return self.latest is not None and self.latest.id == e.id
 
 
 def _sets_gpus(a: Arm, b: Arm) -> bool:
@@ -374,7 +382,7 @@ def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDi
     return [change for change in changes if change.a != change.b]
 
 
-def _line(e: Experiment) -> str:
+def _experiment_line(e: Experiment) -> str:
     a, b = (" ".join(arm_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
     return (
         f"{e.id:>4} {pad_text(e.state, 8)} {clock_text(e.unix_s)}  {count_of(e.completed_pairs, 'pair'):<7}  "

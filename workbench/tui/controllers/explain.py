@@ -16,13 +16,13 @@ IN_SIGHT = "Terms on the screen"
 
 
 class ExplainController(Controller):
-    def keys(self) -> None:
+    def open_keys(self) -> None:
         """Open the page of all keys."""
         titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
         titles += PLACES.items()
         self.services.pages.open(Page("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
 
-    def in_sight(self) -> None:
+    def explain_visible_terms(self) -> None:
         """Open a page that explains the flag under the cursor of the Launch pane. The page also
         explains each glossary term that the active pane or open page, the GPU rows or the status
         bar contains. If this page is open already, open the page of all keys instead."""
@@ -31,7 +31,7 @@ class ExplainController(Controller):
         page, panes = self.services.pages.top, self.services.panes
         if page is not None and page.kind == IN_SIGHT:
             page.leave()
-            self.keys()
+            self.open_keys()
             return
         flag = self.pane(Launch).current if page is None and panes.active == Launch.NAME else None
         here: Painted = page if page is not None else panes.current
@@ -45,20 +45,20 @@ class ExplainController(Controller):
         def rows(width: int) -> list[Row]:
             made: list[Row] = [(("? again, or F1, lists every key.", "dim"),)]
             if flag is not None:
-                made += [(), ((flag.name, "title"),), *self._about_flag(flag, width)]
+                made += [(), ((flag.name, "title"),), *self._flag_rows(flag, width)]
             for title, terms in ((here_title, words), ("Above", further)):
                 made += [(), ((title, "title"),), *term_rows(terms, width)] if terms else []
             return made
 
         self.services.pages.open(Page(IN_SIGHT, rows))
 
-    def _about_flag(self, flag: FlagRow, width: int) -> list[Row]:
+    def _flag_rows(self, flag: FlagRow, width: int) -> list[Row]:
         plans = self.session.plans
         notes = plans.notes_about(flag.name) if not flag.is_env else ()
         estimate = (self.state.plan and self.state.plan.memory) or ""
         return flag_rows(flag, notes, estimate, width)
 
-    async def pick_word(self) -> None:
+    async def pick_term(self) -> None:
         """Ask for a term of the glossary, and explain it."""
         from workbench.store import glossary
 

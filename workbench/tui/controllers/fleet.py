@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.tui.controllers.base import Controller, load
+from workbench.tui.controllers.base import Controller, import_in_thread
 
 if TYPE_CHECKING:
     from workbench.tui.fleet.screen import FleetView
@@ -18,7 +18,7 @@ class FleetController(Controller):
         hosts.toml or, without that file, of the ssh configuration. If the user opens a host there,
         switch Workbench to that host."""
         for module in ("workbench.session.fleet.fleet", "workbench.tui.fleet.over_main"):
-            await load(module)
+            await import_in_thread(module)
         from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_members
         from workbench.tui.fleet.over_main import FleetOverMain
         from workbench.tui.fleet.screen import FleetView
@@ -28,13 +28,15 @@ class FleetController(Controller):
         own = () if now.kind == "cluster" else (now.name,)  # a cluster's nodes are hosts
         names = tuple(dict.fromkeys((*own, *names)))
         if len(names) > MAX_HOSTS:
-            self.say(f"{len(names)} hosts are known; the fleet shows only the first {MAX_HOSTS}")
+            self.show_message(
+                f"{len(names)} hosts are known; the fleet shows only the first {MAX_HOSTS}"
+            )
         self.view = self.view or FleetView()
         self.view.host = now.name
 
         async def left(name: str | None) -> None:
             if name is not None and name != self.state.host.name:
-                await self.controllers.hosts.switch(name)
+                await self.controllers.hosts.switch_host(name)
 
         def leave(name: str | None) -> None:
             screen.dismiss(name)

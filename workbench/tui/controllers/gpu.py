@@ -24,33 +24,33 @@ from workbench.tui.cells import Make, Row, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import (
     alteration_texts,
-    change_under_way,
+    change_under_way_text,
     countdown_text,
     enclose_text,
-    restored_value,
+    restored_value_text,
     setting_name,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.modals.ask import Confirm, foreign_settings
+from workbench.tui.modals.ask import Confirm, foreign_settings_question
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
     PlannedChange,
-    command_rows,
+    check_finding_rows,
     consent_rows,
-    finding_rows,
-    lists_more,
+    has_more_details,
     own_measurement,
     own_measurement_rows,
     report_rows,
+    setting_command_rows,
 )
 from workbench.tui.modals.gpu_settings import (
     Suggestion,
     Wanted,
-    parse,
+    parse_settings_form,
     settings_form,
     split_by_setting,
-    suggestion_of,
+    suggestion_from_entries,
 )
 from workbench.tui.modals.launch import disturbed_rows
 from workbench.tui.pages.base import Keys, Page
@@ -68,44 +68,44 @@ CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "
 
 
 class GpuController(Controller):
-    async def edit(self) -> None:
+    async def change_settings(self) -> None:
         """Show the form of GPU settings, then the commands that would change them, and run these if
         the user agrees."""
         state = self.state
         if not state.gpus:
-            self._say_no_gpus()
+            self._report_no_gpus()
             return
         count = len(state.gpus)
         found: list[tuple[Wanted, PlannedChange]] = []
 
         async def look_up(values: Values) -> None:
-            wanted = parse(values, count)
+            wanted = parse_settings_form(values, count)
             # a key that is typed before the commands are shown is not meant for the pane
             self.services.working = True
             try:
                 report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
             except InputError as error:
-                raise await self._with_field(wanted, error) from None
-            found.append((wanted, await self.change_of(report.outcomes)))
+                raise await self._name_invalid_setting(wanted, error) from None
+            found.append((wanted, await self.change_from_outcomes(report.outcomes)))
 
         def decided(values: Values | None) -> None:
             if values and found:
-                self._confirm(*found[-1])
+                self._confirm_settings(*found[-1])
             self.services.working = False
 
-        await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
+        await self.app.push_screen(settings_form(state, self._suggest_settings(), look_up), decided)
 
-    def _say_no_gpus(self) -> None:
+    def _report_no_gpus(self) -> None:
         host = self.state.host
         if self.state.telemetry is not None or host.telemetry_problem or host.link == "failed":
             why = enclose_text(": ", host.telemetry_problem)
             text = f"no GPU setting can be changed on this host{why}"
-            self.say(text, Level.WARN, "press h to work on another host")
+            self.show_message(text, Level.WARN, "press h to work on another host")
         else:
             again = "press g again after the first reading"
-            self.say("the GPUs have not been read yet", Level.WARN, again)
+            self.show_message("the GPUs have not been read yet", Level.WARN, again)
 
-    async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
+    async def _name_invalid_setting(self, wanted: Wanted, error: InputError) -> InputError:
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
         alone."""
@@ -116,7 +116,7 @@ class GpuController(Controller):
                 return InputError(f"{name}: {its.message}", next_step=its.next_step)
         return error
 
-    def _suggested(self) -> Suggestion | None:
+    def _suggest_settings(self) -> Suggestion | None:
         """Return the GPU settings of the plan's preset as texts for the form. Return None if the
         preset has no GPU settings, or if settings are altered already."""
         if self.state.plan is None or self.state.alterations:
@@ -124,10 +124,12 @@ class GpuController(Controller):
         preset_id = self.state.plan.plan.preset_id
         if preset_id is None:
             return None
-        mentioned = self.try_now(lambda: self.session.plans.preset_gpu_settings(preset_id))
-        return suggestion_of(mentioned or (), preset_id)
+        mentioned = self.run_or_show_error(
+            lambda: self.session.plans.preset_gpu_settings(preset_id)
+        )
+        return suggestion_from_entries(mentioned or (), preset_id)
 
-    async def change_of(
+    async def change_from_outcomes(
         self, planned: Sequence[SettingOutcome], back: Sequence[SettingCommand] = ()
     ) -> PlannedChange:
         """Return a change from the outcomes of a dry run, with the processes that use the GPUs. If
@@ -135,10 +137,10 @@ class GpuController(Controller):
         try:
             return PlannedChange(planned, await self.session.gpu.processes(), back)
         except Exception as error:
-            self.services.explain(error)
+            self.services.show_error(error)
             return PlannedChange(planned, None, back)
 
-    def _ask(
+    def _ask_consent(
         self,
         title: str,
         text: Make,
@@ -169,7 +171,7 @@ class GpuController(Controller):
         )
         self.app.push_screen(box, decided)
 
-    def _confirm(self, wanted: Wanted, change: PlannedChange) -> None:
+    def _confirm_settings(self, wanted: Wanted, change: PlannedChange) -> None:
         after = "The previous values are written to disk first; press r to restore them."
         if wanted.trial_s is not None:
             after += (
@@ -178,16 +180,16 @@ class GpuController(Controller):
             )
 
         def agreed(password: str | None) -> None:
-            self.attempt(
+            self.run_in_background(
                 lambda: self.session.gpu.apply(
                     wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=password
                 ),
                 lambda report: self.show_report("GPU settings", report),
             )
 
-        self._ask_about(change, after, "run them", agreed)
+        self._confirm_change(change, after, "run them", agreed)
 
-    def _ask_about(
+    def _confirm_change(
         self,
         change: PlannedChange,
         after: str,
@@ -197,7 +199,7 @@ class GpuController(Controller):
         takes_password: bool = True,
     ) -> None:
         """Show the commands of a change of GPU settings, the values before and requested, what runs
-        on the GPUs, and the sentences `after`. If the user agrees, call `agreed` as `_ask` does."""
+        on the GPUs, and the sentences `after`. If the user agrees, call `agreed` as `_ask_consent` does."""
         state = self.state
 
         def text(width: int, listed: bool = False) -> list[Row]:
@@ -205,10 +207,10 @@ class GpuController(Controller):
             return [*rows, *paragraph_rows(after, width, "dim")]
 
         detailed: Make | None = None
-        if lists_more(change.indexes, change.processes):
+        if has_more_details(change.indexes, change.processes):
             detailed = partial(text, listed=True)
         asks = any(c.right or c.foreign for c in change.commands)
-        self._ask(
+        self._ask_consent(
             "These commands change the GPUs",
             text,
             yes,
@@ -219,7 +221,7 @@ class GpuController(Controller):
         )
 
     # measurements that change settings
-    async def change_of_steps(
+    async def change_from_steps(
         self, by_value: Mapping[str, Sequence[SettingCommand]]
     ) -> PlannedChange:
         """Return the change that a sweep of a GPU setting makes. `by_value` has its commands by
@@ -231,9 +233,9 @@ class GpuController(Controller):
             SettingOutcome(c, not c.right, before.get((c.gpu_index, c.setting)), c.value)
             for c in await self.session.gpu.mark_foreign_changes(steps)
         ]
-        return await self.change_of(planned, back)
+        return await self.change_from_outcomes(planned, back)
 
-    def ask_before(
+    def confirm_setting_changes(
         self,
         look_up: Callable[[], Coroutine[Any, Any, PlannedChange]],
         agreed: Callable[[str | None], None],
@@ -244,7 +246,9 @@ class GpuController(Controller):
         If the user agrees, call `agreed`. If the measurement `takes_password`, and sudo needs one,
         ask for it and pass it on; otherwise pass None."""
         host = self.state.host.name
-        self.say("looking up the commands that change GPU settings: nothing is changed yet")
+        self.show_message(
+            "looking up the commands that change GPU settings: nothing is changed yet"
+        )
         # a key that is typed before the commands are shown is not meant for the pane
         self.services.working = True
 
@@ -252,44 +256,44 @@ class GpuController(Controller):
             self.services.working = False
             self.services.clear_message()
             if self.state.host.name == host:
-                self._ask_about(
+                self._confirm_change(
                     change, _OF_A_SERIES, RUN_AND_MEASURE, agreed, takes_password=takes_password
                 )
 
         def failed() -> None:
             self.services.working = False
 
-        self.attempt(look_up, found, failed=failed)
+        self.run_in_background(look_up, found, failed=failed)
 
-    def _say_under_way(self, key: str, left_undone: str) -> bool:
+    def _report_running_change(self, key: str, left_undone: str) -> bool:
         """Return whether a change of GPU settings is under way. If so, say that `key` must be
         pressed again after it, because the altered settings are not known before. `left_undone`
         says what the key has not done, such as "nothing is reverted yet"."""
-        work = change_under_way(self.state)
+        work = change_under_way_text(self.state)
         if work:
             next_step = f"press {key} again when that has ended"
-            self.say(f"{left_undone}: Workbench is {work}", Level.WARN, next_step)
+            self.show_message(f"{left_undone}: Workbench is {work}", Level.WARN, next_step)
         return bool(work)
 
     # revert
-    def revert(self) -> None:
+    def revert_settings(self) -> None:
         """Revert every altered GPU setting. Ask first if the revert disturbs a measurement, or if
         sudo needs a password."""
         state = self.state
         if not state.alterations:
-            if not self._say_under_way("r", "nothing is reverted yet"):
-                self.say("no GPU setting is altered")
+            if not self._report_running_change("r", "nothing is reverted yet"):
+                self.show_message("no GPU setting is altered")
             return
         altered, begun = split_begun_changes(state.alterations, state.telemetry)
         texts = []
         for gpus, now, before in alteration_texts(altered):
-            texts.append(f"{gpus}: {now} back to {restored_value(before)}")
+            texts.append(f"{gpus}: {now} back to {restored_value_text(before)}")
         for change, outcome in begun:
             ((gpus, now, _),) = alteration_texts([change])
             texts.append(f"{gpus}: {now}, {outcome}")
         disturbs = _disturbs_measurement(state)
         if not disturbs and not state.host.sudo_password:
-            self._revert(texts)
+            self._run_revert(texts)
             return
 
         def text(width: int) -> list[Row]:
@@ -297,46 +301,50 @@ class GpuController(Controller):
             rows += own_measurement_rows(self.state, width)
             return [*rows, *stack_paragraphs(texts, width)]
 
-        self._ask(
+        self._ask_consent(
             "Revert GPU settings",
             text,
             "revert",
-            lambda p: self._revert(texts, p),
+            lambda p: self._run_revert(texts, p),
             default_no=disturbs,
         )
 
-    def _revert(
+    def _run_revert(
         self, texts: Sequence[str], password: str | None = None, foreign: str | None = None
     ) -> None:
         doing, done = CHOSEN.get(foreign or "", ("reverting", "Reverted"))
-        self.say(f"{doing} {'; '.join(texts)}")
+        self.show_message(f"{doing} {'; '.join(texts)}")
 
         def reverted(report: SettingsReport) -> None:
-            if any(map(_is_of_others, report.outcomes)):
+            if any(map(_is_left_to_others, report.outcomes)):
                 self._ask_about_foreign(report, password)
             elif not report.outcomes and report.recovery is None:
-                self.say("no GPU setting is altered")  # another Workbench has reverted them since
+                self.show_message(
+                    "no GPU setting is altered"
+                )  # another Workbench has reverted them since
             else:
                 self.show_report(done, report, texts)
 
-        self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
+        self.run_in_background(
+            lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted
+        )
 
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
-        outcomes = list(filter(_is_of_others, report.outcomes))
+        outcomes = list(filter(_is_left_to_others, report.outcomes))
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
             if choice is None:
-                self.say(
+                self.show_message(
                     "the GPU settings that someone else has changed were not reverted",
                     next_step="press r to be asked again what to do with these settings",
                 )
             else:
-                self._revert(texts, password, choice)
+                self._run_revert(texts, password, choice)
 
-        self.app.push_screen(foreign_settings(outcomes), decided)
+        self.app.push_screen(foreign_settings_question(outcomes), decided)
 
     # reports
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
@@ -355,15 +363,17 @@ class GpuController(Controller):
                 )
             if texts:
                 next_step = None
-            self.say(f"{title}: {'; '.join([*texts, counted])}", next_step=next_step)
+            self.show_message(f"{title}: {'; '.join([*texts, counted])}", next_step=next_step)
             return
         verify: Keys = {}
         if report.ok and not texts:
-            verify = {"V": ("Check under load", self.verify)}
+            verify = {"V": ("Check under load", self.check_under_load)}
         on_trial = trial_s is not None
-        self._show_page(title, lambda w: report_rows(report, w), verify, on_trial=on_trial)
+        self._open_settings_page(title, lambda w: report_rows(report, w), verify, on_trial=on_trial)
 
-    def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
+    def _open_settings_page(
+        self, title: str, make: Make, own_keys: Keys, *, on_trial: bool
+    ) -> None:
         """Open a page about GPU settings with the rows of `make` and the keys `own_keys`, which
         work until the settings are reverted. With `on_trial`, the settings are reverted at the end
         of a trial. Then the page begins with the time left, and later says that the settings are
@@ -385,7 +395,7 @@ class GpuController(Controller):
         """Return the keys that every page about GPU settings has while settings are altered. One
         key reverts the settings. If they are on trial, which means that they are reverted after
         some time, another key keeps them."""
-        revert: Keys = {"r": ("Revert", self.revert)}
+        revert: Keys = {"r": ("Revert", self.revert_settings)}
         if self._trial_left_s is None:
             return revert
         return {"T": ("Keep", self.keep_trial), **revert}
@@ -404,7 +414,7 @@ class GpuController(Controller):
 
         def rows(width: int) -> list[Row]:
             countdown = self.services.status_bar.trial
-            left = countdown.left(self.state.guard, self._trial_left_s)
+            left = countdown.seconds_left(self.state.guard, self._trial_left_s)
             if left is not None:
                 text = f"{G.alert} on trial: reverted in {countdown_text(left)} unless you press T"
             elif on_trial and not self.state.alterations:
@@ -420,28 +430,28 @@ class GpuController(Controller):
     # trial, guard
     def keep_trial(self) -> None:
         if self._trial_left_s is None:
-            if self._say_under_way("T", "nothing is kept yet"):
+            if self._report_running_change("T", "nothing is kept yet"):
                 return
             next_step = (
                 "press g to change GPU settings; enter a trial time in the last field of the form"
             )
-            self.say("no GPU setting is on trial", next_step=next_step)
+            self.show_message("no GPU setting is on trial", next_step=next_step)
             return
-        self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
+        self.run_in_background(lambda: self.session.gpu.guard.confirm(), self._report_kept_trial)
 
-    def _kept(self, guard: GuardView) -> None:
+    def _report_kept_trial(self, guard: GuardView) -> None:
         text = "the trial is over and the GPU settings stay until you press r to revert them"
         if guard.heartbeat_s:
             text += f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s"
-        self.say(text)
+        self.show_message(text)
 
-    async def leave_on(self) -> None:
+    async def leave_settings_on(self) -> None:
         """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell
         the guard, a process on the host, that it must not revert them."""
         alterations = self.state.alterations
         if not alterations:
-            if not self._say_under_way("L", "nothing is left on yet"):
-                self.say("no GPU setting is altered")
+            if not self._report_running_change("L", "nothing is left on yet"):
+                self.show_message("no GPU setting is altered")
             return
         cautions = await self.session.gpu.warnings_without_guard()
 
@@ -461,53 +471,55 @@ class GpuController(Controller):
             if yes:
                 keep = self.session.gpu.guard.keep
                 said = "the GPU settings stay altered after Workbench ends; press r to revert them"
-                self.attempt(lambda: keep(), lambda _: self.say(said))
+                self.run_in_background(lambda: keep(), lambda _: self.show_message(said))
 
         await self.app.push_screen(
             Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided
         )
 
     # proof
-    def verify(self) -> None:
+    def check_under_load(self) -> None:
         """Put load on the server for some seconds, then show which of the altered GPU settings are
         in force."""
         if not self.state.alterations:
-            if not self._say_under_way("V", "nothing is checked yet"):
-                self.say(
+            if not self._report_running_change("V", "nothing is checked yet"):
+                self.show_message(
                     "no GPU setting is altered: there is nothing to check",
                     next_step="press g to change GPU settings",
                 )
         elif (server := self.ready_server(_CHECK)) is None:
             return
         elif self.state.bench.running:
-            self.say(
+            self.show_message(
                 "no check started: a benchmark is running, and a benchmark checks the GPU "
                 "settings too"
             )
         else:
-            self._load(server.engine)
+            self._run_check(server.engine)
 
-    def _load(self, engine: str, **probe: Any) -> None:
+    def _run_check(self, engine: str, **probe: Any) -> None:
         async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
             return await self.session.proof.verify_lines(
                 VERIFY_S, **probe
             ), await self.session.proof.probe_commands()
 
-        self.services.count_down(f"checking under load: {engine} is kept busy", VERIFY_S)
-        self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
+        self.services.start_countdown(f"checking under load: {engine} is kept busy", VERIFY_S)
+        self.run_in_background(
+            work, lambda found: self._show_check(*found), failed=self.services.stop_countdown
+        )
 
-    def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
+    def _show_check(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
         """Open the page with `findings`, which say for each setting whether the load showed it in
         force. `probe` has the commands of a further test, which a key of the page offers. It is
         empty if no further test is needed."""
-        self.services.stop_counting()
-        keys: Keys = {"V": ("Again", self.verify)}
+        self.services.stop_countdown()
+        keys: Keys = {"V": ("Again", self.check_under_load)}
         if probe:
             keys = {"p": ("Probe", lambda: self._ask_probe(probe)), **keys}
         on_trial = bool(self.state.alterations)
-        self._show_page(
+        self._open_settings_page(
             "What the load showed",
-            lambda width: finding_rows(findings, width),
+            lambda width: check_finding_rows(findings, width),
             keys,
             on_trial=on_trial,
         )
@@ -524,13 +536,17 @@ class GpuController(Controller):
                 f"After {VERIFY_S:g} s under load, these commands set another lock for some "
                 "seconds, then yours again:"
             )
-            return [*paragraph_rows(about, width), (), *command_rows(commands, width, password)]
+            return [
+                *paragraph_rows(about, width),
+                (),
+                *setting_command_rows(commands, width, password),
+            ]
 
-        self._ask(
+        self._ask_consent(
             "A probe sets other clocks for a moment",
             text,
             "run them",
-            lambda given: self._load(server.engine, probe=True, password=given),
+            lambda given: self._run_check(server.engine, probe=True, password=given),
             default_no=any(c.right for c in commands),
         )
 
@@ -547,6 +563,6 @@ def _is_all_in_force(report: SettingsReport) -> bool:
     return all(outcome.in_force is InForce.YES for outcome in report.outcomes)
 
 
-def _is_of_others(outcome: SettingOutcome) -> bool:
+def _is_left_to_others(outcome: SettingOutcome) -> bool:
     """Return whether a revert has left the setting alone because someone else has set it since."""
     return outcome.foreign or bool(outcome.left_to)

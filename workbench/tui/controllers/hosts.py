@@ -13,7 +13,7 @@ from workbench.model.server_run import living_servers_text
 from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
-from workbench.tui.controllers.base import Controller, load
+from workbench.tui.controllers.base import Controller, import_in_thread
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, leaving_rows
 from workbench.tui.modals.base import Choice, PickModal
@@ -42,7 +42,7 @@ FIELDS = (
 )
 
 
-def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
+def _host_line(host: KnownHost, now: str, cells: int, state: str) -> str:
     simulated = now_here = ""
     if host.name.startswith("sim:"):
         simulated = "simulated: needs no GPU"
@@ -95,24 +95,24 @@ class HostController(Controller):
         # what the last check or look found, by the name of a host or cluster
         self.known_states: dict[str, str] = {}
 
-    async def pick(self, chosen: str = "") -> None:
+    async def pick_host(self, chosen: str = "") -> None:
         """Open the list of hosts with the cursor on the host `chosen`, or on the present host.
         While the list is open, read the state of each cluster's servers and add it to the cluster's
         row."""
         now = self.state.host.name
-        known = self.try_now(self.session.hosts.known_host_names) or ()
+        known = self.run_or_show_error(self.session.hosts.known_host_names) or ()
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
 
         def items() -> list[Choice]:
             listed = []
             for host in known:
-                about = _about(host, now, cells, self._state_of(host.name))
+                about = _host_line(host, now, cells, self._known_state_of(host.name))
                 listed.append((host.name, about, "text"))
             return listed
 
         listed = HostList(items(), chosen or now)
 
-        async def taken(name: str | None) -> None:
+        async def act_on_choice(name: str | None) -> None:
             if listed.pressed is not None:
                 self.under_cursor, self.from_list = name or "", True
                 running = listed.pressed.run(self.controllers)
@@ -120,10 +120,10 @@ class HostController(Controller):
                     await running
                 self.from_list = False
             elif name and name != now:
-                await self.switch(name)
+                await self.switch_host(name)
 
-        async def look(name: str) -> None:
-            await load("workbench.session.servers.cluster_servers")
+        async def read_cluster_state(name: str) -> None:
+            await import_in_thread("workbench.session.servers.cluster_servers")
             from workbench.session.servers.cluster_servers import cluster_state_text
             from workbench.session.session import Session
 
@@ -131,12 +131,12 @@ class HostController(Controller):
             if listed.is_current:
                 listed.show(items())
 
-        await self.app.push_screen(listed.add_class("-wide"), taken)
+        await self.app.push_screen(listed.add_class("-wide"), act_on_choice)
         for host in known:
             if host.name.startswith(CLUSTER_PREFIX) and host.name != now:
-                self.attempt(look(host.name), only=f"state of {host.name}")
+                self.run_in_background(read_cluster_state(host.name), only=f"state of {host.name}")
 
-    def _state_of(self, name: str) -> str:
+    def _known_state_of(self, name: str) -> str:
         """Return the last known state of a host or cluster as text, for its row in the list; "" for
         a host that was not checked."""
         if not name.startswith(CLUSTER_PREFIX):
@@ -145,12 +145,12 @@ class HostController(Controller):
             return living_servers_text(self.state.servers)
         return self.known_states.get(name, "asking …")
 
-    def check(self) -> None:
+    def open_check(self) -> None:
         """Open the page that checks the host or cluster under the cursor of the host list. If the
         list is not open, check the present host."""
         self.controllers.checks.open(self.under_cursor or self.state.host.name)
 
-    async def add(self) -> None:
+    async def add_host(self) -> None:
         """Show a form for a new host, add the host to hosts.toml, and open the list of hosts. A form
         that the user leaves with escape leads back to the list from which it was opened."""
         from_list = self.from_list
@@ -162,9 +162,9 @@ class HostController(Controller):
 
         async def added(values: Values | None) -> None:
             if values is not None:
-                await self.pick(values["name"])
+                await self.pick_host(values["name"])
             elif from_list:
-                await self.pick(self.under_cursor)
+                await self.pick_host(self.under_cursor)
 
         form = Form(
             "Add a host to hosts.toml",
@@ -176,16 +176,16 @@ class HostController(Controller):
         )
         await self.app.push_screen(form, added)
 
-    async def demo(self) -> None:
+    async def switch_to_demo(self) -> None:
         """Switch to a simulated host with four GPUs, for trying Workbench without a GPU."""
         if self.state.simulated:
-            self.say(
+            self.show_message(
                 f"{self.state.host.name} is simulated already; press h to work on another host"
             )
         else:
-            await self.switch(f"sim:{DEMO_PROFILE}")
+            await self.switch_host(f"sim:{DEMO_PROFILE}")
 
-    async def switch(self, name: str, then: Callable[[], None] = lambda: None) -> None:
+    async def switch_host(self, name: str, then: Callable[[], None] = lambda: None) -> None:
         """Switch Workbench to the host `name`, and call `then` once the connection is being opened.
         Ask for consent first if the switch ends a measurement or a copy of a model, or reverts GPU
         settings of the present host."""
@@ -203,8 +203,8 @@ class HostController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.say(f"leaving {now} …")
-                self.attempt(self.session.switch_host(name), lambda _: then())
+                self.show_message(f"leaving {now} …")
+                self.run_in_background(self.session.switch_host(name), lambda _: then())
 
         if text(80):
             await self.app.push_screen(
@@ -213,7 +213,7 @@ class HostController(Controller):
         else:
             decided(True)
 
-    def examine(self) -> None:
+    def open_doctor(self) -> None:
         """Examine the host for missing programs, permissions and drivers, and show the findings on
         a page. The key R of the page repeats the examination."""
         from workbench.session.hosts.doctor import examine_host
@@ -224,7 +224,7 @@ class HostController(Controller):
             f"Doctor: {name}",
             lambda width: host_rows(found, width),
             lambda: {
-                "R": ("examine again", look),
+                "R": ("examine again", examine),
                 "m": ("copies between GPUs", ask_copies),
                 "t": ("known traps", self.show_traps),
             },
@@ -235,10 +235,12 @@ class HostController(Controller):
             page.title = f"Doctor: {name}, {count_of(len(report.findings), 'finding')}"
             page.draw()
 
-        def look() -> None:
+        def examine() -> None:
             found.clear()
             page.draw()
-            self.attempt(examine_host(self.session), show, failed=page.leave, only="doctor")
+            self.run_in_background(
+                examine_host(self.session), show, failed=page.leave, only="doctor"
+            )
 
         async def ask_copies() -> None:
             def decided(yes: bool | None) -> None:
@@ -246,7 +248,9 @@ class HostController(Controller):
                     found.clear()
                     page.title = f"Doctor: {name}, copying between the GPUs (at most 5 min)"
                     page.draw()
-                    self.attempt(copy(), lambda _: look(), failed=look, only="gpu paths")
+                    self.run_in_background(
+                        copy_between_gpus(), lambda _: examine(), failed=examine, only="gpu paths"
+                    )
 
             await self.app.push_screen(
                 Confirm(
@@ -258,21 +262,21 @@ class HostController(Controller):
                 decided,
             )
 
-        async def copy() -> None:
+        async def copy_between_gpus() -> None:
             from workbench.session.hosts.gpu_paths import try_paths
 
             for finding in (await try_paths(self.session)).untried_paths:
-                self.say(finding.text, finding.level, finding.fix)
+                self.show_message(finding.text, finding.level, finding.fix)
 
         self.services.pages.open(page)
-        look()
+        examine()
 
     def show_traps(self) -> None:
         """Open a page with the published traps of serving, and what of Workbench sees each."""
         self.services.pages.open(Page("Known traps of serving", trap_rows))
 
-    def try_again(self) -> None:
-        self.attempt(self.session.try_again())
+    def connect_again(self) -> None:
+        self.run_in_background(self.session.try_again())
 
     async def ask_host_key(self) -> None:
         """Show the fingerprint of an unknown host key, and connect if the user confirms that it is
@@ -281,7 +285,7 @@ class HostController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.accept_host_key())
+                self.run_in_background(self.session.accept_host_key())
 
         box = Confirm(
             f"Unknown host key of {host.name}",

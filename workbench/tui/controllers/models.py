@@ -34,11 +34,11 @@ class ModelController(Controller):
     def open(self) -> None:
         """Open the page of models, and search this host for models."""
         self._page = ModelsPage(f"Models on {self.state.host.name}")
-        self._page.of_table(MODEL_KEYS, self.controllers)
+        self._page.use_keys(MODEL_KEYS, self.controllers)
         self.services.pages.open(self._page)
-        self.look()
+        self.search_models()
 
-    def look(self) -> None:
+    def search_models(self) -> None:
         """Search this host, or all hosts, for models, and show the models on the page of models. If
         that page is not open, open it."""
         page = self._open_page
@@ -49,13 +49,13 @@ class ModelController(Controller):
         page.title = f"Models on {self.state.host.name}"
         if self.all_hosts:
             page.title = "Models on all hosts"
-        page.wait()
+        page.show_searching()
 
         def show(found: Sequence[HostModels]) -> None:
-            page.take(found, several=len(hosts) > 1)
+            page.show_found(found, several=len(hosts) > 1)
             page.draw()
 
-        self.attempt(
+        self.run_in_background(
             self.session.models.find_copies("", hosts), show, failed=page.leave, only="models"
         )
 
@@ -66,16 +66,16 @@ class ModelController(Controller):
             return None
         return self._page
 
-    def toggle_all(self) -> None:
+    def toggle_all_hosts(self) -> None:
         self.all_hosts = not self.all_hosts
-        self.look()
+        self.search_models()
 
-    def _current(self) -> ModelCopy | None:
+    def _copy_under_cursor(self) -> ModelCopy | None:
         """Return the model copy under the cursor of the page of models. If there is none, show a
         message and return None."""
         page = self._open_page
         if page is None or page.copy is None:
-            self.say(
+            self.show_message(
                 "no model is under the cursor",
                 next_step="press C to list models, and move the cursor to one",
             )
@@ -85,7 +85,7 @@ class ModelController(Controller):
     # ---- keys of one copy
 
     def show_files(self) -> None:
-        copy = self._current()
+        copy = self._copy_under_cursor()
         if copy is not None:
             self._show_files(copy)
 
@@ -95,14 +95,14 @@ class ModelController(Controller):
         )
 
     def copy_path(self) -> None:
-        copy = self._current()
+        copy = self._copy_under_cursor()
         if copy is not None:
-            self.copy(copy.path, copy.path)
+            self.copy_text(copy.path, copy.path)
 
-    def check(self) -> None:
+    def hash_copy(self) -> None:
         """Hash every byte of the model copy under the cursor, on its host, and show its files with
         their hashes."""
-        copy = self._current()
+        copy = self._copy_under_cursor()
         if copy is None:
             return
 
@@ -115,26 +115,26 @@ class ModelController(Controller):
                 text = "is damaged"
             elif check.ok:
                 text, level = "is complete", Level.INFO
-            self.say(f"{copy.model} on {copy.host} {text}", level)
+            self.show_message(f"{copy.model} on {copy.host} {text}", level)
             for one in found:
                 self._show_files(one)
 
-        self._begin(
+        self._begin_work(
             f"hashing {copy.model}",
-            lambda told: self.session.models.check(
-                copy.reference, (copy.host,), full=True, on_progress=told
+            lambda report: self.session.models.check(
+                copy.reference, (copy.host,), full=True, on_progress=report
             ),
             done,
         )
 
-    async def copy_to(self) -> None:
+    async def copy_to_host(self) -> None:
         """Ask for a target host, and copy the model copy under the cursor to that host."""
-        copy = self._current()
+        copy = self._copy_under_cursor()
         if copy is None:
             return
         hosts = tuple(dict.fromkeys(host.name for host in real_hosts() if host.name != copy.host))
         if not hosts:
-            self.say(
+            self.show_message(
                 "no host is known to copy the model to",
                 next_step="press h, then ctrl+n to add a host",
             )
@@ -154,20 +154,20 @@ class ModelController(Controller):
             target, directory = values["target"], values["directory"]
             replaces = values["replace"] == "are replaced"
             command = ["workbench", "models", "copy", copy.reference]
-            command += ["--from", copy.host, "--to", target, *_option("--to-dir", directory)]
+            command += ["--from", copy.host, "--to", target, *_option_words("--to-dir", directory)]
             if replaces:
                 command.append("--replace")
-            self._begin(
+            self._begin_work(
                 f"copying {copy.model} to {target}",
-                lambda told: self.session.models.copy(
+                lambda report: self.session.models.copy(
                     copy.reference,
                     copy.host,
                     target,
                     directory=directory,
                     replace_different=replaces,
-                    on_progress=told,
+                    on_progress=report,
                 ),
-                self._copied,
+                self._report_copy,
                 *command,
             )
 
@@ -181,16 +181,16 @@ class ModelController(Controller):
         )
         await self.app.push_screen(form, agreed)
 
-    def _copied(self, report: CopyReport) -> None:
+    def _report_copy(self, report: CopyReport) -> None:
         if report.notes:
-            self.say(report.report_text, Level.WARN, "; ".join(report.notes))
+            self.show_message(report.report_text, Level.WARN, "; ".join(report.notes))
         else:
-            self.say(report.report_text)
-        self._look_again()
+            self.show_message(report.report_text)
+        self._refresh_page()
 
     # ---- downloads
 
-    async def download(self) -> None:
+    async def download_model(self) -> None:
         """Ask for the id of a model on the Hugging Face hub, and download the model with the hub's
         own program on this host."""
         name, model_id = self.state.host.name, ""
@@ -220,17 +220,17 @@ class ModelController(Controller):
                 return
             model = values["model"].strip()
             command = ["workbench", "--host", name, "models", "download", model]
-            command += _option("--revision", values["revision"])
-            command += _option("--to-dir", values["directory"])
-            self._begin(
+            command += _option_words("--revision", values["revision"])
+            command += _option_words("--to-dir", values["directory"])
+            self._begin_work(
                 f"downloading {model}",
-                lambda told: self.session.models.download(
+                lambda report: self.session.models.download(
                     model,
                     revision=values["revision"],
                     directory=values["directory"],
-                    on_progress=lambda text: told(0, 0, text),
+                    on_progress=lambda text: report(0, 0, text),
                 ),
-                lambda found: self._downloaded(model, found),
+                lambda found: self._report_download(model, found),
                 *command,
             )
 
@@ -245,27 +245,27 @@ class ModelController(Controller):
         )
         await self.app.push_screen(form, agreed)
 
-    def _downloaded(self, model: str, found: HostModels) -> None:
-        self.say("; ".join(found.report_lines(model)))
-        self._look_again()
+    def _report_download(self, model: str, found: HostModels) -> None:
+        self.show_message("; ".join(found.report_lines(model)))
+        self._refresh_page()
 
     # ---- the work
 
-    def _begin(
+    def _begin_work(
         self,
         what: str,
         work: Callable[[Progress], Awaitable[T]],
         then: Callable[[T], object],
         *command: str,
     ) -> None:
-        self.try_now(lambda: self.session.models.work.begin(what, work, then, command))
+        self.run_or_show_error(lambda: self.session.models.work.begin(what, work, then, command))
 
-    def _look_again(self) -> None:
+    def _refresh_page(self) -> None:
         if self._open_page is not None:
-            self.look()
+            self.search_models()
 
 
-def _option(name: str, value: str) -> tuple[str, ...]:
+def _option_words(name: str, value: str) -> tuple[str, ...]:
     """Return the words of an option for a command; () without a value."""
     if not value:
         return ()

@@ -91,11 +91,11 @@ class PaletteController(Controller):
             name = f"{key.label} ({key.shown})"
             if key.where:
                 name = f"{TITLES[key.where]}: {key.label}"
-            yield Entry(name, key.help, partial(self._run, key), TASKS.get(key.id, ""))
+            yield Entry(name, key.help, partial(self._run_key, key), TASKS.get(key.id, ""))
         yield Entry(
             "Capture a trace",
             "record your own traffic with a command, to benchmark with it",
-            self._say_how_to_capture,
+            self._explain_capture,
             "traffic",
         )
         yield Entry(
@@ -112,32 +112,32 @@ class PaletteController(Controller):
         yield Entry(
             "Explain a word",
             "find a word of the screen by its name",
-            self.controllers.explain.pick_word,
+            self.controllers.explain.pick_term,
         )
         for preset in self.state.presets:
-            load = partial(self.controllers.plan.load, preset)
+            load = partial(self.controllers.plan.load_preset, preset)
             yield Entry(f"Load {preset.id}", preset.title, load, after_actions=True)
         for host in self.session.hosts.known_host_names():
-            switch = partial(self.controllers.hosts.switch, host.name)
+            switch = partial(self.controllers.hosts.switch_host, host.name)
             yield Entry(f"Host {host.name}", host.label, switch, after_actions=True)
 
-    def _say_how_to_capture(self) -> None:
+    def _explain_capture(self) -> None:
         host, workbench = self.state.host.name, "workbench"
         if host != LOCAL_HOST_NAME:
             workbench += f" --host {host}"
-        self.say(
+        self.show_message(
             "a command captures a trace of your traffic, without its text",
             next_step=f"run {workbench} trace capture {self.state.run_id or 'RUN'}; then b replays "
             "its file (field trace file)",
         )
 
-    async def _run(self, key: Key) -> None:
+    async def _run_key(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action
         then uses the item under the cursor of the pane. Close the pages that cover what it changes."""
         if key.where not in PLACES and key.id not in ON_PAGES:
-            self.services.pages.clear()
+            self.services.pages.close_all()
         if key.where in self.services.panes.frames:
-            self.go(key.where)
+            self.go_to_pane(key.where)
         running = key.run(self.controllers)
         if running is not None:
             await running

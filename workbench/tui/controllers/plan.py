@@ -33,22 +33,22 @@ PATH_CELLS = 72
 
 class PlanController(Controller):
     # presets
-    async def load(self, entry: PresetEntry | None) -> None:
+    async def load_preset(self, entry: PresetEntry | None) -> None:
         """Load the preset of `entry` as the plan; do nothing for None. First ask for those of the
         preset's variables that have neither a remembered value nor a default. Return when the plan
         is loaded or the form with the variables is open."""
         if entry is None:
             return
         if entry.problem:
-            self.say(
+            self.show_message(
                 f"{entry.id}: {entry.problem}", Level.ERROR, f"workbench presets check {entry.path}"
             )
             return
-        missing = self.try_now(lambda: self.session.presets.missing_variables(entry.id))
+        missing = self.run_or_show_error(lambda: self.session.presets.missing_variables(entry.id))
         if missing is None:
             return
         if not missing:
-            await self._load(entry.id)
+            await self._load_into_plan(entry.id)
             return
 
         def intro(width: int) -> list[Row]:
@@ -69,7 +69,7 @@ class PlanController(Controller):
 
         async def decided(values: Values | None) -> None:
             if values is not None:
-                await self._load(entry.id, values)
+                await self._load_into_plan(entry.id, values)
 
         fields = [
             Field(name, name, variable.default or "", enclose_text("e.g. ", variable.example))
@@ -79,35 +79,35 @@ class PlanController(Controller):
             Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided
         )
 
-    async def _load(self, preset_id: str, values: Values | None = None) -> None:
-        self.go("launch")
+    async def _load_into_plan(self, preset_id: str, values: Values | None = None) -> None:
+        self.go_to_pane("launch")
         before = self.state.plan
         try:
             await self.session.plans.load_preset(preset_id, values)
         except WorkbenchError as error:
-            self.services.explain(error)
+            self.services.show_error(error)
             return
         if before is not None and before.changes:
             text = f"{preset_id} is loaded in place of the plan that you had edited"
-            self.say(text, next_step="press u to go back to the edited plan")
+            self.show_message(text, next_step="press u to go back to the edited plan")
 
     def show_preset(self) -> None:
         entry = self.pane(Presets).current
         if entry is None:
             return
-        preset = self.try_now(lambda: self.session.presets.get(entry.id))
+        preset = self.run_or_show_error(lambda: self.session.presets.get(entry.id))
         if preset is not None:
             self.services.pages.open(Page(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
-    async def save(self) -> None:
-        plan = self._plan()
+    async def save_preset(self) -> None:
+        plan = self._plan_or_message()
         if plan is None:
             return
         base = plan.plan.preset_id or plan.plan.engine
 
         async def submit(values: Values) -> None:
             path = await self.session.plans.save_preset(values["id"], values["title"])
-            self.say(f"saved: {path}")
+            self.show_message(f"saved: {path}")
 
         def check(values: Values) -> None:
             if not values["id"] or not values["title"]:
@@ -125,19 +125,19 @@ class PlanController(Controller):
         await self.app.push_screen(form)
 
     # flags
-    def _plan(self) -> PlanView | None:
+    def _plan_or_message(self) -> PlanView | None:
         if self.state.plan is None:
-            self.say("there is no plan yet", Level.WARN, "press p to load a preset")
+            self.show_message("there is no plan yet", Level.WARN, "press p to load a preset")
         return self.state.plan
 
-    async def edit(self) -> None:
+    async def edit_flag(self) -> None:
         row = self.pane(Launch).current
         if row is not None:
             await self.edit_row(row)
 
     async def pick_group(self) -> None:
         """Ask for a group of flags, and go to its first flag."""
-        if self._plan() is None:
+        if self._plan_or_message() is None:
             return
         pane = self.pane(Launch)
         items = [(name, name, "text") for name in pane.groups]
@@ -149,13 +149,13 @@ class PlanController(Controller):
 
         await self.app.push_screen(picker, chosen)
 
-    def next_group(self, by: int) -> None:
+    def go_to_next_group(self, by: int) -> None:
         """Move the cursor to the next group of flags (`by` 1) or to the group before (`by` -1)."""
-        if self._plan() is not None:
-            self.pane(Launch).jump(by)
+        if self._plan_or_message() is not None:
+            self.pane(Launch).jump_to_group(by)
 
     async def edit_row(self, row: FlagRow) -> None:
-        if self._plan() is None:
+        if self._plan_or_message() is None:
             return
         if row.name == "executable" and not row.is_env:
             await self._edit_executable(row)
@@ -180,18 +180,18 @@ class PlanController(Controller):
 
         def decided(done: bool | None) -> None:
             if done:
-                self._edited(row.is_env, name)
+                self._show_edited(row.is_env, name)
 
         await self.app.push_screen(modal, decided)
 
     async def choose_engine(self) -> None:
         """Ask which of the installed programs, or which path, starts the engine of the plan."""
-        if self._plan() is not None:
+        if self._plan_or_message() is not None:
             await self._edit_executable(self._row_named("executable"))
 
     async def choose_launcher(self) -> None:
         """Ask what runs the server on its host: Workbench itself, or a launcher such as systemd."""
-        if self._plan() is not None:
+        if self._plan_or_message() is not None:
             await self.edit_row(self._row_named("run-as"))
 
     def _row_named(self, name: str) -> FlagRow:
@@ -219,9 +219,9 @@ class PlanController(Controller):
 
             def decided(keep: bool | None) -> None:
                 if keep is not None:
-                    self.attempt(
+                    self.run_in_background(
                         session.plans.set_executable(path, keep=keep),
-                        lambda _: self._edited(False, row.name),
+                        lambda _: self._show_edited(False, row.name),
                     )
 
             text = (
@@ -241,12 +241,12 @@ class PlanController(Controller):
         )
         await self.app.push_screen(picker, chosen)
 
-    def _edited(self, is_env: bool, name: str) -> None:
-        self.go("launch")
+    def _show_edited(self, is_env: bool, name: str) -> None:
+        self.go_to_pane("launch")
         self.pane(Launch).select((is_env, name))
 
-    async def add_env(self) -> None:
-        if self._plan() is None:
+    async def add_variable(self) -> None:
+        if self._plan_or_message() is None:
             return
 
         def pair(values: Values) -> tuple[str, str]:
@@ -259,7 +259,7 @@ class PlanController(Controller):
         async def submit(values: Values) -> None:
             name, value = pair(values)
             self.session.plans.set_env(name, value)
-            self._edited(True, name)
+            self._show_edited(True, name)
 
         def check(values: Values) -> None:
             name, _ = pair(values)
@@ -271,19 +271,19 @@ class PlanController(Controller):
             Form("Environment variable", fields, check=check, accept="set", submit=submit)
         )
 
-    def unset(self) -> None:
+    def unset_flag(self) -> None:
         row, unset = self.pane(Launch).current, self.session.plans.unset_flag
         if row is None:
             return
         if row.is_env:
             unset = self.session.plans.unset_env
-        self.try_now(lambda: unset(row.name))
+        self.run_or_show_error(lambda: unset(row.name))
 
-    async def fix(self) -> None:
+    async def fix_finding(self) -> None:
         """Apply the fix of a finding, which is a problem that Workbench has found in the plan. If
         exactly one fixable finding is about the flag under the cursor, take that finding. Otherwise
         ask which finding to fix, unless there is only one."""
-        plan = self._plan()
+        plan = self._plan_or_message()
         if plan is None:
             return
         row = self.pane(Launch).current
@@ -291,10 +291,10 @@ class PlanController(Controller):
         here = [f for f in fixable if row is not None and f.flag == row.name]
         for found in (here, fixable):
             if len(found) == 1:
-                self._apply(found[0])
+                self._apply_fix(found[0])
                 return
         if not fixable:
-            self.say(
+            self.show_message(
                 "no finding of this plan has a fix that a key can apply",
                 next_step="press v to list all findings",
             )
@@ -308,30 +308,30 @@ class PlanController(Controller):
 
         def chosen(number: str | None) -> None:
             if number is not None:
-                self._apply(fixable[int(number)])
+                self._apply_fix(fixable[int(number)])
 
         await self.app.push_screen(picker, chosen)
 
-    def _apply(self, finding: Finding) -> None:
-        done = self.try_now(lambda: self.session.plans.apply_fix(finding))
+    def _apply_fix(self, finding: Finding) -> None:
+        done = self.run_or_show_error(lambda: self.session.plans.apply_fix(finding))
         if done:
-            self.say(f"changed in the plan: {done} (press u to undo)")
+            self.show_message(f"changed in the plan: {done} (press u to undo)")
 
     def undo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_undo:
-            self.try_now(self.session.plans.undo)
+            self.run_or_show_error(self.session.plans.undo)
         else:
-            self.say("the plan has no edit to undo")
+            self.show_message("the plan has no edit to undo")
 
     def redo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_redo:
-            self.try_now(self.session.plans.redo)
+            self.run_or_show_error(self.session.plans.redo)
         else:
-            self.say("the plan has no undone edit to redo")
+            self.show_message("the plan has no undone edit to redo")
 
     # the command
     def show_command(self) -> None:
-        plan = self._plan()
+        plan = self._plan_or_message()
         if plan is None:
             return
 
@@ -366,7 +366,7 @@ class PlanController(Controller):
         updated when the plan or the used memory changes."""
         from workbench.session.plans.model_fit import fit_report_of_plan
 
-        view = self._plan()
+        view = self._plan_or_message()
         if view is None:
             return
         made: tuple[LaunchPlan, object, FitReport] | None = None
@@ -400,17 +400,17 @@ class PlanController(Controller):
         page = Page("What fits", rows)
         self.services.pages.open(page)
         if not self.state.simulated:  # a simulated host reads no model files
-            self.attempt(
+            self.run_in_background(
                 lambda: self.session.models.copies_of_plan(view.plan), found, only="model files"
             )
 
     def copy_command(self) -> None:
         plan, missing = self.state.plan, "there is no command to copy"
         if plan is None:
-            self.say(missing, Level.WARN, "press p to load a preset")
+            self.show_message(missing, Level.WARN, "press p to load a preset")
         elif plan.command is None:
-            self.say(missing, Level.WARN, "press v to see why")
+            self.show_message(missing, Level.WARN, "press v to see why")
         elif plan.nodes:
-            self.copy("command of each node", plan.shell_command())
+            self.copy_text("command of each node", plan.shell_command())
         else:
-            self.copy("command", plan.shell_command())
+            self.copy_text("command", plan.shell_command())

@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.quality import NOT_MEASURED
 from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
-from workbench.tui.controllers.base import Controller, load
+from workbench.tui.controllers.base import Controller, import_in_thread
 from workbench.tui.formats import clock_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
@@ -29,25 +29,30 @@ class QualityController(Controller):
     def open(self) -> None:
         """Open the page about the answers of the results A and B, or about the comparison that
         runs."""
-        self.attempt(self._shown, self._open)
+        self.run_in_background(self._find_shown, self._open_page)
 
-    def _open(self, shown: Shown) -> None:
-        self.services.pages.open(QualityPage(self.state, shown, self.act))
+    def _open_page(self, shown: Shown) -> None:
+        self.services.pages.open(QualityPage(self.state, shown, self.run_page_action))
 
-    def act(self, page: QualityPage, action: str) -> None:
+    def run_page_action(self, page: QualityPage, action: str) -> None:
         """Do what a key of the page asks for."""
         if action == "stop":
             self.stop()
         elif action == "list":
-            self.attempt(self.session.results.list_quality_results, partial(self._pick, page))
-        elif page.shown.pair is not None and self.controllers.experiments.nothing_measured():
-            self.attempt(partial(self._planned, *page.shown.pair), partial(self._ask, page))
+            self.run_in_background(
+                self.session.results.list_quality_results, partial(self._pick_stored, page)
+            )
+        elif page.shown.pair is not None and self.controllers.experiments.can_measure():
+            self.run_in_background(
+                partial(self._plan_comparison, *page.shown.pair),
+                partial(self._confirm_comparison, page),
+            )
 
     def stop(self) -> None:
         """Stop the comparison that runs. The servers that ran before are restored."""
-        self.attempt(self.session.quality.stop)
+        self.run_in_background(self.session.quality.stop)
 
-    async def _shown(self) -> Shown:
+    async def _find_shown(self) -> Shown:
         """Return what the page shows: the marked results, else those of the Compare pane, else the
         last two."""
         known = await self.session.results.list_quality_results()
@@ -57,7 +62,7 @@ class QualityController(Controller):
             return Shown(next(iter(known), None), earlier=len(known))
         return Shown(await self.session.results.quality_of(*pair), pair, len(known))
 
-    def _pick(self, page: QualityPage, known: Sequence[QualityResult]) -> None:
+    def _pick_stored(self, page: QualityPage, known: Sequence[QualityResult]) -> None:
         """Let the user choose a stored comparison, and show it on the page."""
 
         def chosen(number: str | None) -> None:
@@ -65,7 +70,7 @@ class QualityController(Controller):
             if found is not None:
                 page.show_comparison(Shown(found, page.shown.pair, len(known)))
 
-        items = [(str(one.id), _line(one), "text") for one in known]
+        items = [(str(one.id), _comparison_line(one), "text") for one in known]
         result, shown = page.shown.result, ""
         if result is not None:
             shown = str(result.id)
@@ -73,9 +78,9 @@ class QualityController(Controller):
         self.app.push_screen(picker, chosen)
 
     # a new one
-    async def _planned(self, a: int, b: int) -> Planned:
+    async def _plan_comparison(self, a: int, b: int) -> Planned:
         """Return what a comparison of the servers behind two results measures."""
-        await load("workbench.session.quality.comparison")
+        await import_in_thread("workbench.session.quality.comparison")
         from workbench.quality import texts
         from workbench.session.quality.measuring import QualityOptions
         from workbench.session.quality.sides import sides_to_measure
@@ -85,7 +90,7 @@ class QualityController(Controller):
         of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
         return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
 
-    def _ask(self, page: QualityPage, planned: Planned) -> None:
+    def _confirm_comparison(self, page: QualityPage, planned: Planned) -> None:
         """Show what a comparison does and what it takes, and start it if the user agrees."""
         from workbench.session.quality.comparison import plan_lines
         from workbench.session.quality.sides import stopped_runs
@@ -113,21 +118,21 @@ class QualityController(Controller):
         def decided(yes: bool | None) -> None:
             if yes:
                 work = partial(self.session.quality.run, a, b, bases, options)
-                self.measure(work, partial(self._ended, page))
+                self.run_measurement(work, partial(self._show_result, page))
 
         ask = Confirm("Compare the answers of A and B", text, yes="measure", wide=True)
         self.app.push_screen(ask, decided)
 
-    def _ended(self, page: QualityPage, result: QualityResult) -> None:
+    def _show_result(self, page: QualityPage, result: QualityResult) -> None:
         """Show what was found. If the Compare pane shows the two results, it says so too."""
         page.show_comparison(Shown(result, page.shown.pair, page.shown.earlier + 1))
-        self.say(result.summary, next_step="press Q to see where A and B part")
+        self.show_message(result.summary, next_step="press Q to see where A and B part")
         comparison = self.state.comparison
         if comparison is not None and page.shown.pair == (comparison.a, comparison.b):
-            self.attempt(self.session.results.compare(comparison.a, comparison.b))
+            self.run_in_background(self.session.results.compare(comparison.a, comparison.b))
 
 
-def _line(one: QualityResult) -> str:
+def _comparison_line(one: QualityResult) -> str:
     verdict, sides = one.verdict, f"{one.a} > {one.b}"
     if one.simulated:
         sides = f"SIMULATED {sides}"

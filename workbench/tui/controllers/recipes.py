@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class RecipeController(Controller):
-    async def copy_as(self) -> None:
+    async def copy_plan_as(self) -> None:
         """Ask for the tool, and copy the plan to the clipboard as a recipe of that tool."""
         from workbench.recipes.registry import EXPORT_FORMS
 
         if self.state.plan is None:
-            self.say("there is no plan yet", Level.WARN, "press p to load a preset")
+            self.show_message("there is no plan yet", Level.WARN, "press p to load a preset")
             return
 
         def chosen(name: str | None) -> None:
             if name is None:
                 return
-            made = self.try_now(lambda: self.session.plans.export_plan(name))
+            made = self.run_or_show_error(lambda: self.session.plans.export_plan(name))
             if made is None:
                 return
             left_out = "; ".join(
@@ -48,9 +48,9 @@ class RecipeController(Controller):
             level, form = Level.INFO, titles[made.form]
             if left_out:
                 level = Level.WARN
-            self.attempt(
+            self.run_in_background(
                 copy_to_clipboard(self.app, made.text),
-                lambda outcome: self.say(
+                lambda outcome: self.show_message(
                     f"the plan as {form} {outcome}{enclose_text('; ', left_out)}", level
                 ),
             )
@@ -61,7 +61,7 @@ class RecipeController(Controller):
             PickModal("Copy the plan as", items, filter=True, free=False), chosen
         )
 
-    async def read(self) -> None:
+    async def import_recipe(self) -> None:
         """Ask for a recipe of another tool, show the preset that is made from it, and ask whether
         to save the preset."""
         intro = (
@@ -94,7 +94,7 @@ class RecipeController(Controller):
 
         def read(values: Values | None) -> None:
             if values is not None:
-                self._show(found[0])
+                self._show_import(found[0])
 
         form = Form(
             "Import a recipe",
@@ -107,7 +107,7 @@ class RecipeController(Controller):
         )
         await self.app.push_screen(form, read)
 
-    def _show(self, imported: ImportedRecipe) -> None:
+    def _show_import(self, imported: ImportedRecipe) -> None:
         def rows(width: int) -> list[Row]:
             made = finding_rows(imported.findings, width) or paragraph_rows(
                 "nothing was left out", width, "dim"
@@ -121,9 +121,11 @@ class RecipeController(Controller):
         def decided(save: bool | None) -> None:
             if not save:
                 return
-            path = self.try_now(lambda: self.session.presets.recipes.save_as_preset(imported))
+            path = self.run_or_show_error(
+                lambda: self.session.presets.recipes.save_as_preset(imported)
+            )
             if path is not None:
-                self.say(f"saved: {path}")
+                self.show_message(f"saved: {path}")
 
         question = Confirm(
             f"Import {imported.preset_id}", rows, yes="save it as your own preset", wide=True

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class ReplayController(Controller):
-    def pause(self) -> None:
-        self.try_now(lambda: self._replay().toggle_pause())
+    def toggle_pause(self) -> None:
+        self.run_or_show_error(lambda: self._replay().toggle_pause())
 
-    def faster(self, by: int) -> None:
-        self.try_now(lambda: self._replay().change_speed(by))
+    def change_speed(self, by: int) -> None:
+        self.run_or_show_error(lambda: self._replay().change_speed(by))
 
     def _replay(self) -> Replay:
         """Return the session if it plays a recording. Raise InputError if it works on a host."""

@@ -13,7 +13,7 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
-from workbench.tui.pages.advice import top_rows
+from workbench.tui.pages.advice import top_finding_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.plot import Plot
 from workbench.tui.pages.result import result_rows
@@ -38,19 +38,19 @@ class ResultController(Controller):
         cursor is on an experiment or a sweep."""
         return self.pane(Results).result
 
-    def compare(self) -> None:
-        self.attempt(self.session.results.compare(), lambda _: self.go("compare"))
+    def compare_results(self) -> None:
+        self.run_in_background(self.session.results.compare(), lambda _: self.go_to_pane("compare"))
 
-    def mark(self, which: str) -> None:
+    def mark_result(self, which: str) -> None:
         if (row := self.row) is not None:
-            self.try_now(lambda: self.session.results.mark(row.id, which))
+            self.run_or_show_error(lambda: self.session.results.mark(row.id, which))
 
-    def follow(self) -> None:
+    def compare_with_cursor(self) -> None:
         """Compare A with the result under the cursor, unless the user has marked B."""
         if (row := self.row) is not None:
-            self.attempt(self.session.results.follow(row.id), only="follow")
+            self.run_in_background(self.session.results.follow(row.id), only="follow")
 
-    def show(self) -> None:
+    def open_result(self) -> None:
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
         sweep, list its runs."""
         pane = self.pane(Results)
@@ -62,7 +62,7 @@ class ResultController(Controller):
             found = await self.session.advisor.advise_on_result(result_id)
             return (
                 found,
-                await self._timeline(result_id),
+                await self._read_timeline(result_id),
                 await self.session.results.list_quality_results(),
             )
 
@@ -74,18 +74,22 @@ class ResultController(Controller):
             def keys() -> Keys:
                 return {
                     "i": ("Advice", lambda: advice.open_page(advised)),
-                    **advice.keys_of(advised),
+                    **advice.page_keys_of(advised),
                 }
 
             def rows(width: int) -> list[Row]:
                 return result_rows(
-                    result, width, timeline_rows(timeline, width), top_rows(advised, width), known
+                    result,
+                    width,
+                    timeline_rows(timeline, width),
+                    top_finding_rows(advised, width),
+                    known,
                 )
 
             self.services.pages.open(Page(f"Result #{result.id}", rows, keys))
 
         if (row := self.row) is not None:
-            self.attempt(read(row.id), open_page)
+            self.run_in_background(read(row.id), open_page)
 
     def marked_or_compared(self) -> tuple[int | None, int | None]:
         """Return the results that are marked A and B. One that is not marked is that of the Compare
@@ -95,14 +99,14 @@ class ResultController(Controller):
             return a, b
         return a or comparison.a, b or comparison.b
 
-    def _pair(self, subject: str) -> tuple[int, int] | None:
+    def _pair_or_message(self, subject: str) -> tuple[int, int] | None:
         """Return the results that are marked A and B. If only one or none is marked, the missing one
         is that of the Compare pane. If there is none there, say that there is no `subject` to show,
         and return None."""
         a, b = self.marked_or_compared()
         if a is not None and b is not None:
             return a, b
-        self.say(
+        self.show_message(
             f"no two results are marked, so there {subject} to show",
             Level.WARN,
             "mark two results in the Bench pane with a and B",
@@ -111,7 +115,7 @@ class ResultController(Controller):
 
     def show_differences(self) -> None:
         """Open the page with what differs between the results A and B."""
-        found = self._pair("is no difference")
+        found = self._pair_or_message("is no difference")
         if found is None:
             return
 
@@ -124,18 +128,18 @@ class ResultController(Controller):
             title = f"What differs between #{pair[0].id} and #{pair[1].id}"
             self.services.pages.open(Page(title, lambda w: differs_rows(*pair, w)))
 
-        self.attempt(read(*found), open_page)
+        self.run_in_background(read(*found), open_page)
 
     def show_timelines(self) -> None:
         """Open the page with the timelines of the results that are marked A and B. If only one or
         none is marked, take the missing one from the Compare pane."""
-        found = self._pair("are no timelines")
+        found = self._pair_or_message("are no timelines")
         if found is None:
             return
         a, b = found
 
         async def read(first: int, second: int) -> Sequence[ResultTimeline | None]:
-            return [await self._timeline(first), await self._timeline(second)]
+            return [await self._read_timeline(first), await self._read_timeline(second)]
 
         def open_page(found: Sequence[ResultTimeline | None]) -> None:
             named = {f"A #{a}": found[0], f"B #{b}": found[1]}
@@ -143,24 +147,24 @@ class ResultController(Controller):
                 Page(f"Timelines of #{a} and #{b}", lambda w: aligned_rows(named, w))
             )
 
-        self.attempt(read(a, b), open_page)
+        self.run_in_background(read(a, b), open_page)
 
-    async def _timeline(self, result_id: int) -> ResultTimeline | None:
+    async def _read_timeline(self, result_id: int) -> ResultTimeline | None:
         """Return the stored timeline of a result. Return None if there is none. If its file is
         damaged, show a message and return None."""
         try:
             return await self.session.results.timelines.get(result_id)
         except StoreError as error:
-            self.services.explain(error)
+            self.services.show_error(error)
             return None
 
-    async def delete(self) -> None:
+    async def delete_result(self) -> None:
         if (row := self.row) is None:
             return
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.results.delete(row.id))
+                self.run_in_background(self.session.results.delete(row.id))
 
         about = f"{row.label}  {row.model}"
         ask = Confirm(
@@ -168,7 +172,7 @@ class ResultController(Controller):
         )
         await self.app.push_screen(ask, decided)
 
-    async def export(self) -> None:
+    async def export_result(self) -> None:
         if (row := self.row) is None:
             return
 
@@ -176,19 +180,19 @@ class ResultController(Controller):
 
         def chosen(form: str | None) -> None:
             if form:
-                self.attempt(
+                self.run_in_background(
                     self.session.results.export(row.id, form),
-                    lambda path: self.say(f"written: {path}"),
+                    lambda path: self.show_message(f"written: {path}"),
                 )
 
         await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), chosen)
 
-    def note(self) -> None:
+    def edit_note(self) -> None:
         """Edit the note and the tags of the result under the cursor."""
         if (row := self.row) is not None:
-            self.attempt(lambda: self.session.results.get(row.id), self._ask_note)
+            self.run_in_background(lambda: self.session.results.get(row.id), self._open_note_form)
 
-    def _ask_note(self, result: BenchResult) -> None:
+    def _open_note_form(self, result: BenchResult) -> None:
         fields = [
             Field("note", "note", result.note, wide=True),
             Field("tags", "tags", " ".join(result.tags), wide=True),
@@ -203,11 +207,11 @@ class ResultController(Controller):
         def decided(values: Values | None) -> None:
             if values is not None:
                 tags = list(dict.fromkeys(values["tags"].replace(",", " ").split()))
-                self.attempt(lambda: write(values["note"], tags))
+                self.run_in_background(lambda: write(values["note"], tags))
 
         self.app.push_screen(
             Form(f"Result #{result.id}", fields, accept="write", label_cells=8), decided
         )
 
-    def plot(self) -> None:
+    def open_plot(self) -> None:
         self.services.pages.open(Plot(self.state))

@@ -8,47 +8,49 @@ from workbench.tui.panes.search import Search
 
 
 class SearchController(Controller):
-    async def presets(self) -> None:
-        await self.open("presets")
+    async def search_presets(self) -> None:
+        await self.open_input("presets")
 
-    async def find(self) -> None:
+    async def search_active_pane(self) -> None:
         """Open the search of the Presets pane or the Log pane if one of them is active, otherwise
         the search for flags."""
         active = self.services.panes.active
-        await self.open(active if active in ("presets", "log") else "launch")
+        await self.open_input(active if active in ("presets", "log") else "launch")
 
-    async def results(self) -> None:
-        await self.open("results")
+    async def search_results(self) -> None:
+        await self.open_input("results")
 
-    async def open(self, name: str) -> None:
+    async def open_input(self, name: str) -> None:
         """Show and focus the search input above the pane `name`. Close the search input of any
         other pane."""
-        self.go(name)
+        self.go_to_pane(name)
         pane = self.services.panes.current
         for old in self.services.screen.query(Search):
             if old.pane is pane:
                 self.services.screen.set_focus(old.entry)
                 return
-            await self._close(old)
-        search = Search(pane, changed=self._changed, entered=self._entered, left=self.close)
+            await self._close_input(old)
+        search = Search(
+            pane, changed=self._pass_text_on, entered=self._submit_text, left=self.close_input
+        )
         await self.services.panes.frames[name].mount(search, before=pane)
         self.services.screen.set_focus(search.entry)
 
-    async def close(self) -> None:
+    async def close_input(self) -> None:
         for search in self.services.screen.query(Search):
-            await self._close(search)
+            await self._close_input(search)
 
-    async def _close(self, search: Search) -> None:
-        search.pane.search_closed(self.controllers)
+    async def _close_input(self, search: Search) -> None:
+        search.pane.end_search(self.controllers)
         self.services.panes.refresh_titles()
         if search.entry.has_focus:
             self.services.screen.set_focus(search.pane)
         await search.remove()
 
-    def _changed(self, pane: Pane, text: str) -> None:
-        pane.search_changed(text, self.controllers)
+    def _pass_text_on(self, pane: Pane, text: str) -> None:
+        pane.apply_search(text, self.controllers)
         self.services.panes.refresh_titles()
 
-    async def _entered(self, pane: Pane, text: str) -> None:
-        await pane.search_entered(text, self.controllers)
+    async def _submit_text(self, pane: Pane, text: str) -> None:
+        await pane.submit_search(text, self.controllers)
         self.services.panes.refresh_titles()

@@ -34,12 +34,12 @@ class Resume(Generic[M]):
     takes_password: bool = False
 
 
-def resuming(
+def resume_text_and_work(
     session: Session, sweep: Sweep
 ) -> tuple[str, Callable[[str | None], Coroutine[Any, Any, Sweep]]]:
     """Return the text that the page of a sweep shows while it is resumed, and the function that
     resumes it."""
-    said = "resuming: everything is checked before anything is changed"
+    said = "resume_text_and_work: everything is checked before anything is changed"
     return said, lambda password: session.sweeps.resume(sweep.id, password=password)
 
 
@@ -49,21 +49,21 @@ class SeriesController(Controller, Generic[M]):
     async def open(self) -> None:
         """Open the page of the measurement that is running or ran last. If there is none, open the
         form for a new measurement."""
-        if self.measured is not None:
+        if self.latest is not None:
             self.services.pages.open(self.new_page())
         else:
-            await self.new()
+            await self.open_form()
 
     # of a subclass
     @property
-    def measured(self) -> M | None:
+    def latest(self) -> M | None:
         """Return the sweep or experiment that is running or ran last; None if there is none."""
-        raise AssertionError("a subclass of SeriesController must define measured")
+        raise AssertionError("a subclass of SeriesController must define latest")
 
     def new_page(self) -> Live:
         raise AssertionError("a subclass of SeriesController must define new_page")
 
-    async def new(self) -> None:
+    async def open_form(self) -> None:
         """Show the form for a new measurement."""
 
     async def stop(self) -> None:
@@ -73,69 +73,73 @@ class SeriesController(Controller, Generic[M]):
         """Return how to resume the measurement on `page`; None if it cannot be resumed. `outcome` is
         "resume" to continue the measurement, or "more" to add runs to it."""
 
-    def summary(self, measured: M) -> tuple[str, str]:
+    def end_message(self, measured: M) -> tuple[str, str]:
         """Return a message about a measurement that has ended, and the text of the user's next
         step."""
-        raise AssertionError("a subclass of SeriesController must define summary")
+        raise AssertionError("a subclass of SeriesController must define end_message")
 
-    def pick(self) -> None:
+    def pick_stored(self) -> None:
         """Show a list of the measurements on this host, and open the page of the chosen one."""
 
     # the page
-    async def act(self, page: Live, outcome: str) -> None:
+    async def run_page_action(self, page: Live, outcome: str) -> None:
         """Do what a key of the page asks for. `outcome` is "new" (open the form), "list" (list the
         measurements), "stop" (stop the measurement), or "resume" or "more" (resume the measurement
         on the page). The page stays open."""
         if outcome == "new":
-            await self.new()
+            await self.open_form()
         elif outcome == "list":
-            self.pick()
+            self.pick_stored()
         elif outcome == "stop":
-            page.ask(STOPPING)
-            self.attempt(self.stop, failed=lambda: page.request_failed(self.state))
+            page.show_request(STOPPING)
+            self.run_in_background(self.stop, failed=lambda: page.request_failed(self.state))
         elif (found := self.resume(page, outcome)) is not None:
-            self._resume(page, found)
+            self._resume_on_page(page, found)
 
-    def _resume(self, page: Live, how: Resume[M]) -> None:
+    def _resume_on_page(self, page: Live, how: Resume[M]) -> None:
         """Resume the measurement on `page`. If it changes GPU settings, show the commands first."""
 
         def go_on(password: str | None = None) -> None:
-            page.ask(how.said)
-            self.measure(
+            page.show_request(how.said)
+            self.run_measurement(
                 lambda: how.work(password),
-                self._ended,
+                self._report_end,
                 failed=lambda: page.request_failed(self.state),
             )
 
         if how.changes is None:
             go_on()
         else:
-            self.controllers.gpu.ask_before(how.changes, go_on, takes_password=how.takes_password)
+            self.controllers.gpu.confirm_setting_changes(
+                how.changes, go_on, takes_password=how.takes_password
+            )
 
-    def begin_after(self, changes: LookUp | None, work: Work[M]) -> None:
+    def begin_after_consent(self, changes: LookUp | None, work: Work[M]) -> None:
         """Start a new measurement as `begin` does. If it changes GPU settings, which `changes` finds
         out, show the commands first, and start it if the user agrees."""
         if changes is None:
             self.begin(work)
         else:
-            self.controllers.gpu.ask_before(changes, lambda _: self.begin(work))
+            self.controllers.gpu.confirm_setting_changes(changes, lambda _: self.begin(work))
 
     def begin(self, work: Work[M]) -> None:
         """Open the page of a new measurement, then start the measurement by calling `work`. The
         page opens first, so that the next key of the user acts on the page."""
         page = self.new_page()
-        page.ask(self.STARTING, blank=True)
+        page.show_request(self.STARTING, blank=True)
         self.services.pages.open(page)
-        self.measure(work, self._ended, failed=lambda: page.request_failed(self.state))
+        self.run_measurement(work, self._report_end, failed=lambda: page.request_failed(self.state))
 
-    def _ended(self, measured: M) -> None:
+    def _report_end(self, measured: M) -> None:
         """Show a message that the measurement has ended, unless the page of a measurement is open."""
         if not isinstance(self.services.pages.top, Live) and measured.state != "running":
-            text, next_step = self.summary(measured)
-            self.say(text, next_step=next_step)
+            text, next_step = self.end_message(measured)
+            self.show_message(text, next_step=next_step)
 
-    def nothing_measured(self) -> bool:
+    def can_measure(self) -> bool:
         """Return True if no measurement is running. Otherwise show a message, and return False."""
         if self.state.bench.running:
-            self.say("a measurement is running", next_step="press K to cancel the measurement")
+            self.show_message(
+                "a measurement is running", next_step="press K to cancel the measurement"
+            )
         return not self.state.bench.running

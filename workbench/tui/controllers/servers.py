@@ -13,7 +13,7 @@ from workbench.model.run_options import PROCESS
 from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import duration_text, enclose_text
-from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_rows
+from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_series_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import (
@@ -21,7 +21,7 @@ from workbench.tui.modals.launch import (
     command_rows,
     disturbed_rows,
     finding_rows,
-    found_rows,
+    foreign_server_rows,
 )
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import log_finding_rows
@@ -40,7 +40,7 @@ MOST_MATCHES = 500  # lines that the session's search returns
 NUMBER_CELLS = 9
 
 
-def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str:
+def _stop_text(server: ServerStatus, grace_s: float, unit: str | None) -> str:
     """Return a sentence that says how Workbench stops `server`: by signals, by its launcher, or not
     at all. `grace_s` is the number of seconds between SIGTERM and SIGKILL. `unit` is the systemd
     unit that Workbench has installed for the server; None if there is none."""
@@ -90,11 +90,11 @@ class ServerController(Controller):
         self.searched, self.matches = "", tuple[tuple[int, str], ...]()  # in the whole log file
         self.rejected: WorkbenchError | None = None  # why the last start began no server
 
-    async def start(self) -> None:
+    async def start_server(self) -> None:
         """Show the plan with its command, and start the server if the user agrees."""
         state = self.state
         if state.plan is None:
-            self.say("there is no plan to start", Level.WARN, "press p to load a preset")
+            self.show_message("there is no plan to start", Level.WARN, "press p to load a preset")
             return
         untrusted = self.session.plans.untrusted_findings()
         if untrusted:
@@ -105,13 +105,13 @@ class ServerController(Controller):
 
         def started(_: object) -> None:
             if panes.active == before:
-                self.go("log")
+                self.go_to_pane("log")
 
         def agreed(_: StartPlan) -> None:
             # A start that is rejected leaves the user at the pane where the plan can be corrected.
-            self.attempt(self._start(), started)
+            self.run_in_background(self._start_plan(), started)
 
-        await self.show_plan(state.plan, agreed, self.start)
+        await self.show_plan(state.plan, agreed, self.start_server)
 
     async def show_plan(
         self,
@@ -129,14 +129,14 @@ class ServerController(Controller):
         state = self.state
         server, changes = state.server, None
         if state.living_server is not None:
-            changes = self.try_now(self.session.servers.changes_against_running)
+            changes = self.run_or_show_error(self.session.servers.changes_against_running)
         elif server is not None and not server.outlived:
             server = None  # nothing of it is in the way
 
         def disturbed(width: int) -> list[Row]:
             return [
                 *disturbed_rows(state.host.measured_by, width),
-                *running_rows(self.state, width),
+                *running_series_rows(self.state, width),
             ]
 
         page = StartPlan(plan, server, changes or (), disturbed, doing=doing, answers=answers)
@@ -147,28 +147,34 @@ class ServerController(Controller):
                 agreed(page)
             elif yes is False and page.problem is not None:
                 change = page.problem.changes[0]
-                self.try_now(lambda: self.session.plans.set_flag(change.name, str(change.value)))
+                self.run_or_show_error(
+                    lambda: self.session.plans.set_flag(change.name, str(change.value))
+                )
                 await again()
 
         await self.app.push_screen(page, decided)
         if not page.rejected:
-            self.attempt(self.session.servers.start_problem(), page.show_problem, only="problem")
-            self.attempt(self.session.servers.start_warnings(), page.show_warnings, only="warnings")
+            self.run_in_background(
+                self.session.servers.start_problem(), page.show_problem, only="problem"
+            )
+            self.run_in_background(
+                self.session.servers.start_warnings(), page.show_warnings, only="warnings"
+            )
 
-    def go_back(self) -> None:
+    def restart_previous(self) -> None:
         """Start again what ran before a restart failed."""
         back = self.state.goes_back_to
         if back is None:
-            self.say(
+            self.show_message(
                 "no restart has failed, so there is nothing to go back to",
                 next_step="press s to start the plan",
             )
             return
         self.services.clear_message()
-        self.say(f"starting again what ran before: the plan of run {back}")
-        self.attempt(self.session.servers.go_back(), lambda _: self.go("log"))
+        self.show_message(f"starting again what ran before: the plan of run {back}")
+        self.run_in_background(self.session.servers.go_back(), lambda _: self.go_to_pane("log"))
 
-    async def _start(self) -> None:
+    async def _start_plan(self) -> None:
         self.rejected = None
         try:
             await self.session.servers.start()
@@ -197,20 +203,22 @@ class ServerController(Controller):
 
         async def decided(yes: bool | None) -> None:
             if yes:
-                self.try_now(self.session.plans.trust)
-                await self.start()
+                self.run_or_show_error(self.session.plans.trust)
+                await self.start_server()
 
         box = Confirm(title, text, yes="trust it", no="leave it", default=False)
         await self.app.push_screen(box, decided)
 
-    async def stop(self) -> None:
+    async def stop_server(self) -> None:
         server, measured_by = self.state.server, self.state.host.measured_by
         if server is None or not server.may_live:
-            self.say("no server that Workbench started is running on this host")
+            self.show_message("no server that Workbench started is running on this host")
             return
         if self.state.host.link != "connected":
             lost = f"{self.state.host.name} cannot be reached, so {server.run_id} cannot be stopped"
-            self.say(lost, Level.WARN, "wait until the connection is back, then press x again")
+            self.show_message(
+                lost, Level.WARN, "wait until the connection is back, then press x again"
+            )
             return
         # loads modules that the first frame does not need
         from workbench.server.supervisor import STOP_GRACE_S
@@ -223,13 +231,13 @@ class ServerController(Controller):
             about += enclose_text(", pid ", server.pid)
             if server.outlived:
                 about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it"
-            how = _how_it_stops(server, STOP_GRACE_S, unit)
+            how = _stop_text(server, STOP_GRACE_S, unit)
             rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
             return [*rows, *paragraph_rows(about, width), *paragraph_rows(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.servers.stop(server.run_id))
+                self.run_in_background(self.session.servers.stop(server.run_id))
 
         box = Confirm(
             "Stop the server",
@@ -240,7 +248,7 @@ class ServerController(Controller):
         )
         await self.app.push_screen(box, decided)
 
-    async def uninstall(self) -> None:
+    async def uninstall_unit(self) -> None:
         """Remove the systemd unit that Workbench installed when it started the selected run. Ask
         the user for consent, and stop the server first."""
         from workbench.session.servers import (
@@ -250,12 +258,12 @@ class ServerController(Controller):
         server, measured_by = self.state.server, self.state.host.measured_by
         next_step = "press o in the Log pane to choose a run; x stops a server"
         if server is None:
-            self.say("no run is selected", next_step=next_step)
+            self.show_message("no run is selected", next_step=next_step)
             return
         unit = adoption.installed_unit_name(self.session, server.run_id)
         if unit is None:
             what = f"the start of run {server.run_id} has installed no unit"
-            self.say(what, next_step=next_step)
+            self.show_message(what, next_step=next_step)
             return
         title, how = "Remove the unit", f"Workbench disables {unit}, and removes"
         runs = server.state.is_alive or bool(server.outlived)
@@ -277,16 +285,18 @@ class ServerController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(
-                    adoption.stop_and_uninstall(self.session, server.run_id), self._say_removed
+                self.run_in_background(
+                    adoption.stop_and_uninstall(self.session, server.run_id), self._report_removal
                 )
 
         await self.app.push_screen(Confirm(title, text, yes="remove it", no="leave it"), decided)
 
-    def _say_removed(self, paths: Sequence[str]) -> None:
-        self.say(enclose_text("removed ", ", ".join(paths)) or "the unit was removed already")
+    def _report_removal(self, paths: Sequence[str]) -> None:
+        self.show_message(
+            enclose_text("removed ", ", ".join(paths)) or "the unit was removed already"
+        )
 
-    def restart(self) -> None:
+    def restart_server(self) -> None:
         """Show the command that restarts the selected server through its launcher, and run it if
         the user agrees."""
         from workbench.session.servers import (
@@ -295,9 +305,9 @@ class ServerController(Controller):
 
         server = self.state.server
         if server is None or not server.alive:
-            self.say("no running server is selected")
+            self.show_message("no running server is selected")
         else:
-            self.attempt(
+            self.run_in_background(
                 adoption.restart_command(self.session, server.run_id),
                 lambda shown: self._ask_restart(server, shown),
             )
@@ -322,14 +332,14 @@ class ServerController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(adoption.restart_in_place(self.session, server.run_id))
+                self.run_in_background(adoption.restart_in_place(self.session, server.run_id))
 
         self.app.push_screen(
             Confirm("Restart the server", text, yes="restart it", no="leave it running"), decided
         )
 
     def pick_run(self) -> None:
-        self.attempt(self.session.servers.other_servers, self._show_runs, only="runs")
+        self.run_in_background(self.session.servers.other_servers, self._show_runs, only="runs")
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
         """Show a list of all server runs, from which the user selects one. The servers `others`,
@@ -339,7 +349,9 @@ class ServerController(Controller):
         if self.app.screen is not self.services.screen:
             return
         if not (state.servers or others):
-            self.say("no server has run on this host yet", next_step="press s to start the plan")
+            self.show_message(
+                "no server has run on this host yet", next_step="press s to start the plan"
+            )
             return
         by_hand = {f"pid {o.pid}": o for o in others}
         items = [
@@ -356,7 +368,7 @@ class ServerController(Controller):
             if name in by_hand:
                 self._show_foreign_server(by_hand[name])
             elif name:
-                self.attempt(self.session.servers.select(name))
+                self.run_in_background(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
 
@@ -365,7 +377,9 @@ class ServerController(Controller):
         keys: Keys = {}
         if server.unit:
             keys = {"t": ("Follow it", lambda: self._follow_unit(server))}
-        page = Page("Not started by Workbench", lambda w: found_rows(server, w), lambda: keys)
+        page = Page(
+            "Not started by Workbench", lambda w: foreign_server_rows(server, w), lambda: keys
+        )
         self.services.pages.open(page)
 
     def pick_job(self) -> None:
@@ -377,14 +391,14 @@ class ServerController(Controller):
 
             return await jobs.read_jobs(self.session.host, self.state.servers)
 
-        self.attempt(jobs(), self._show_jobs, only="jobs")
+        self.run_in_background(jobs(), self._show_jobs, only="jobs")
 
     def _show_jobs(self, jobs: Sequence[Job]) -> None:
         # the link is slow, and a form was opened meanwhile
         if self.app.screen is not self.services.screen:
             return
         if not jobs:
-            self.say("you have no batch jobs on this host")
+            self.show_message("you have no batch jobs on this host")
             return
         runs = {job.id: job.run_id for job in jobs}
         items = []
@@ -397,13 +411,13 @@ class ServerController(Controller):
         def chosen(job_id: str | None) -> None:
             run_id = runs.get(job_id or "")
             if run_id:
-                self.attempt(self.session.servers.select(run_id))
+                self.run_in_background(self.session.servers.select(run_id))
             elif job_id:
-                self.say(f"Workbench did not start job {job_id}")
+                self.show_message(f"Workbench did not start job {job_id}")
 
         self.app.push_screen(PickModal("Your jobs", items), chosen)
 
-    async def endpoint(self) -> None:
+    async def open_endpoint(self) -> None:
         """Show the selected server's entry for the endpoint file of the evaluation library
         "verifiers". Ask whether to copy the address, to copy the entry, or to write the entry into
         the file."""
@@ -411,7 +425,7 @@ class ServerController(Controller):
 
         server = self.state.ready_server
         if server is None:
-            self.say(
+            self.show_message(
                 "no server that is READY is selected",
                 next_step="press s to start a server, or o to choose one",
             )
@@ -435,9 +449,9 @@ class ServerController(Controller):
             if what == "write":
                 await self._write_endpoint(found)
             elif what == "address":
-                self.copy(what, found.url)
+                self.copy_text(what, found.url)
             elif what == "entry":
-                self.copy(what, found.text)
+                self.copy_text(what, found.text)
 
         items = [
             ("address", "copy the address", "text"),
@@ -465,7 +479,7 @@ class ServerController(Controller):
                 file=values["file"].strip() or found.file,
                 name=values["name"].strip() or found.name,
             )
-            self.say(
+            self.show_message(
                 await endpoints.write_endpoint(self.session, entry), next_step=entry.advice or None
             )
 
@@ -480,13 +494,13 @@ class ServerController(Controller):
         from workbench.session.servers import adoption
 
         assert server.unit is not None
-        self.services.pages.clear()
+        self.services.pages.close_all()
         following = adoption.adopt_server(
             self.session, server.run_as, server.unit, server.run_options
         )
-        self.attempt(following, lambda _: self.go("log"))
+        self.run_in_background(following, lambda _: self.go_to_pane("log"))
 
-    def in_force(self) -> None:
+    def open_settings_in_force(self) -> None:
         """Open the page that compares each setting of the selected server's plan with the value
         that the server reports or that its process shows."""
         from workbench.report.in_force_blocks import in_force_blocks
@@ -497,12 +511,12 @@ class ServerController(Controller):
                 Page("Asked and in force", lambda width: block_rows(in_force_blocks(report), width))
             )
 
-        self.attempt(self.session.servers.in_force(), show, only="in force")
+        self.run_in_background(self.session.servers.in_force(), show, only="in force")
 
     # the log
-    def next_error(self) -> None:
+    def show_next_error(self) -> None:
         if not self.pane(LogPane).next_error():
-            self.say("the log contains no error")
+            self.show_message("the log contains no error")
 
     def search_log(self, text: str) -> None:
         """Move the Log pane to the next line that contains `text`, and count the lines with `text`
@@ -513,62 +527,64 @@ class ServerController(Controller):
             return
         hit = pane.find(text, again=pane.hit is not None and text == self.searched)
         self.searched = text
-        self.attempt(
+        self.run_in_background(
             self.session.servers.search_log(text),
-            lambda lines: self._log_searched(hit, lines),
+            lambda lines: self._report_matches(hit, lines),
             only="log search",
         )
 
-    def _log_searched(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
+    def _report_matches(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
         self.matches = tuple(lines)
         if not lines:
-            self.say(f"“{self.searched}” is not in the log", Level.WARN)
+            self.show_message(f"“{self.searched}” is not in the log", Level.WARN)
             return
         n_lines = count_of(len(lines), "line")
         if len(lines) >= MOST_MATCHES:
             n_lines += " or more"
         if hit:
-            self.say(
+            self.show_message(
                 f"“{self.searched}”: found in {n_lines} of the whole log",
                 next_step="press enter for the next of these lines, or esc, then m to list all of "
                 "them",
             )
         else:
-            self.say(
+            self.show_message(
                 f"“{self.searched}”: found in {n_lines} of the log file, none of which is in the "
                 "Log pane",
                 next_step="press m in the Log pane to list these lines",
             )
 
-    def _of_text(self) -> list[Finding]:
+    def _text_findings(self) -> list[Finding]:
         """Return the findings about the text of the selected server."""
         server = self.state.server
         if server is None:
             return []
         return [f for f in server.findings if f.code.startswith("text.")]
 
-    def ask_for_text(self) -> None:
+    def probe_text(self) -> None:
         """Ask the selected server for text again, and say whether its text is an answer."""
         server = self.state.ready_server
         if server is None:
-            self.say("no server that is READY is selected", next_step="press o to choose one")
+            self.show_message(
+                "no server that is READY is selected", next_step="press o to choose one"
+            )
             return
 
         def answered(text: ServedText) -> None:
             level = Level.INFO
             if text.problem:
                 level = Level.ERROR
-            self.say(f"{server.title}: {text.summary}", level)
+            self.show_message(f"{server.title}: {text.summary}", level)
 
-        self.say(f"asking {server.title} for text …")
-        self.attempt(self.session.servers.probe(server.run_id), answered)
+        self.show_message(f"asking {server.title} for text …")
+        self.run_in_background(self.session.servers.probe(server.run_id), answered)
 
     def show_log_findings(self) -> None:
         """Open the page of those log lines of the server whose cause Workbench knows. Each line has
         its number, its cause and its fix."""
 
         def rows(width: int) -> list[Row]:
-            found = [*self._of_text(), *self.session.servers.log_findings()]
+            found = [*self._text_findings(), *self.session.servers.log_findings()]
             return log_finding_rows(found, width) or paragraph_rows(
                 "No line of this log is known.", width, "dim"
             )
@@ -590,14 +606,14 @@ class ServerController(Controller):
         def apply(finding: Finding) -> None:
             if run_id is not None:
                 plan = self.session.servers.supervisor.record(run_id).plan
-                done = self.try_now(lambda: self.session.plans.apply_fix(finding, plan))
+                done = self.run_or_show_error(lambda: self.session.plans.apply_fix(finding, plan))
                 if done:
-                    self.say(
+                    self.show_message(
                         f"changed in the plan: {done} (press u to undo)",
                         next_step="press s to start the plan",
                     )
 
-        await self.controllers.advice.pick("Fix which finding in the plan?", found, apply)
+        await self.controllers.advice.pick_finding("Fix which finding in the plan?", found, apply)
 
     def _start_experiment_of_log_finding(self, found: list[Finding]) -> None:
         """Test the change of a finding about the server's log in an A/B experiment, in which A is
@@ -605,14 +621,14 @@ class ServerController(Controller):
         test."""
         run_id = self.state.run_id
         if run_id is not None:
-            self.attempt(
+            self.run_in_background(
                 self.session.advisor.advise_on_run(run_id),
-                lambda advised: self.controllers.advice.test(advised, found),
+                lambda advised: self.controllers.advice.start_test(advised, found),
             )
 
     def show_matches(self) -> None:
         if not self.matches:
-            self.say(
+            self.show_message(
                 "there is no search of the log to continue",
                 next_step="press / in the Log pane to search",
             )

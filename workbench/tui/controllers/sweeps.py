@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.settings import SWEPT
 from workbench.model.sweep import CONCURRENCY, FLAGS, RATES, USERS, Sweep
-from workbench.tui.controllers.series import Resume, SeriesController, resuming
+from workbench.tui.controllers.series import Resume, SeriesController, resume_text_and_work
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.sweep_form import (
     Wanted,
-    load_of_search,
     parse_sweep_form,
+    search_load,
     sets_gpus,
     sweep_form,
 )
@@ -30,37 +30,37 @@ Load = Mapping[str, Any]  # fields of BenchSpec
 
 class SweepController(SeriesController[Sweep]):
     @property
-    def measured(self) -> Sweep | None:
+    def latest(self) -> Sweep | None:
         return self.state.sweep
 
     def new_page(self) -> Live:
-        if self.controllers.tunes.measured is not None:
+        if self.controllers.tunes.latest is not None:
             return self.controllers.tunes.new_page()
-        return SweepPage(self.state, self.services.progress.left_s, self.act)
+        return SweepPage(self.state, self.services.progress.left_s, self.run_page_action)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
 
     def resume(self, page: Live, outcome: str) -> Resume[Sweep] | None:
-        sweep = self.measured
+        sweep = self.latest
         if sweep is None:
             return None
-        said, work = resuming(self.session, sweep)
-        changes = partial(self._changes_of, sweep) if sweep.facts.sets_gpu else None
+        said, work = resume_text_and_work(self.session, sweep)
+        changes = partial(self._find_changes, sweep) if sweep.facts.sets_gpu else None
         return Resume(said, work, changes, takes_password=sweep.facts.sets_gpu)
 
-    async def _changes_of(self, sweep: Sweep) -> PlannedChange:
+    async def _find_changes(self, sweep: Sweep) -> PlannedChange:
         by_value = await self.session.sweeps.plan_resume(sweep.id)
-        return await self.controllers.gpu.change_of_steps(by_value)
+        return await self.controllers.gpu.change_from_steps(by_value)
 
-    def summary(self, measured: Sweep) -> tuple[str, str]:
+    def end_message(self, measured: Sweep) -> tuple[str, str]:
         return (
             f"{measured.description}: {measured.error or measured.knee_text or measured.state}",
             "press S to see the sweep",
         )
 
-    async def new(self) -> None:
-        if not self.nothing_measured():
+    async def open_form(self) -> None:
+        if not self.can_measure():
             return
         state = self.state
         server = self.ready_server("a sweep")
@@ -74,16 +74,16 @@ class SweepController(SeriesController[Sweep]):
             wanted = parse_sweep_form(values, count)
             self.session.memory.keep_form("sweep", values)
             if sets_gpus(wanted):
-                self._ask(wanted, server.run_id)
+                self._confirm_sweep(wanted, server.run_id)
             else:
-                self.begin(lambda: self._run(wanted))
+                self.begin(lambda: self._run_sweep(wanted))
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.default_spec()
         await self.app.push_screen(
             sweep_form(state, self.pane(Launch).current, spec, last, self._check_flags), decided
         )
 
-    def _ask(self, wanted: Wanted, run_id: str) -> None:
+    def _confirm_sweep(self, wanted: Wanted, run_id: str) -> None:
         """Show the commands of a sweep of a GPU setting on the server `run_id`. Start it if the user
         agrees."""
 
@@ -91,18 +91,18 @@ class SweepController(SeriesController[Sweep]):
             by_value = await self.session.sweeps.plan_gpu(
                 wanted.kind, wanted.values, wanted.gpu, run_id=run_id
             )
-            return await self.controllers.gpu.change_of_steps(by_value)
+            return await self.controllers.gpu.change_from_steps(by_value)
 
         def agreed(password: str | None) -> None:
-            self.begin(lambda: self._run(wanted, run_id=run_id, password=password))
+            self.begin(lambda: self._run_sweep(wanted, run_id=run_id, password=password))
 
-        self.controllers.gpu.ask_before(look_up, agreed, takes_password=True)
+        self.controllers.gpu.confirm_setting_changes(look_up, agreed, takes_password=True)
 
     def _check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         if flags:
             self.session.sweeps.check_flags(flags)
 
-    async def _run(self, wanted: Wanted, **more: Any) -> Sweep:
+    async def _run_sweep(self, wanted: Wanted, **more: Any) -> Sweep:
         load = {**self.session.bench.default_fields(), **more}
         return await STARTS[wanted.kind](self.session, wanted, load)
 
@@ -115,31 +115,31 @@ async def _sweep_concurrency(session: Session, wanted: Wanted, load: Load) -> Sw
     levels = [int(value) for value in wanted.values]
     # the level decides the numbers of requests
     return await session.sweeps.run_concurrency(
-        levels, **_without(load, "requests", "warmup", "concurrency")
+        levels, **_load_without(load, "requests", "warmup", "concurrency")
     )
 
 
 async def _sweep_gpu_setting(session: Session, wanted: Wanted, load: Load) -> Sweep:
     # each value is given the same time
     return await session.sweeps.run_gpu(
-        wanted.kind, wanted.values, wanted.gpu, **_without(load, "requests", "warmup")
+        wanted.kind, wanted.values, wanted.gpu, **_load_without(load, "requests", "warmup")
     )
 
 
 async def _search_users(session: Session, wanted: Wanted, load: Load) -> Sweep:
     from workbench.session.series.user_capacity import UserLevels
 
-    return await session.sweeps.run_users(UserLevels(), **load_of_search(load, wanted))
+    return await session.sweeps.run_users(UserLevels(), **search_load(load, wanted))
 
 
 async def _search_rates(session: Session, wanted: Wanted, load: Load) -> Sweep:
     from workbench.session.series.rate_capacity import RateRange
 
     rates = RateRange(horizon_s=wanted.horizon_s)
-    return await session.sweeps.run_rates(rates, **load_of_search(load, wanted))
+    return await session.sweeps.run_rates(rates, **search_load(load, wanted))
 
 
-def _without(load: Load, *names: str) -> dict[str, Any]:
+def _load_without(load: Load, *names: str) -> dict[str, Any]:
     return {name: value for name, value in load.items() if name not in names}
 
 

@@ -12,31 +12,33 @@ class TimelineController(Controller):
     def strip(self) -> GpuStrip:
         return self.services.panes.strip
 
-    def move(self, cells: int) -> None:
+    def move_cursor(self, cells: int) -> None:
         """Move the time cursor of the telemetry strip by `cells` cells of its time axis. A negative
         number moves it back in time."""
         self.strip.move(cells)
 
-    def to_event(self, by: int) -> None:
+    def move_to_event(self, by: int) -> None:
         """Move the time cursor to the last event before its position (`by` -1) or to the next event
         after it (`by` 1). Events are marked on the time axis, such as the start of a benchmark."""
-        if not self.strip.to_event(by):
-            self.say(
+        if not self.strip.move_to_event(by):
+            self.show_message(
                 "no event is known before this time"
                 if by < 0
                 else "no event is known after this time"
             )
 
-    def to_now(self) -> None:
-        self.strip.to_now()
+    def move_to_now(self) -> None:
+        self.strip.move_to_now()
 
     def zoom(self, by: int) -> None:
         """Change the seconds per cell of the time axis to the next larger (`by` 1) or next smaller
         (`by` -1) of the possible values."""
         self.strip.zoom(by)
-        self.say(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
+        self.show_message(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
 
-    def fold(self) -> None:
+    def toggle_folding(self) -> None:
         """Switch between one row for all GPUs of the same type and a row for each GPU."""
-        if not self.strip.fold():
-            self.say("no two GPUs of this host are of the same type: each has a row of its own")
+        if not self.strip.toggle_folding():
+            self.show_message(
+                "no two GPUs of this host are of the same type: each has a row of its own"
+            )

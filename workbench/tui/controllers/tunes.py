@@ -10,7 +10,7 @@ from workbench.model.tune import TUNE, gpu_settings_from_assignments
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.controllers.series import LookUp, Resume, SeriesController, resuming
+from workbench.tui.controllers.series import LookUp, Resume, SeriesController, resume_text_and_work
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.form import Values
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 class TuneController(SeriesController[Sweep]):
     @property
-    def measured(self) -> Sweep | None:
+    def latest(self) -> Sweep | None:
         sweep = self.state.sweep
         if sweep is None or sweep.kind != TUNE:
             return None
         return sweep
 
     def new_page(self) -> TunePage:
-        return TunePage(self.state, self.services.progress.left_s, self.act)
+        return TunePage(self.state, self.services.progress.left_s, self.run_page_action)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
 
     def resume(self, page: Live, outcome: str) -> Resume[Sweep] | None:
-        tune = self.measured
+        tune = self.latest
         if tune is None or tune.spec is None:
             return None
-        said, work = resuming(self.session, tune)
-        return Resume(said, work, self._changes_of(tune.spec))
+        said, work = resume_text_and_work(self.session, tune)
+        return Resume(said, work, self._change_finder(tune.spec))
 
-    def _changes_of(self, spec: SweepSpec) -> LookUp | None:
+    def _change_finder(self, spec: SweepSpec) -> LookUp | None:
         """Return what finds out how a tune changes GPU settings; None if it changes none."""
         if spec.tune is None or not any(
             gpu_settings_from_assignments(c.sets) for c in spec.tune.candidates
@@ -52,21 +52,23 @@ class TuneController(SeriesController[Sweep]):
 
         async def look_up() -> PlannedChange:
             planned = await self.session.sweeps.tune_setting_changes(spec)
-            return await self.controllers.gpu.change_of(planned)
+            return await self.controllers.gpu.change_from_outcomes(planned)
 
         return look_up
 
-    def summary(self, measured: Sweep) -> tuple[str, str]:
+    def end_message(self, measured: Sweep) -> tuple[str, str]:
         said = measured.error or measured.knee_text or measured.state
         return f"{measured.name}: {said}", "press N to see the tune"
 
-    async def new(self) -> None:
+    async def open_form(self) -> None:
         """Open the form of a tune of the plan. Then show its candidates, and start it if the user
         agrees."""
-        if not self.nothing_measured():
+        if not self.can_measure():
             return
         if self.state.plan is None:
-            self.say("a tune needs a plan, and none is loaded", Level.WARN, "press p for a preset")
+            self.show_message(
+                "a tune needs a plan, and none is loaded", Level.WARN, "press p for a preset"
+            )
             return
         found: list[PlannedSweep] = []
 
@@ -85,13 +87,13 @@ class TuneController(SeriesController[Sweep]):
         def decided(values: Values | None) -> None:
             if values is not None and found:
                 self.session.memory.keep_form("tune", values)
-                self._ask(found[0])
+                self._confirm_tune(found[0])
 
         load = self.session.sweeps.tune_load(self.session.bench.default_fields())
         last = self.session.memory.last_form("tune")
         await self.app.push_screen(tune_form(load, last, plan), decided)
 
-    def _ask(self, planned: PlannedSweep) -> None:
+    def _confirm_tune(self, planned: PlannedSweep) -> None:
         """Show what the tune tries, what it leaves out and what it takes. Start it if the user
         agrees."""
         spec, stops = planned.spec.tune, self.state.living_server
@@ -108,8 +110,8 @@ class TuneController(SeriesController[Sweep]):
 
         def agreed(yes: bool | None) -> None:
             if yes:
-                changes = self._changes_of(planned.spec)
-                self.begin_after(changes, lambda: self.session.sweeps.run_tune(planned))
+                changes = self._change_finder(planned.spec)
+                self.begin_after_consent(changes, lambda: self.session.sweeps.run_tune(planned))
 
         title = f"{planned.name[:1].upper()}{planned.name[1:]} on {self.state.host.name}"
         self.app.push_screen(Confirm(title, text, yes="start the tune", wide=True), agreed)

@@ -27,33 +27,33 @@ BENCH_END_S = 10.0  # for a benchmark to store what it has measured, when the us
 
 
 class ViewController(Controller):
-    def next_pane(self, by: int) -> None:
-        self.services.panes.next(by)
+    def activate_next_pane(self, by: int) -> None:
+        self.services.panes.activate_next(by)
 
-    def zoom(self) -> None:
+    def toggle_zoom(self) -> None:
         panes = self.services.panes
         if self.services.pages.top is not None:  # it has all the room there is
             return
         panes.zoomed = not panes.zoomed
-        panes.go(panes.active)
+        panes.activate(panes.active)
 
-    async def back(self) -> None:
+    async def close_topmost(self) -> None:
         """Close the first of these that is open: the search input, the message, the view of an
         earlier time, the zoomed pane, the GPUs pane. An open page handles the escape key itself."""
         panes = self.services.panes
         if self.services.screen.query(Search):
-            await self.controllers.search.close()
+            await self.controllers.search.close_input()
         elif self.services.notice_bar.display:
             self.services.clear_message()
-        elif panes.strip.back:
-            panes.strip.to_now()
+        elif panes.strip.shows_past:
+            panes.strip.move_to_now()
         elif panes.zoomed:
-            self.zoom()
+            self.toggle_zoom()
         elif not panes.current.AREA and not panes.single:
-            panes.go("launch")
+            panes.activate("launch")
 
     # pages
-    def activity(self) -> None:
+    def open_activity(self) -> None:
         def show(_: object) -> None:
             host = self.state.host.name
             done = tuple(a for a in self.state.activity if a.host == host)
@@ -63,18 +63,20 @@ class ViewController(Controller):
                 since = since_left_rows(self.state.since_left, gpus, width)
                 return [*since, *activity_rows(done, width)]
 
-            self.services.forget_waiting()
+            self.services.drop_waiting_notice()
             self.services.pages.open(Page(f"Done to {host}, newest first", rows))
 
-        self.attempt(self.session.memory.read_activity(), show)
+        self.run_in_background(self.session.memory.read_activity(), show)
 
-    def nights(self) -> None:
+    def open_nights(self) -> None:
         """Open the page of the newest night of the watches, with the nights before it."""
 
         def show(nights: Sequence[Night]) -> None:
             if not nights:
                 said = "no night of a watch yet"
-                return self.say(said, Level.INFO, "workbench watch add, then workbench watch run")
+                return self.show_message(
+                    said, Level.INFO, "workbench watch add, then workbench watch run"
+                )
             newest, *earlier = nights
             blocks = [*night_blocks(newest, earlier), verdict_items(newest)]
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest.unix_s))
@@ -84,15 +86,15 @@ class ViewController(Controller):
             )
 
         store = WatchStore(paths.watches_dir())
-        self.attempt(asyncio.to_thread(store.nights), show)
+        self.run_in_background(asyncio.to_thread(store.nights), show)
 
     def save_picture(self) -> None:
         try:
             path = self.app.save_screenshot(path=".")
         except OSError as error:
-            self.say(f"cannot write the picture of the screen: {error}", Level.ERROR)
+            self.show_message(f"cannot write the picture of the screen: {error}", Level.ERROR)
         else:
-            self.say(f"picture written: {path}")
+            self.show_message(f"picture written: {path}")
 
     def use_theme(self, name: str) -> None:
         """Draw with the theme `name` from now on, and save the choice in config.toml."""
@@ -100,7 +102,7 @@ class ViewController(Controller):
 
         if isinstance(self.app, Themed):
             self.app.switch_theme(name)
-        self.try_now(lambda: ConfigStore().set(("ui", "theme"), name))
+        self.run_or_show_error(lambda: ConfigStore().set(("ui", "theme"), name))
 
     # leaving
     async def quit(self) -> None:
@@ -121,14 +123,18 @@ class ViewController(Controller):
             if state.alterations and not choice["keep"] and state.host.sudo_password:
                 self._leave_with_password(choice["stop"])
             else:
-                self.attempt(self.leave(stop=choice["stop"], keep=choice["keep"]))
+                self.run_in_background(
+                    self.end_application(stop=choice["stop"], keep=choice["keep"])
+                )
 
         await self.app.push_screen(Quit(state, title), decided)
 
     def _leave_with_password(self, stop: bool) -> None:
         def decided(answer: dict[str, str] | None) -> None:
             if answer is not None:
-                self.attempt(self.leave(stop=stop, keep=False, password=answer.get("password")))
+                self.run_in_background(
+                    self.end_application(stop=stop, keep=False, password=answer.get("password"))
+                )
 
         text = "sudo on this host asks for a password before the settings can be reverted."
         self.app.push_screen(
@@ -141,22 +147,22 @@ class ViewController(Controller):
             decided,
         )
 
-    async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
+    async def end_application(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
         """End the application after cancelling the benchmark and, if `stop` is true, stopping the
         server. Leave the GPU settings altered if `keep` is true, otherwise revert them with sudo's
         `password`. If a setting cannot be reverted, show the report and do not end."""
         if self.state.bench.running:
-            self.say("ending the benchmark …")
+            self.show_message("ending the benchmark …")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.session.bench.cancel(), BENCH_END_S)
         if stop:
-            self.say("stopping the server …")
+            self.show_message("stopping the server …")
             await self.session.servers.stop()
         if self.state.alterations and keep:
-            self.say("leaving the GPU settings on …")
+            self.show_message("leaving the GPU settings on …")
             await self.session.gpu.guard.keep()
         elif self.state.alterations:
-            self.say("reverting GPU settings …")
+            self.show_message("reverting GPU settings …")
             report = await self.session.gpu.revert(password=password)
             if not report.ok:
                 self.controllers.gpu.show_report("Not every GPU setting could be reverted", report)

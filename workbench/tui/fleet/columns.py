@@ -12,7 +12,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Run, cut_text, join_rows, pad_text, row_text, text_cell, width_of
 from workbench.tui.formats import NA, duration_text
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.graph import EIGHTHS, level_of
+from workbench.tui.widgets.graph import EIGHTHS, bar_height
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -48,7 +48,7 @@ class Column:
     least_width: int = 0
 
 
-def _of_reading(reading: Reading) -> Column:
+def _column_from_reading(reading: Reading) -> Column:
     column = reading.fleet
     assert column is not None
 
@@ -59,7 +59,7 @@ def _of_reading(reading: Reading) -> Column:
 
 
 NUMBERS: tuple[Column, ...] = (
-    *map(_of_reading, IN_FLEET),
+    *map(_column_from_reading, IN_FLEET),
     Column("mem", 5, lambda h: h.memory_pct, lambda v: f"{v:.0f}%"),
     Column("tok/s", 8, lambda h: h.tok_s, lambda v: f"{v:,.0f}"),
 )
@@ -162,11 +162,11 @@ def role_if_live(host: FleetHost, role: str) -> str:
 def _gpu_run(gpu: GpuSample, role: str) -> Run:
     if not gpu.has_readings:
         return ("x", "bad")
-    level = level_of(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
+    level = bar_height(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
     return f"?{G.levels}"[level], role
 
 
-def columns_for(width: int) -> list[Column]:
+def columns_for_width(width: int) -> list[Column]:
     """Return the columns with numbers that a screen of `width` cells shows."""
     return [column for column in NUMBERS if column.least_width <= width]
 
@@ -176,7 +176,7 @@ def number_runs(host: FleetHost, width: int) -> list[Run]:
     cells shows. Old values are grey."""
     role = role_if_live(host, "text")
     runs: list[Run] = []
-    for column in columns_for(width):
+    for column in columns_for_width(width):
         runs.append((pad_text(_number_text(column, host), column.cells, right=True), role))
     return runs
 

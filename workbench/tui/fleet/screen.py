@@ -20,7 +20,7 @@ from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar
 from workbench.tui.fleet.columns import ORDERS, host_matches, sort_hosts
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.modals.base import Modal, TextBody
-from workbench.tui.textual_private import frames_waiting
+from workbench.tui.textual_private import count_waiting_frames
 from workbench.tui.widgets.pick_list import CURSOR_BINDINGS
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class FleetScreen(Screen[str]):
     async def on_mount(self) -> None:
         context = contextvars.copy_context()  # repaints need that of the application
         self._unsubscribe = self.fleet.subscribe(
-            lambda state: context.run(self._drawn_when_free, state)
+            lambda state: context.run(self._draw_when_free, state)
         )
         self.show(self.fleet.state)
 
@@ -105,11 +105,11 @@ class FleetScreen(Screen[str]):
 
     # ---- drawing
 
-    def _drawn_when_free(self, state: FleetState) -> None:
+    def _draw_when_free(self, state: FleetState) -> None:
         """Draw the state, unless the terminal is slow and earlier frames still wait to be sent."""
         if not (self.is_mounted and self.app.is_running):
             return
-        if frames_waiting(self.app) <= MOST_FRAMES_WAITING:
+        if count_waiting_frames(self.app) <= MOST_FRAMES_WAITING:
             self.show(state)
 
     def show(self, state: FleetState) -> None:
@@ -123,7 +123,7 @@ class FleetScreen(Screen[str]):
             view.host = chosen.name
         self.totals.show(self._hosts, state.simulated)
         self.table.order, self.table.reverse = view.order, view.reverse
-        self.table.measure(state.hosts)
+        self.table.set_column_widths(state.hosts)
         self.table.show(self._hosts, index)
         self.about.show(chosen)
         self.footer.show(view.words, self.typing)
@@ -172,13 +172,13 @@ class FleetScreen(Screen[str]):
             self._draw()
 
     def action_page(self, by: int) -> None:
-        self.action_move(by * self.table.shown_hosts(self.table.content_size.height))
+        self.action_move(by * self.table.count_shown_hosts(self.table.content_size.height))
 
     def open_host(self) -> None:
         if self._hosts:
             self._leave(self._hosts[self._index].name)
 
-    def find(self) -> None:
+    def type_filter(self) -> None:
         self.typing = True
         self._draw()
 
@@ -187,11 +187,11 @@ class FleetScreen(Screen[str]):
         self.view.reverse = False
         self._draw()
 
-    def reverse(self) -> None:
+    def reverse_order(self) -> None:
         self.view.reverse = not self.view.reverse
         self._draw()
 
-    def retry(self) -> None:
+    def retry_login(self) -> None:
         """Connect again to the host under the cursor. The SSH login may ask the user questions."""
         if self._hosts:
             self.fleet.retry_login(
@@ -201,7 +201,7 @@ class FleetScreen(Screen[str]):
     async def show_keys(self) -> None:
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))
 
-    def back(self) -> None:
+    def drop_filter_or_close(self) -> None:
         """Remove the filter of the hosts. If there is no filter, close this screen, but only if
         another screen is below it."""
         if self.leaves_by_escape and not self.view.words:

@@ -26,7 +26,7 @@ from workbench.tui.fleet.columns import (
     MARK_CELLS,
     MOST_NAME,
     STATE_CELLS,
-    columns_for,
+    columns_for_width,
     gpu_runs,
     mark_runs,
     number_runs,
@@ -37,7 +37,7 @@ from workbench.tui.fleet.columns import (
 from workbench.tui.formats import GIB, NA, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, card_title
-from workbench.tui.widgets.graph import Graph, draw_graph, highest_of
+from workbench.tui.widgets.graph import Graph, draw_graph, highest_value
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -69,7 +69,7 @@ class FleetTable(Painted):
         self.hosts, self.cursor = hosts, cursor
         self.repaint()
 
-    def measure(self, hosts: Sequence[FleetHost]) -> None:
+    def set_column_widths(self, hosts: Sequence[FleetHost]) -> None:
         """Set the widths of the columns from all hosts, so that the columns do not move when a
         filter hides hosts."""
         self.widest = (
@@ -77,38 +77,38 @@ class FleetTable(Painted):
             max((len(host.gpus) for host in hosts), default=FEWEST_GPU_CELLS),
         )
 
-    def lines_of(self, height: int) -> int:
+    def lines_per_host(self, height: int) -> int:
         """Return the number of rows that each host gets in a table of `height` rows."""
         return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
 
-    def shown_hosts(self, height: int) -> int:
+    def count_shown_hosts(self, height: int) -> int:
         """Return the number of hosts that fit into a table of `height` rows, below the row of
         column titles."""
-        return max(1, (height - 1) // self.lines_of(height))
+        return max(1, (height - 1) // self.lines_per_host(height))
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         if not self.hosts:
             return [((f"{INDENT}no host matches the filter: esc removes it", "dim"),)]
         name_cells = max(LEAST_NAME, min(MOST_NAME, self.widest[0] + 1, width // 6 + width // 40))
         gpu_cells = max(FEWEST_GPU_CELLS, min(16, self.widest[1]))
-        fit, lines = self.shown_hosts(height), self.lines_of(height)
+        fit, lines = self.count_shown_hosts(height), self.lines_per_host(height)
         self.top = max(0, min(self.top, self.cursor, len(self.hosts) - fit))
         self.top = max(self.top, self.cursor - fit + 1)
-        rows = [self._head(name_cells, gpu_cells, width)]
+        rows = [self._head_row(name_cells, gpu_cells, width)]
         for index in range(self.top, min(len(self.hosts), self.top + fit)):
             rows += _host_rows(
                 self.hosts[index], index == self.cursor, name_cells, gpu_cells, width, lines
             )
         return rows
 
-    def _head(self, name_cells: int, gpu_cells: int, width: int) -> Row:
+    def _head_row(self, name_cells: int, gpu_cells: int, width: int) -> Row:
         titles = [
             ("host", name_cells + len(INDENT), False),
             ("state", STATE_CELLS, False),
             ("", MARK_CELLS, False),
             ("GPUs", gpu_cells, False),
         ]
-        titles += [(column.title, column.cells, True) for column in columns_for(width)]
+        titles += [(column.title, column.cells, True) for column in columns_for_width(width)]
         runs: list[Run] = []
         for title, cells, right in titles:
             text, role = title, "head"
@@ -163,7 +163,7 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     graphs = (
         ("util", "util", host.util_trail, 100.0),
         ("power", "power", host.power_trail, _power_top(host)),
-        ("tok/s", "sm", host.tok_trail, highest_of(host.tok_trail)),
+        ("tok/s", "sm", host.tok_trail, highest_value(host.tok_trail)),
     )
     each = (width - left) // len(graphs)
     for label, role, trail, top in graphs:

@@ -43,11 +43,11 @@ class Question(ReadFirst[T]):
         self.make, self.items, self.outcome, self.chosen = make, items, outcome, chosen
 
     def content(self) -> Sequence[Widget]:
-        body = self.reading(lambda w: [*self.make(w), ()], len(self.items) + 1)
-        return (body, self.choosing(self.items, self._close, self.chosen))
+        body = self.make_text(lambda w: [*self.make(w), ()], len(self.items) + 1)
+        return (body, self.make_choices(self.items, self._close, self.chosen))
 
     def action_choose(self, choice: str) -> None:
-        self._take_or_scroll(choice)
+        self._choose_or_scroll(choice)
 
     def _close(self, choice: str) -> None:
         self.dismiss(self.outcome(choice))
@@ -88,7 +88,7 @@ class Confirm(Question[bool]):
         )
 
 
-def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
+def foreign_settings_question(outcomes: Sequence[SettingOutcome]) -> Question[str]:
     """Return the question what to do about settings that another user or program has changed since
     Workbench applied them.
 
@@ -115,7 +115,7 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
     return Question(title, text, items, str, keys=keys)
 
 
-def measure_beside(occupied: Exception) -> Confirm:
+def measure_beside_question(occupied: Exception) -> Confirm:
     """Return the question whether to measure although somebody else measures on this host.
     `occupied` is the error that says who that is."""
     message = getattr(occupied, "message", str(occupied))
@@ -128,7 +128,7 @@ def measure_beside(occupied: Exception) -> Confirm:
     return Confirm("This host is being measured", text, yes="measure anyway", no="do not measure")
 
 
-def running_rows(state: SessionState, width: int) -> list[Row]:
+def running_series_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning for the running experiment, sweep or benchmark, which would end when the
     server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
@@ -144,7 +144,7 @@ def running_rows(state: SessionState, width: int) -> list[Row]:
 def leaving_rows(state: SessionState, width: int) -> list[Row]:
     """Return warnings about everything that would end when Workbench leaves the host: the running
     measurement, and work on model files. Return [] if nothing is running."""
-    rows, work = running_rows(state, width), state.host.model_work
+    rows, work = running_series_rows(state, width), state.host.model_work
     if work is not None:
         text = f"! {work.what} is not finished: leaving ends it, and begun again it goes on"
         rows += paragraph_rows(text, width, "warn", "  ")

@@ -89,7 +89,10 @@ class Text(Scrolled, can_focus=False):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(
-            0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve)
+            0,
+            min(
+                len(self.make_rows(self.make, width)), viewport.height - ROOM_AROUND - self.reserve
+            ),
         )
 
     def make_again(self) -> None:
@@ -116,7 +119,7 @@ class Reading(TextBody):
         super().__init__(make, reserve=reserve)
         self.on_end = on_end
 
-    def reached_end(self) -> None:
+    def handle_end(self) -> None:
         self.on_end()
 
 
@@ -132,24 +135,24 @@ class ReadFirst(Modal[T], Generic[T]):
     AUTO_FOCUS = "Choices"
     agreeing = ""
 
-    def reading(self, make: Make, reserve: int) -> Reading:
+    def make_text(self, make: Make, reserve: int) -> Reading:
         """Return the text of the box."""
-        self.body = Reading(make, reserve=reserve, on_end=self._read)
+        self.body = Reading(make, reserve=reserve, on_end=self._enable_agreeing)
         return self.body
 
-    def choosing(
+    def make_choices(
         self, items: Sequence[Choice], on_take: Callable[[str], object], chosen: str
     ) -> Choices:
         """Return the list of choices."""
         self.wanted = list(items)
-        self.choices = Choices(items, self._take_or_scroll, chosen)
+        self.choices = Choices(items, self._choose_or_scroll, chosen)
         self.take = on_take
         return self.choices
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._show_unread)
+        self.call_after_refresh(self._disable_agreeing)
 
-    def _show_unread(self) -> None:
+    def _disable_agreeing(self) -> None:
         if self.agreeing and not self.body.end_seen:
             items = []
             for name, text, role in self.wanted:
@@ -158,14 +161,14 @@ class ReadFirst(Modal[T], Generic[T]):
                 items.append((name, text, role))
             self.choices.set_items(items)
 
-    def _read(self) -> None:
+    def _enable_agreeing(self) -> None:
         if self.agreeing:
             self.choices.set_items(self.wanted)
 
     def action_read(self, by: int) -> None:
         self.body.page(by)
 
-    def _take_or_scroll(self, choice: str) -> None:
+    def _choose_or_scroll(self, choice: str) -> None:
         """Take a choice. Before the end of the text was visible, scroll on instead of agreeing."""
         if choice == self.agreeing and not self.body.end_seen:
             self.body.page(1)
@@ -266,7 +269,11 @@ class PickModal(Modal[str]):
             self.choices.can_focus = False
             placeholder = "type to filter, or a name" if self.free else "type to filter"
             parts.append(
-                Entry(placeholder=placeholder, on_submit=self._typed, on_change=self._narrow_down)
+                Entry(
+                    placeholder=placeholder,
+                    on_submit=self._submit_text,
+                    on_change=self._narrow_down,
+                )
             )
         return (*parts, self.choices)
 
@@ -277,7 +284,7 @@ class PickModal(Modal[str]):
         found = fuzzy.best_scored(self.all, lambda item: self.score(text, item))
         self.choices.set_items(found, keep=False)
 
-    def _typed(self, text: str) -> None:
+    def _submit_text(self, text: str) -> None:
         if self.choices.current is not None:
             self.dismiss(self.choices.current[0])
         elif self.free and text.strip():

@@ -12,7 +12,7 @@ from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OF_A_TRACE, ONLY_OF_A_TRACE, OPTIONS
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.modals.declared_fields import field_of, text_of, value_of
+from workbench.tui.modals.declared_fields import field_from_option, option_text, parse_option
 from workbench.tui.modals.form import Field, Form, Values
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -35,7 +35,7 @@ def spec_overrides(values: Values) -> dict[str, Any]:
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
     for option in IN_FORM:
-        made[option.dest] = value_of(option, values)
+        made[option.dest] = parse_option(option, values)
         if not option.argument:
             option.check(made[option.dest])
     if made["trace_file"]:
@@ -72,7 +72,7 @@ class BenchForm(Form):
         Workbench's standard."""
         self.profiles, self.first = (
             profiles,
-            {name: text_of(getattr(spec, name)) for name in _BY_PROFILE},
+            {name: option_text(getattr(spec, name)) for name in _BY_PROFILE},
         )
         super().__init__(
             "Benchmark",
@@ -91,22 +91,22 @@ class BenchForm(Form):
         title = STANDING.get(chosen) or self.profiles.get(chosen, ("",))[0]
         return [*paragraph_rows(title, width), *_folded_values(values, width)]
 
-    def changed(self, name: str) -> None:
+    def update_for_change(self, name: str) -> None:
         if name == "profile":
             _, of_profile = self.profiles.get(self.values["profile"], ("", {}))
             for field in _BY_PROFILE:
                 text = self.first[field]
                 if field in of_profile:
-                    text = text_of(of_profile[field])
-                self.put(field, text)
-        super().changed(name)
+                    text = option_text(of_profile[field])
+                self.set_field(field, text)
+        super().update_for_change(name)
 
 
 def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
     value = ""
     if not option.argument and option not in ONLY_OF_A_TRACE:  # those are named each time
         value = getattr(spec, option.field)
-    return field_of(option, value, detail=option.dest not in _ALWAYS_SHOWN)
+    return field_from_option(option, value, detail=option.dest not in _ALWAYS_SHOWN)
 
 
 def _form_fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:

@@ -15,12 +15,12 @@ from workbench.model.declared_options import (
     number_text,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.modals.form import Field, Values, positive_number, whole_number
+from workbench.tui.modals.form import Field, Values, parse_positive_number, parse_whole_number
 
 _UNITS = {"percent": "%", "minutes": "min", "°C": "°C"}  # that may follow a number in a field
 
 
-def text_of(value: object) -> str:
+def option_text(value: object) -> str:
     """Return the value of an option as the text of its field."""
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -29,7 +29,7 @@ def text_of(value: object) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def field_of(option: DeclaredOption, value: object, *, detail: bool) -> Field:
+def field_from_option(option: DeclaredOption, value: object, *, detail: bool) -> Field:
     """Return the field of an option with its first value. A detail is hidden at first."""
     choices: tuple[str, ...] = ()
     match option.kind:
@@ -38,10 +38,10 @@ def field_of(option: DeclaredOption, value: object, *, detail: bool) -> Field:
         case Choice():
             choices = option.kind.choices
     label = option.label.replace("±", G.plus_minus)
-    return Field(option.dest, label, text_of(value), option.hint, choices, detail=detail)
+    return Field(option.dest, label, option_text(value), option.hint, choices, detail=detail)
 
 
-def value_of(option: DeclaredOption, values: Values) -> Any:
+def parse_option(option: DeclaredOption, values: Values) -> Any:
     """Return the value of the option's field in the form. Raise InputError if it is invalid."""
     name, label = option.dest, option.label
     match option.kind:
@@ -50,9 +50,9 @@ def value_of(option: DeclaredOption, values: Values) -> Any:
         case Factor() as kind:
             return kind.parse(values[name])
         case Whole(least=least):
-            return whole_number(values, name, label, max(0, least))
+            return parse_whole_number(values, name, label, max(0, least))
         case Number(unit=unit):
-            return positive_number(values, name, label, _UNITS.get(unit, ""))
+            return parse_positive_number(values, name, label, _UNITS.get(unit, ""))
         case Switch():
             return values[name] == "on"
         case kind:

@@ -17,28 +17,28 @@ from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import duration_text, value_text
-from workbench.tui.modals.declared_fields import field_of, value_of
+from workbench.tui.modals.declared_fields import field_from_option, parse_option
 from workbench.tui.modals.form import Field, Form, Values, fill_fields
 from workbench.tui.widgets.experiment import arm_words
 
 COMPARED, NOT_COMPARED = "compared", "not compared"
 
 
-def choice_of(metric: str) -> str:
+def metric_choice(metric: str) -> str:
     """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
     if "." in metric:  # a latency
         return metric_title(metric)
     return short_title(metric)
 
 
-DECIDING = {choice_of(name): name for name in names_of_deciding_metrics()}  # choice -> metric
+DECIDING = {metric_choice(name): name for name in names_of_deciding_metrics()}  # choice -> metric
 
 
 IN_FORM = {option.field: option for option in OPTIONS if option.label}
 
 
 def _declared_field(field: str, *, detail: bool = False) -> Field:
-    return field_of(IN_FORM[field], IN_FORM[field].default, detail=detail)
+    return field_from_option(IN_FORM[field], IN_FORM[field].default, detail=detail)
 
 
 class Wanted(NamedTuple):
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     options: dict[str, Any]
 
 
-def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
+def arms_from_changes(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
     """Return the arms (A, B) for an experiment about `changes`, the differences between a running
     server and the plan. A has the value before each change and B the value after it. Raise
     InputError for a change that is neither a flag nor an environment variable."""
@@ -76,7 +76,7 @@ def _arm_from_words(words: Mapping[str, Sequence[str]]) -> Arm:
     return Arm(tuple(words["sets"]), tuple(words["unsets"]), tuple(words["envs"]))
 
 
-def line_of(arm: Arm) -> str:
+def format_arm(arm: Arm) -> str:
     return " ".join(map(_quote_word, arm_words(arm)))
 
 
@@ -129,7 +129,7 @@ def parse_experiment_form(values: Values) -> Wanted:
         raise InputError("A and B are the same; enter the change to test in the field B")
     options: dict[str, Any] = {"metric": DECIDING[values["metric"]]}
     for option in IN_FORM.values():
-        value = value_of(option, values)
+        value = parse_option(option, values)
         if value is not None:
             option.check(value)
             options[option.field] = value
@@ -165,8 +165,8 @@ def experiment_form(
     unknown, and `answers_cost` what comparing the answers adds, "" for nothing. `last` has the
     texts of the fields when the user last accepted the form."""
     fields: tuple[Field, ...] = (
-        Field("a", "A", line_of(a), wide=True),
-        Field("b", "B", line_of(b), wide=True),
+        Field("a", "A", format_arm(a), wide=True),
+        Field("b", "B", format_arm(b), wide=True),
         _declared_field("pairs"),
         _declared_field("until_pct"),
         Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(DECIDING)),

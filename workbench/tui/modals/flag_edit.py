@@ -50,15 +50,15 @@ class FlagEdit(Modal[bool]):
         super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
         self.notes, self.estimate = notes, estimate
-        self.effect = Text(self._effect)
+        self.effect = Text(self._effect_rows)
         self.secret, self.problem = False, ""
         self.complaint = Text(self._problem_rows)
         self.entry: Entry | None = None
-        options = self.options(row)
+        options = self.allowed_values(row)
         if options:
-            self.field: Widget = self._choices(options)
+            self.field: Widget = self._make_choices(options)
         else:
-            self.field = self._entry()
+            self.field = self._make_entry()
 
     def _problem_rows(self, width: int) -> list[Row]:
         if not self.problem:
@@ -66,7 +66,7 @@ class FlagEdit(Modal[bool]):
         return [(), *paragraph_rows(self.problem, width, "bad")]
 
     @staticmethod
-    def options(row: FlagRow) -> tuple[str, ...]:
+    def allowed_values(row: FlagRow) -> tuple[str, ...]:
         """Return the allowed values of a flag, from which the user chooses one; () if the user has
         to type the value."""
         spec = row.spec
@@ -76,7 +76,7 @@ class FlagEdit(Modal[bool]):
             return "on", "off"
         return spec.choices
 
-    def _choices(self, options: Sequence[str]) -> Choices:
+    def _make_choices(self, options: Sequence[str]) -> Choices:
         row = self.row
         default = default_text(row.default)
         items: list[Choice] = []
@@ -90,10 +90,10 @@ class FlagEdit(Modal[bool]):
             items.append((UNSET, "remove from the plan", "dim"))
             now = row.value
         return Choices(
-            items, self._take, value_text(now), reserve=10, on_move=self.effect.make_again
+            items, self._submit, value_text(now), reserve=10, on_move=self.effect.make_again
         )
 
-    def _entry(self) -> Entry:
+    def _make_entry(self) -> Entry:
         row = self.row
         value, hint = format_value(row.value), f"default {default_text(row.default)}"
         # The value of a secret is not known here: a typed text replaces the value, an empty one
@@ -104,13 +104,13 @@ class FlagEdit(Modal[bool]):
             if row.value:
                 hint = "set; type a new value"
         self.entry = Entry(
-            value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True
+            value, placeholder=hint, on_submit=self._submit, secret=self.secret, select=True
         )
         self.entry.change = lambda _: self.effect.make_again()
         return self.entry
 
     def content(self) -> Sequence[Widget]:
-        return (Text(self._about, reserve=9), self.field, self.effect, self.complaint)
+        return (Text(self._about_rows, reserve=9), self.field, self.effect, self.complaint)
 
     @property
     def text(self) -> str:
@@ -124,7 +124,7 @@ class FlagEdit(Modal[bool]):
             return ""
         return chosen
 
-    def _effect(self, width: int) -> list[Row]:
+    def _effect_rows(self, width: int) -> list[Row]:
         """Return the row that says how the typed or chosen value would change the memory estimate;
         [] if the effect is unknown."""
         if self.estimate is None:
@@ -137,7 +137,7 @@ class FlagEdit(Modal[bool]):
             role = "warn"
         return [(), *paragraph_rows(text, width, role)]
 
-    def _about(self, width: int) -> list[Row]:
+    def _about_rows(self, width: int) -> list[Row]:
         row, spec = self.row, self.row.spec
         rows: list[Row] = []
         if spec is not None:
@@ -156,21 +156,21 @@ class FlagEdit(Modal[bool]):
             rows += paragraph_rows(f"{sign} {row.finding}", width, role)
         return [*rows, *stack_paragraphs(self.notes, width, "text", "  "), ()]
 
-    def _take(self, text: str) -> None:
+    def _submit(self, text: str) -> None:
         may_be_empty = self.row.is_env or self.row.name.partition(".")[0] in NOT_FLAGS
         if text == UNSET:
             self.action_remove()
         elif text.strip() or (may_be_empty and not self.secret):
-            self._change(partial(self.set_value, text.strip()))
+            self._change_plan(partial(self.set_value, text.strip()))
         elif self.secret or self.row.value is None:
             self.dismiss(False)
         else:
             self.action_remove()
 
     def action_remove(self) -> None:
-        self._change(self.unset)
+        self._change_plan(self.unset)
 
-    def _change(self, change: Callable[[], None]) -> None:
+    def _change_plan(self, change: Callable[[], None]) -> None:
         """Change the plan and close the box, or show why the plan cannot be changed."""
         try:
             change()

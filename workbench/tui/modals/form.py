@@ -179,12 +179,12 @@ class Form(Modal[Values]):
         self.submit, self.doing = submit, doing
         self.problem = ""
         self.known: Mapping[str, str] = {}  # the present hints
-        self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
+        self.inputs: dict[str, Entry | Cycle] = {f.name: self._make_input(f) for f in fields}
         self.complaint = Text(self._problem_rows)
         self.make_tail = tail
         self.tail: Text | None = None
         if tail is not None:
-            self.tail = Text(self._tail)
+            self.tail = Text(self._tail_rows)
         self.lines: dict[str, Horizontal] = {}
 
     def _problem_rows(self, width: int) -> list[Row]:
@@ -192,7 +192,7 @@ class Form(Modal[Values]):
             return []
         return paragraph_rows(f"x {self.problem}", width, "bad")
 
-    def _tail(self, width: int) -> list[Row]:
+    def _tail_rows(self, width: int) -> list[Row]:
         """Return the rows below the fields, which describe the values. While a typed value is
         invalid, return the error instead."""
         if self.problem or self.make_tail is None:
@@ -202,14 +202,14 @@ class Form(Modal[Values]):
         except InputError as error:
             return [(), *paragraph_rows(error.message, width, "dim")]
 
-    def _input(self, field: Field) -> Entry | Cycle:
+    def _make_input(self, field: Field) -> Entry | Cycle:
         if field.options:
             return Cycle(
                 field.options,
                 field.value,
-                lambda _: self.changed(field.name),
+                lambda _: self.update_for_change(field.name),
                 self._accept,
-                self.other_key,
+                self.handle_other_key,
             )
         return Entry(
             field.value,
@@ -217,14 +217,14 @@ class Form(Modal[Values]):
             select=not field.secret,
             secret=field.secret,
             lines=field.lines,
-            on_change=lambda _: self.changed(field.name),
+            on_change=lambda _: self.update_for_change(field.name),
         )
 
     @property
     def values(self) -> Values:
         return {name: one.value.strip() for name, one in self.inputs.items()}
 
-    def put(self, name: str, value: str) -> None:
+    def set_field(self, name: str, value: str) -> None:
         """Set the value of the field `name`, as if the user had typed it."""
         one = self.inputs[name]
         if isinstance(one, Cycle):
@@ -234,7 +234,7 @@ class Form(Modal[Values]):
 
     def content(self) -> Sequence[Widget]:
         self._update_hints()
-        self.lines = {f.name: self._line(f) for f in self.fields}
+        self.lines = {f.name: self._make_line(f) for f in self.fields}
         parts: list[Widget] = []
         if self.intro is not None:
             parts.append(Text(self.intro, reserve=len(self.fields) + 2))
@@ -245,7 +245,7 @@ class Form(Modal[Values]):
             parts.append(self.tail)
         return (*parts, self.complaint)
 
-    def _line(self, field: Field) -> Horizontal:
+    def _make_line(self, field: Field) -> Horizontal:
         one: Widget = self.inputs[field.name]
         hints: list[Widget] = []
         if (field.hint or self.hints) and not field.wide:
@@ -259,18 +259,18 @@ class Form(Modal[Values]):
         if self.hints is not None:
             self.known = self.hints(self.values)
 
-    def changed(self, name: str) -> None:
+    def update_for_change(self, name: str) -> None:
         """Update the hints and the rows below the fields, because the field `name` has a new value."""
         if not self.lines:  # the first values are set before the form is built
             return
         self._update_hints()
         for hint in self.query(_Hint):
             hint.repaint()
-        self.complain("")
+        self.show_problem("")
         if self.tail is not None:
             self.tail.make_again()
 
-    def other_key(self, event: events.Key) -> None:
+    def handle_other_key(self, event: events.Key) -> None:
         """Act on a printable key that begins no option of the focused field. This class ignores it."""
 
     def action_unfold(self) -> None:
@@ -286,7 +286,7 @@ class Form(Modal[Values]):
             first = details[0]
         self.set_focus(self.inputs[first.name])
 
-    def complain(self, problem: str) -> None:
+    def show_problem(self, problem: str) -> None:
         """Show the error `problem`, and focus the field whose name is at its beginning. If
         `problem` is "", remove the error that is shown."""
         if problem == self.problem:
@@ -307,16 +307,16 @@ class Form(Modal[Values]):
             if self.check is not None:
                 self.check(values)
         except InputError as error:
-            self.complain(error.message)
+            self.show_problem(error.message)
             return
         if self.submit is None:
             self.dismiss(values)
         elif not self.working:
             self.working = True
             self.show_keys(self.doing)
-            self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
+            self.run_worker(self._run_submit(self.submit, values), exit_on_error=False)
 
-    async def _submitted(self, submit: Submit, values: Values) -> None:
+    async def _run_submit(self, submit: Submit, values: Values) -> None:
         """Call `submit` with the accepted values. Close the form if `submit` succeeds, otherwise
         show its error in the form."""
         problem = ""
@@ -331,7 +331,7 @@ class Form(Modal[Values]):
             return
         self.show_keys(self.keys)
         if problem:
-            self.complain(problem)
+            self.show_problem(problem)
         else:
             self.dismiss(values)
 
@@ -353,14 +353,14 @@ def _field_of_problem(problem: str, fields: Sequence[Field]) -> Field | None:
 
 
 # values of fields, for `check`
-def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
+def parse_whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
     text = values[name]
     if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
         raise InputError(f"{label}: expected a whole number of at least {least}, got “{text}”")
     return int(text)
 
 
-def positive_number(values: Values, name: str, label: str, unit: str = "") -> float | None:
+def parse_positive_number(values: Values, name: str, label: str, unit: str = "") -> float | None:
     """Return the number in the field `name`, whose text may end with `unit`; None for an empty
     field. If the text is not a number above 0, raise InputError with `label` in the message."""
     text = values.get(name, "").rstrip(f"{unit} ")
@@ -375,7 +375,7 @@ def positive_number(values: Values, name: str, label: str, unit: str = "") -> fl
     return number
 
 
-def gpu_index(values: Values, count: int) -> int | None:
+def parse_gpu_index(values: Values, count: int) -> int | None:
     """Return the number of the chosen GPU; None for all GPUs. Raise InputError if the text is not
     one of the numbers from 0 to `count` - 1."""
     text = values.get("gpu", "all").lower()

@@ -120,22 +120,26 @@ def consent_rows(
     rows = [
         *disturbed_rows(state.host.measured_by, width),
         *own_measurement_rows(state, width),
-        *concerned_rows(state, change.indexes, change.processes, width, listed),
+        *affected_gpu_rows(state, change.indexes, change.processes, width, listed),
         (),
-        *change_rows(change.planned, width),
+        *setting_change_rows(change.planned, width),
         (),
-        *command_rows([o.command for o in change.planned], width, password),
+        *setting_command_rows([o.command for o in change.planned], width, password),
     ]
     if change.back:
-        rows += [(), (("Back at the end", "strong"),), *command_rows(change.back, width, password)]
-    return [*rows, (), *note_rows(change.planned, width)]
+        rows += [
+            (),
+            (("Back at the end", "strong"),),
+            *setting_command_rows(change.back, width, password),
+        ]
+    return [*rows, (), *setting_note_rows(change.planned, width)]
 
 
-def place_of(index: int) -> str:
+def gpu_label(index: int) -> str:
     return gpus_text([index])
 
 
-def concerned_rows(
+def affected_gpu_rows(
     state: SessionState,
     indexes: Sequence[int],
     processes: Sequence[Process] | None,
@@ -175,7 +179,7 @@ def concerned_rows(
     return rows
 
 
-def lists_more(indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
+def has_more_details(indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
     """Return whether a list shows more than the summary: there are several GPUs, or several
     processes of a kind."""
     concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in indexes}
@@ -219,7 +223,7 @@ def _programs_line(processes: Sequence[tuple[int, str]], of_whom: str, width: in
     return cut_text(f"      {count_of(most, 'process', 'processes')}: {of_whom}", width)
 
 
-def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
+def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return a table of the planned changes of GPU settings: GPU, setting, present value, requested
     value, and how the present value is known. GPUs with the same change share a row. The present
     value is not always the one that a revert restores, which is "before" on the form."""
@@ -240,7 +244,7 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     return rows
 
 
-def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
+def setting_note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return the notes about the planned commands as rows, each different note once."""
     notes: list[str] = []
     rights: list[str] = []  # listed below the commands
@@ -258,7 +262,7 @@ def split_sentences(text: str) -> list[str]:
     return list(filter(None, map(str.strip, text.split("; "))))
 
 
-def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
+def check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
     """Return rows for what a check under load found about each GPU setting. GPUs with the same
     finding share a paragraph."""
     alike: dict[str, list[int]] = {}
@@ -305,7 +309,7 @@ def _outcome_sign(text: str) -> tuple[str, str]:
 _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force come first
 
 
-def command_rows(
+def setting_command_rows(
     commands: Sequence[SettingCommand], width: int, password: bool = False
 ) -> list[Row]:
     """Return rows with the commands, followed by a row for each permission that the user lacks. If
@@ -314,7 +318,7 @@ def command_rows(
     rows: list[Row] = []
     for c in commands:
         lines = paragraph_rows(f"$ {c.shell_line}", width - 6, "text", "    ")
-        rows += rows_beside_label(pad_text(place_of(c.gpu_index), 6), "title", lines)
+        rows += rows_beside_label(pad_text(gpu_label(c.gpu_index), 6), "title", lines)
     sign, role = RIGHT_SIGNS[password]
     rights = dict.fromkeys(c.right for c in commands if c.right)
     return [*rows, *stack_paragraphs((f"{sign} {right}" for right in rights), width, role, "  ")]
@@ -356,16 +360,16 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
             self.chosen = "no"
         self.field: Entry | None = None
         if password:
-            self.field = Entry(on_submit=lambda _: self._take_or_scroll("yes"), secret=True)
+            self.field = Entry(on_submit=lambda _: self._choose_or_scroll("yes"), secret=True)
 
     def content(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
-        parts: list[Widget] = [self.reading(lambda w: [*self.make(w), ()], 4)]
+        parts: list[Widget] = [self.make_text(lambda w: [*self.make(w), ()], 4)]
         if self.field is not None:
             self.field.styles.width = 30
             hint = Text(lambda _: [(("  for sudo only, never kept", "dim"),)])
             parts.append(Horizontal(Label("sudo password", 18), self.field, hint, classes="field"))
-        return (*parts, self.choosing(items, self._decide, self.chosen))
+        return (*parts, self.make_choices(items, self._decide, self.chosen))
 
     def action_detail(self) -> None:
         """Change between the text and its detailed form."""
@@ -396,12 +400,12 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
         rows += [*paragraph_rows(f"! {report.recovery.text}", width, "warn"), ()]
     if report.outcomes:
         heads = ("", "setting", "before", "requested", "reads", "in force")
-        rows += [((_heading_text(width, *heads), "head"),), *_outcomes(report.outcomes, width)]
+        rows += [((_heading_text(width, *heads), "head"),), *_outcome_rows(report.outcomes, width)]
     else:
         rows += paragraph_rows("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
         rows += [(), (("Reverted, because a later command failed", "strong"),)]
-        rows += _outcomes(report.rolled_back, width)
+        rows += _outcome_rows(report.rolled_back, width)
     if any(o.ok and o.in_force is InForce.NOT_CHECKED for o in report.outcomes):
         text = (
             "A clock lock cannot be read back: press V to put load on the GPU and see the effect."
@@ -427,7 +431,7 @@ def _column_sizes(width: int) -> tuple[int, ...]:
     return next(cells for least, cells in REPORTED_CELLS if width >= least)
 
 
-def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
+def _outcome_rows(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
     alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
     for o in outcomes:
         said = (
@@ -448,7 +452,7 @@ def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
 def _message_without_gpu(o: SettingOutcome) -> str:
     """Return the setting's message without the UUID and the index of its GPU, so that several GPUs
     with the same message can share a row."""
-    return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")
+    return o.message.replace(o.command.gpu_uuid, "").replace(gpu_label(o.command.gpu_index), "")
 
 
 def _rows_of_equal_outcomes(same: Sequence[SettingOutcome], width: int) -> list[Row]:

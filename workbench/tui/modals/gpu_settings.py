@@ -21,7 +21,14 @@ from workbench.model.settings import (
 from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
 from workbench.tui.formats import NA, setting_value
-from workbench.tui.modals.form import Field, Form, Submit, Values, gpu_index, positive_number
+from workbench.tui.modals.form import (
+    Field,
+    Form,
+    Submit,
+    Values,
+    parse_gpu_index,
+    parse_positive_number,
+)
 from workbench.tui.widgets.graph import known_values
 
 LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
@@ -33,11 +40,14 @@ class Wanted(NamedTuple):
     trial_s: float | None = None
 
 
-def parse(values: Values, count: int) -> Wanted:
+def parse_settings_form(values: Values, count: int) -> Wanted:
     """Return the settings, the GPU and the trial time from the texts in the form, without the
     settings whose fields are empty. `count` is the number of GPUs on the host. Raise InputError for
     an invalid field."""
-    gpu, trial_s = gpu_index(values, count), positive_number(values, "trial", "trial", "s")
+    gpu, trial_s = (
+        parse_gpu_index(values, count),
+        parse_positive_number(values, "trial", "trial", "s"),
+    )
     texts = [(setting, values.get(setting.name, "").strip()) for setting in SETTINGS]
     settings = GpuSettings({setting.key: setting.parse(text) for setting, text in texts if text})
     if not settings:
@@ -54,7 +64,7 @@ class Suggestion(NamedTuple):
     preset_id: str
 
 
-def suggestion_of(
+def suggestion_from_entries(
     entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str
 ) -> Suggestion | None:
     """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is
@@ -80,7 +90,7 @@ class SettingsForm(Form):
     def action_empty(self) -> None:
         for field in self.fields:
             if field.name != "gpu":
-                self.put(field.name, "")
+                self.set_field(field.name, "")
 
 
 def split_by_setting(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
@@ -130,10 +140,10 @@ def settings_form(
         heading += "before"
     return SettingsForm(
         "GPU settings",
-        _fields(len(gpus), given),
+        _form_fields(len(gpus), given),
         intro=shown_intro,
-        check=lambda values: parse(values, len(gpus)),
-        hints=_hints(state),
+        check=lambda values: parse_settings_form(values, len(gpus)),
+        hints=_make_hints(state),
         heading=heading,
         accept="show commands",
         label_cells=LABEL,
@@ -145,7 +155,7 @@ def settings_form(
     )
 
 
-def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
+def _form_fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
     fields = [Field(s.name, _label_with_unit(s), given.get(s.name, "")) for s in SETTINGS]
     fields.append(Field("trial", "trial seconds", given.get("trial", "")))
     if count > 1:
@@ -159,7 +169,7 @@ def _label_with_unit(setting: Setting) -> str:
     return setting.label
 
 
-def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
+def _make_hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
     """Return a function that maps the texts in the form to the hints beside the fields, by field
     name. A hint has the present, the allowed and the previous value on the chosen GPUs."""
     gpus, infos = state.gpus, state.gpu_infos

@@ -24,7 +24,7 @@ ANSWERS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
 FORM, SHOW = "form", "show"  # answers that start nothing
 
 
-def how_sure(
+def precision_question(
     a: Arm,
     b: Arm,
     about: Sequence[str],

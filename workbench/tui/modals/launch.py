@@ -77,7 +77,7 @@ def _command_parts(argv: Sequence[str]) -> list[str]:
     return parts
 
 
-def found_rows(server: FoundServer, width: int) -> list[Row]:
+def foreign_server_rows(server: FoundServer, width: int) -> list[Row]:
     """Return rows about a server that Workbench did not start: its process, address and models, and
     how the user can benchmark or follow it."""
     about = {
@@ -111,7 +111,7 @@ def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
     return [*paragraph_rows(text, width, "warnb", "  "), ()]
 
 
-def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
+def plan_change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
     rows: list[Row] = []
     for c in changes:
         name = c.name
@@ -205,16 +205,16 @@ class StartPlan(Modal[bool]):
         if problem is None or not self.is_current:
             return
         self.problem, self.rejected = problem, True
-        self._again()
+        self._redraw()
 
     def show_warnings(self, warnings: Sequence[Finding]) -> None:
         """Show warnings about a start on the host as it is now. The plan can be started all the
         same."""
         if warnings and self.is_current:
             self.warnings = warnings
-            self._again()
+            self._redraw()
 
-    def _again(self) -> None:
+    def _redraw(self) -> None:
         """Show keys and text again."""
         self.keys = self._keys()
         self.show_keys(self.keys)
@@ -238,7 +238,7 @@ class StartPlan(Modal[bool]):
         if self.restart and self.server is not None and not self.server.outlived:
             count = count_of(len(self.changes), "change")
             rows += [(), ((f"{count} against the running server", "strong"),)]
-            rows += change_rows(self.changes, width)
+            rows += plan_change_rows(self.changes, width)
         if self.problem is not None:  # it names the program that is missing already
             findings = [f for f in findings if f.code != "engine.missing"]
         findings += self.warnings
@@ -287,7 +287,7 @@ class StartPlan(Modal[bool]):
     def action_answers(self) -> None:
         if self.answers:
             self.with_answers = not self.with_answers
-            self._again()
+            self._redraw()
 
     def action_copy(self) -> None:
         if self.plan.real_command is not None:

@@ -19,7 +19,7 @@ class Login(Modal[str]):
     def __init__(self, question: LoginQuestion) -> None:
         super().__init__(f"Log in to {question.host}", "enter answer   esc do not connect")
         self.question = question
-        self.field = Entry(on_submit=self._answer, secret=True)
+        self.field = Entry(on_submit=self._submit_answer, secret=True)
 
     def content(self) -> Sequence[Widget]:
         return (Text(self._rows), self.field)
@@ -34,6 +34,6 @@ class Login(Modal[str]):
                 ]
         return [*rows, *paragraph_rows(self.question.prompt, width, "dim"), ()]
 
-    def _answer(self, text: str) -> None:
+    def _submit_answer(self, text: str) -> None:
         self.field.value = ""
         self.dismiss(text)

@@ -29,7 +29,7 @@ from workbench.model.think_time import parse_think_time
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import value_text
-from workbench.tui.modals.form import Field, Form, Values, fill_fields, gpu_index
+from workbench.tui.modals.form import Field, Form, Values, fill_fields, parse_gpu_index
 from workbench.tui.widgets.entry import Entry
 
 STREAMS, USERS, RATES, FLAG = "concurrency", "users", "requests/s", "flag"
@@ -84,7 +84,7 @@ def sets_gpus(wanted: Wanted) -> bool:
     return any(setting.key == wanted.kind for setting in SWEPT)
 
 
-def load_of_search(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def search_load(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     """Return the load of a search for users or rates after a benchmark with the fields `shape` of
     BenchSpec. After the benchmark of a trace, it has synthetic prompts of the trace's mean lengths."""
     left_out = set(_NOT_KEPT)
@@ -96,7 +96,7 @@ def load_of_search(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     return {**kept, "slo": wanted.slo}
 
 
-def suggested_values(what: str, state: SessionState) -> str:
+def suggest_values(what: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU of the host allows these values."""
     if what == STREAMS:
@@ -128,7 +128,7 @@ def _evenly_spaced_values(low: float, high: float, sizes: tuple[int, ...]) -> st
     return ",".join(f"{v:g}" for v in reversed(values))
 
 
-def values_around(row: FlagRow | None) -> str:
+def suggest_flag_values(row: FlagRow | None) -> str:
     """Return values for a sweep of the flag `row` as text, separated by commas: on and off, some of
     its choices, or numbers around its present value. Return "" for None, for an environment
     variable, and for a flag without a value."""
@@ -156,7 +156,7 @@ def values_around(row: FlagRow | None) -> str:
 def parse_sweep_form(values: Values, count: int) -> Wanted:
     """Return from the texts in the form what to sweep, its values, the GPU and the flags. `count`
     is the number of GPUs on the host. Raise InputError for an invalid field."""
-    what, gpu = values["what"], gpu_index(values, count)
+    what, gpu = values["what"], parse_gpu_index(values, count)
     kind, fields = OFFERS[what]
     wanted = Wanted(kind, [], gpu, {})
     if "flags" in fields:
@@ -171,7 +171,7 @@ def parse_sweep_form(values: Values, count: int) -> Wanted:
         return wanted
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
     for text in listed:
-        if not _is_value(what, text):
+        if not _is_valid_value(what, text):
             raise InputError(f"values: expected numbers with commas between them, got “{text}”")
     if len(listed) < 2:
         raise InputError("values: a sweep needs at least two values")
@@ -218,7 +218,7 @@ def _parse_flags(text: str) -> dict[str, list[str]]:
     return flags
 
 
-def _is_value(what: str, text: str) -> bool:
+def _is_valid_value(what: str, text: str) -> bool:
     if what not in SETTING:
         return re.fullmatch(r"[1-9]\d*", text) is not None
     try:
@@ -243,10 +243,10 @@ def sweep_form(
     first = kinds[0]
     flag_text = ""
     if flag is not None and not flag.is_env:
-        flag_text = f"{flag.name}={values_around(flag)}"
+        flag_text = f"{flag.name}={suggest_flag_values(flag)}"
     fields = [
         Field("what", "over", first, "left and right change it", kinds),
-        Field("values", "values", suggested_values(first, state), wide=True),
+        Field("values", "values", suggest_values(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
         Field("slo", "SLO", load.slo or SLO, wide=True),
         Field(
@@ -273,7 +273,7 @@ def sweep_form(
 
     def tail(values: Values, width: int) -> list[Row]:
         return paragraph_rows(
-            _about_sweep(parse_sweep_form(values, count), load), width, "dim", "  "
+            _sweep_text(parse_sweep_form(values, count), load), width, "dim", "  "
         )
 
     return _SweepForm(
@@ -285,11 +285,11 @@ def sweep_form(
         label_cells=10,
         entry_cells=24,
         wide=True,
-        suggest=lambda what: suggested_values(what, state),
+        suggest=lambda what: suggest_values(what, state),
     )
 
 
-def _about_sweep(wanted: Wanted, load: BenchSpec) -> str:
+def _sweep_text(wanted: Wanted, load: BenchSpec) -> str:
     streams = count_of(load.concurrency, "stream")
     if wanted.kind == sweep.FLAGS.name:
         starts = count_of(math.prod(map(len, wanted.flags.values())), "start")
@@ -335,7 +335,7 @@ class _SweepForm(Form):
     def on_mount(self) -> None:
         self._show_fields()
 
-    def other_key(self, event: events.Key) -> None:
+    def handle_other_key(self, event: events.Key) -> None:
         """Type a key that chooses no quantity into the values."""
         entry = self.inputs[OFFERS[self.values["what"]].fields[0]]
         if isinstance(entry, Entry):
@@ -348,11 +348,11 @@ class _SweepForm(Form):
             if name in _OF_SOME_KINDS:
                 line.display = name in shown
 
-    def changed(self, name: str) -> None:
+    def update_for_change(self, name: str) -> None:
         if name == "what" and self.lines:
             self._show_fields()
-            self.put("values", self.suggest(self.values["what"]))
+            self.set_field("values", self.suggest(self.values["what"]))
             for entry in (self.inputs["values"], self.inputs["flags"], self.inputs["slo"]):
                 if isinstance(entry, Entry):
                     entry.action_select_all()  # what is typed next replaces the suggestion
-        super().changed(name)
+        super().update_for_change(name)

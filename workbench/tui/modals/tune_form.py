@@ -13,8 +13,8 @@ from workbench.tui.modals.form import (
     Form,
     Values,
     fill_fields,
-    positive_number,
-    whole_number,
+    parse_positive_number,
+    parse_whole_number,
 )
 
 STARTS = 30
@@ -33,11 +33,11 @@ def parse_tune_form(values: Values) -> Wanted:
         parse_limits(values["limits"])
     except InputError as error:
         raise InputError(f"limits: {error.message}") from None
-    hours = positive_number(values, "hours", "hours", "h") if values["hours"] else None
+    hours = parse_positive_number(values, "hours", "hours", "h") if values["hours"] else None
     return Wanted(
         values["goal"],
         values["limits"],
-        whole_number(values, "starts", "starts", 1),
+        parse_whole_number(values, "starts", "starts", 1),
         None if hours is None else 60 * hours,
     )
 

@@ -15,7 +15,7 @@ SHOWN = 3
 _ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.INFO: "text"}
 
 
-def top_rows(advised: AdvisedResult, width: int) -> list[Row]:
+def top_finding_rows(advised: AdvisedResult, width: int) -> list[Row]:
     """Return a heading and rows with the most important findings, each with its expected gain and
     the verdicts of its tests. Return [] if the advice has no finding."""
     from workbench.report.finding_blocks import text_with_gain  # not for the first frame

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END
 from workbench.tui.cells import Row, cut_text, labelled_paragraph, paragraph_rows, text_cell
-from workbench.tui.formats import NA, duration_text, enclose_text, moment
+from workbench.tui.formats import NA, duration_text, enclose_text, moment_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def alert_rows(
     rows += [(), (("Last alerts, newest first", "title"),)]
     if not alerts:
         rows += paragraph_rows("none since this screen opened", width, "dim", "  ")
-    times = [moment(alert.unix_s) for alert in alerts]
+    times = [moment_text(alert.unix_s) for alert in alerts]
     cells = max(map(len, times), default=0) + 2
     for alert, at in zip(reversed(alerts), reversed(times), strict=True):
         role = "text"

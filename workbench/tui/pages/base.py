@@ -46,7 +46,7 @@ class Page(Scrolled):
         self.frame: PageFrame | None = None
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        return self.made(self.make, width)
+        return self.make_rows(self.make, width)
 
     def show(self, state: SessionState) -> None:
         """Draw the page again. The main screen calls this method after each change of the session's
@@ -63,7 +63,7 @@ class Page(Scrolled):
         if self.frame is not None:
             self.frame.close(self)
 
-    def of_table(self, keys: Sequence[Key], controllers: Controllers) -> None:
+    def use_keys(self, keys: Sequence[Key], controllers: Controllers) -> None:
         """Replace the keys of this page by `keys`, which run methods of `controllers`."""
         own = {key.key: (key.label, partial(key.run, controllers)) for key in keys}
         self.keys = lambda: own

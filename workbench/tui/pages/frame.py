@@ -38,7 +38,7 @@ class PageFrame(Vertical):
         self.pages = [*(one for one in self.pages if one not in replaced), page]
         page.frame = self
         self._mounting = self.mount(page)
-        self._move(replaced)
+        self._show_top(replaced)
 
     async def wait_until_mounted(self) -> None:
         """Wait until the page that was opened last is mounted. Return at once if another caller
@@ -51,15 +51,15 @@ class PageFrame(Vertical):
         """Close the page. Do nothing if it is closed already."""
         if page in self.pages:
             self.pages.remove(page)
-            self._move([page])
+            self._show_top([page])
 
-    def clear(self) -> None:
+    def close_all(self) -> None:
         """Close all pages."""
         if self.pages:
             closed, self.pages = self.pages, []
-            self._move(closed)
+            self._show_top(closed)
 
-    def _move(self, closed: list[Page]) -> None:
+    def _show_top(self, closed: list[Page]) -> None:
         for page in self.pages:
             page.display = page is self.top
         self.moved()

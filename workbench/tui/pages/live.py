@@ -15,7 +15,7 @@ from workbench.tui.formats import progress_text
 from workbench.tui.interval_trails import Trail
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
-from workbench.tui.widgets.sweep import map_rows, sweep_rows, tune_rows
+from workbench.tui.widgets.sweep import operating_map_rows, sweep_rows, tune_rows
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -48,23 +48,23 @@ class Live(Page):
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
         self._before: object = None  # the measurement when the request was made
-        self.title = self.title_now
+        self.title = self.current_title
 
     def _keys(self) -> Keys:
         keys: dict[str, tuple[str, Callable[[], Any]]] = {}
         for outcome, (key, word) in self.WORDS.items():
-            if not self.request and self.possible(outcome):
+            if not self.request and self.is_possible(outcome):
                 keys[key] = (word, partial(self.do, self, outcome))
         return keys
 
-    def ask(self, text: str, *, blank: bool = False) -> None:
+    def show_request(self, text: str, *, blank: bool = False) -> None:
         """Show that the user has requested an action, until the session's state changes. `text`
         describes the action, such as "stopping". With `blank`, hide the rows of the previous
         measurement meanwhile."""
-        self.request, self.blank, self._before = text, blank, self.measured
+        self.request, self.blank, self._before = text, blank, self.latest
         self.draw()
 
-    def _answered(self) -> None:
+    def _clear_request(self) -> None:
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
@@ -81,12 +81,12 @@ class Live(Page):
     def show(self, state: SessionState) -> None:
         self.state = state
         goes_on = self.request == STOPPING and self.running
-        if self.request and self.measured is not self._before and not goes_on:
-            self._answered()
+        if self.request and self.latest is not self._before and not goes_on:
+            self._clear_request()
         self.draw()
 
     def draw(self) -> None:
-        self.title = self.title_now
+        self.title = self.current_title
         super().draw()
 
     def all_rows(self, width: int, height: int) -> list[Row]:
@@ -94,12 +94,12 @@ class Live(Page):
         if self.request:
             rows += [((f"~ {self.request}", "warn"),), ()]
         if not self.blank:
-            rows += self.made(self.rows_of, width, height - len(rows))
+            rows += self.make_rows(self.measurement_rows, width, height - len(rows))
         return rows
 
     # of a subclass
     @property
-    def title_now(self) -> str:
+    def current_title(self) -> str:
         """Return the title: the kind of the measurement, and which one is shown."""
         if self.shown is None or self.blank:
             return self.KIND
@@ -109,30 +109,30 @@ class Live(Page):
         return str(shown.id)
 
     @property
-    def measured(self) -> Experiment | Sweep | None:
+    def latest(self) -> Experiment | Sweep | None:
         """Return the sweep or experiment that is running or ran last; None if there is none."""
         return None
 
     @property
     def shown(self) -> Experiment | Sweep | None:
         """Return the sweep or experiment on the page; None if there is none."""
-        return self.measured
+        return self.latest
 
     @property
     def running(self) -> bool:
         return self.shown is not None and self.shown.state == "running"
 
-    def possible(self, outcome: str) -> bool:
+    def is_possible(self, outcome: str) -> bool:
         """Return whether the action `outcome` of a key, such as "stop", is possible now."""
         if outcome == "resume":
-            return self.resumable
+            return self.is_resumable
         return outcome == "list" or (outcome == "stop") == self.running
 
     @property
-    def resumable(self) -> bool:
-        return isinstance(self.measured, Sweep) and self.measured.can_be_resumed
+    def is_resumable(self) -> bool:
+        return isinstance(self.latest, Sweep) and self.latest.can_be_resumed
 
-    def rows_of(self, width: int, height: int) -> list[Row]:
+    def measurement_rows(self, width: int, height: int) -> list[Row]:
         return []
 
     @property
@@ -140,7 +140,7 @@ class Live(Page):
         """Return the seconds left of the running measurement, as the progress row of the main
         screen shows them. Return None if the time is unknown, if the measurement has ended, or if
         another Workbench carries it out."""
-        if not self.running or self.shown is not self.measured:
+        if not self.running or self.shown is not self.latest:
             return None
         return self.left(self.state)
 
@@ -169,27 +169,27 @@ class ExperimentPage(Live):
         self.trail, self.fixed = trail, fixed
         super().__init__(state, left, do)
 
-    def _answered(self) -> None:
-        super()._answered()
+    def _clear_request(self) -> None:
+        super()._clear_request()
         self.fixed = None
 
     @property
-    def measured(self) -> Experiment | None:
+    def latest(self) -> Experiment | None:
         return self.state.experiment
 
     @property
     def shown(self) -> Experiment | None:
-        return self.fixed or self.measured
+        return self.fixed or self.latest
 
-    def possible(self, outcome: str) -> bool:
+    def is_possible(self, outcome: str) -> bool:
         if outcome == "more":
             return self._has_ended_as("done")
         if outcome == "stop" and self.fixed is not None:
             return False  # another Workbench runs it
-        return super().possible(outcome)
+        return super().is_possible(outcome)
 
     @property
-    def resumable(self) -> bool:
+    def is_resumable(self) -> bool:
         return self._has_ended_as("stopped", "failed")
 
     def _has_ended_as(self, *states: str) -> bool:
@@ -198,7 +198,7 @@ class ExperimentPage(Live):
         e = self.shown
         return e is not None and e.sweep_id is None and e.state in states
 
-    def rows_of(self, width: int, height: int) -> list[Row]:
+    def measurement_rows(self, width: int, height: int) -> list[Row]:
         e = self.shown
         if e is None:
             return []
@@ -216,27 +216,32 @@ class SweepPage(Live):
         return f"of {shown.name}"
 
     @property
-    def measured(self) -> Sweep | None:
+    def latest(self) -> Sweep | None:
         return self.state.sweep
 
-    def rows_of(self, width: int, height: int) -> list[Row]:
-        s = self.measured
+    def measurement_rows(self, width: int, height: int) -> list[Row]:
+        s = self.latest
         if s is None:
             return []
         return sweep_rows(
-            s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots
+            s,
+            width,
+            height,
+            left_s=self.left_s,
+            now=progress_text(self.state),
+            draw=self._plot_rows,
         )
 
-    def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
+    def _plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Return the plots of the sweep. Draw the plots again only if a point, the size, the knee
         (the point beyond which more gains little) or the place of the server has changed."""
-        live = self._live(s)
+        live = self._server_point(s)
         key = (s.points, s.knee, width, height, live)
         if key != self._plotted[0]:
-            self._plotted = key, map_rows(s, width, height, live)
+            self._plotted = key, operating_map_rows(s, width, height, live)
         return self._plotted[1]
 
-    def _live(self, s: Sweep) -> tuple[float, float] | None:
+    def _server_point(self, s: Sweep) -> tuple[float, float] | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
         of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
         if s.facts.counts != "user" or (found := operating_map_from_sweep(s)) is None:
@@ -252,14 +257,14 @@ class TunePage(Live):
     WORDS: ClassVar = _SWEEP_WORDS
 
     @property
-    def measured(self) -> Sweep | None:
+    def latest(self) -> Sweep | None:
         s = self.state.sweep
         if s is None or s.kind != TUNE:
             return None
         return s
 
-    def rows_of(self, width: int, height: int) -> list[Row]:
-        s = self.measured
+    def measurement_rows(self, width: int, height: int) -> list[Row]:
+        s = self.latest
         if s is None:
             return []
         now = progress_text(self.state)

@@ -46,8 +46,8 @@ class ModelsPage(PickList, Page):
         self.cursor = self.top = 0
         self.began_s: float | None = None  # monotonic time since which the hosts are asked
 
-    def wait(self) -> None:
-        """Show how long the search for models has been running, until `take` gets the results."""
+    def show_searching(self) -> None:
+        """Show how long the search for models has been running, until `show_found` gets the results."""
         self.began_s = time.monotonic()
         self.draw()
 
@@ -57,7 +57,7 @@ class ModelsPage(PickList, Page):
         if self.began_s is not None:
             self.draw()
 
-    def take(self, found: Sequence[HostModels], several: bool) -> None:
+    def show_found(self, found: Sequence[HostModels], several: bool) -> None:
         """Show the result of the search: the hosts in `found` with their model copies. If `several`
         is true, each host has a heading."""
         items: list[ModelCopy | str] = []

@@ -74,16 +74,16 @@ class QualityPage(Page):
 
     def _rows(self, width: int) -> list[Row]:
         if self.running is not None:
-            return running_rows(self.running, width)
+            return running_comparison_rows(self.running, width)
         view = self.state.quality
         rows: list[Row] = []
         if view is not None and view.ended:
             rows = [*paragraph_rows(f"{G.alert} {view.ended}", width, "warn", "  "), ()]
         if self.shown.result is not None:
             return [*rows, *quality_rows(self.shown.result, width)]
-        return [*rows, *self._nothing(width)]
+        return [*rows, *self._no_result_rows(width)]
 
-    def _nothing(self, width: int) -> list[Row]:
+    def _no_result_rows(self, width: int) -> list[Row]:
         pair = self.shown.pair
         if pair is None:
             text = "No two results of this host are there, so there is nothing to compare."
@@ -99,7 +99,7 @@ class QualityPage(Page):
         return [head, (), *paragraph_rows(_WHAT, width), (), *paragraph_rows(then, width, "key")]
 
 
-def running_rows(view: QualityView, width: int) -> list[Row]:
+def running_comparison_rows(view: QualityView, width: int) -> list[Row]:
     """Return the rows about a comparison that runs: the sides, how far it is, and what was done."""
     rows = [*_side_rows(view.a, view.b, width), ()]
     if view.stopping:

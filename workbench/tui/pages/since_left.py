@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from workbench.model.counts import count_of, four_digits
 from workbench.session.since_left import last_change_unix_s
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
-from workbench.tui.formats import altered_setting_texts, day_and_time, enclose_text, moment
+from workbench.tui.formats import (
+    altered_setting_texts,
+    day_and_time_text,
+    enclose_text,
+    moment_text,
+)
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
@@ -51,7 +56,7 @@ def since_left_rows(since: SinceLeft | None, gpus: int, width: int) -> list[Row]
 
 
 def _moment_text(unix_s: float) -> str:
-    at = day_and_time(unix_s)
+    at = day_and_time_text(unix_s)
     if time.time() - unix_s >= _DAY_S:
         return at
     return at.partition(" ")[2]
@@ -60,7 +65,7 @@ def _moment_text(unix_s: float) -> str:
 def _change_time_text(unix_s: float) -> str:
     if not unix_s:
         return ""
-    return moment(unix_s)
+    return moment_text(unix_s)
 
 
 def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:

@@ -9,9 +9,9 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, labelled_paragraph, pad_text, paragraph_rows, rows_beside_label
-from workbench.tui.formats import default_text, moment, value_text
+from workbench.tui.formats import default_text, moment_text, value_text
 from workbench.tui.glyphs import LEVELS, G
-from workbench.tui.panes.launch import about_text
+from workbench.tui.panes.launch import flag_description
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
@@ -91,7 +91,7 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
     remarks on the flag from the preset and from the text that accompanies the preset, and
     `estimate` is the memory estimate of the plan."""
     spec = item.spec
-    rows = paragraph_rows(about_text(item), width)
+    rows = paragraph_rows(flag_description(item), width)
     facts = {"default": default_text(item.default), "now": value_text(item.value)}
     if spec is not None:
         if spec.default is None:
@@ -125,7 +125,7 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
     if not activity:
         return paragraph_rows("Workbench has changed nothing on this host yet.", width, "dim")
     rows: list[Row] = []
-    times = [moment(a.unix_s) for a in activity]
+    times = [moment_text(a.unix_s) for a in activity]
     cells = max(map(len, times)) + 2
     room = max(20, width - cells)
     for a, at in zip(reversed(activity), reversed(times), strict=True):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from textual.message import Message
 
-from workbench.tui.bindings import Key, hint
+from workbench.tui.bindings import Key, format_key_hints
 from workbench.tui.cells import Painted
-from workbench.tui.textual_private import looks_of
+from workbench.tui.textual_private import drawing_state_of
 
 if TYPE_CHECKING:
     from textual.geometry import Region
@@ -55,7 +55,7 @@ class Pane(Painted, can_focus=True):
     ) -> Self:
         """Let Textual draw the pane, except if only the focus has moved. In that case Textual would
         send the whole pane to the terminal, although nothing in the pane has changed."""
-        looks = looks_of(self)
+        looks = drawing_state_of(self)
         if regions or layout or recompose or not repaint or looks != self._looks:
             self._looks = looks
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
@@ -67,7 +67,7 @@ class Pane(Painted, can_focus=True):
         self.state = state
         self.repaint()
 
-    def show_again(self) -> None:
+    def show_present_state(self) -> None:
         """Draw the present state of the session, because the pane becomes the active one."""
         self.show(self.session.state)
 
@@ -77,7 +77,7 @@ class Pane(Painted, can_focus=True):
         return ""
 
     @property
-    def bare(self) -> bool:
+    def is_bare(self) -> bool:
         """Return whether the pane has only a sentence to show now."""
         return False
 
@@ -85,7 +85,7 @@ class Pane(Painted, can_focus=True):
     def hint(self) -> str:
         """Return the key hints for the pane's border, which shows them while the pane has the
         focus."""
-        return self.SEARCH_HINT if self.lit else hint(self.KEYS, *self.HINTS)
+        return self.SEARCH_HINT if self.lit else format_key_hints(self.KEYS, *self.HINTS)
 
     @property
     def footer_keys(self) -> list[Key]:
@@ -100,13 +100,13 @@ class Pane(Painted, can_focus=True):
         return ""
 
     # search
-    def search_changed(self, text: str, controllers: Controllers) -> None:
+    def apply_search(self, text: str, controllers: Controllers) -> None:
         """Handle the new text of the pane's search input after an edit. By default nothing happens."""
 
-    def search_closed(self, controllers: Controllers) -> None:
+    def end_search(self, controllers: Controllers) -> None:
         """End the search of the pane, because the user pressed escape in its search input. By
         default nothing happens."""
 
-    async def search_entered(self, text: str, controllers: Controllers) -> None:
+    async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Act on the text of the pane's search input, because the user pressed enter. By default
         nothing happens."""

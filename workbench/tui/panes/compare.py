@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from workbench.model.series_state import SeriesState
 from workbench.session.bench.row_changes import noise_pct
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, hint, keys_of, plot_results
+from workbench.tui.bindings import Key, bindings_for, format_key_hints, keys_of, plot_results
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import enclose_text
 from workbench.tui.interval_trails import IntervalTrails
@@ -45,7 +45,7 @@ class Compare(Pane, Scrolled):
             "o",
             "experiments",
             "choose which experiment is shown, or resume one",
-            lambda c: c.experiments.pick(),
+            lambda c: c.experiments.pick_stored(),
         ),
         Key(
             "i",
@@ -72,7 +72,7 @@ class Compare(Pane, Scrolled):
     def show(self, state: SessionState) -> None:
         """Draw the comparison of two results, or the experiment if that has changed more recently."""
         before, self.state = self.state, state
-        self.trails.add(state.experiment)
+        self.trails.record(state.experiment)
         if before.comparison is not state.comparison:
             self.top, self.of_experiment = 0, False
         if before.experiment is not state.experiment:
@@ -81,15 +81,15 @@ class Compare(Pane, Scrolled):
             self.repaint()
 
     @property
-    def bare(self) -> bool:
+    def is_bare(self) -> bool:
         state = self.session.state
         return state.comparison is None and state.experiment is None
 
     @property
     def hint(self) -> str:
         if self.session.state.experiment:
-            return hint(self.KEYS, "c", "enter", "d", "o")
-        return hint(self.KEYS, "c", "t", "d", "o")
+            return format_key_hints(self.KEYS, "c", "enter", "d", "o")
+        return format_key_hints(self.KEYS, "c", "t", "d", "o")
 
     @property
     def detail(self) -> str:
@@ -103,7 +103,7 @@ class Compare(Pane, Scrolled):
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
         if self.of_experiment and state.experiment is not None:
-            return self._experiment(state.experiment, width)
+            return self._experiment_rows(state.experiment, width)
         if state.comparison is None:
             return paragraph_rows(_why_empty(state), width, "dim")
         comparison = state.comparison
@@ -122,7 +122,7 @@ class Compare(Pane, Scrolled):
             return "marked: B unmarks"
         return "selected"
 
-    def _experiment(self, e: Experiment, width: int) -> list[Row]:
+    def _experiment_rows(self, e: Experiment, width: int) -> list[Row]:
         """Return the verdict of the experiment, one row per completed pair with the confidence
         interval after that pair, then the comparison over all pairs so far."""
         if e.comparison is None:
@@ -132,7 +132,7 @@ class Compare(Pane, Scrolled):
             )
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
-        rows = narrowing_rows(e, width, self.trails.of(e.id))
+        rows = narrowing_rows(e, width, self.trails.trail_of(e.id))
         if e.verdict:
             rows = [*paragraph_rows(e.verdict, width, "strong"), *rows]
         comparison = e.comparison

@@ -51,7 +51,7 @@ class GpuPane(Pane, Scrolled):
             "L",
             "leave on",
             "leave the GPU settings on when Workbench ends",
-            lambda c: c.gpu.leave_on(),
+            lambda c: c.gpu.leave_settings_on(),
         ),
     )
     HINTS = ("enter", "r", "V", "L")
@@ -66,12 +66,12 @@ class GpuPane(Pane, Scrolled):
         if telemetry is None:
             text = state.host.telemetry_problem or "The GPUs have not been read yet."
             return paragraph_rows(text, width, "dim")
-        rows = self._driver(state, telemetry, width)
+        rows = self._driver_rows(state, telemetry, width)
         for sample in telemetry.gpus:
-            rows += [(), *self._gpu(state, telemetry, sample, width)]
+            rows += [(), *self._gpu_rows(state, telemetry, sample, width)]
         return [*rows, *_engine_rows(state, width)]
 
-    def _driver(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
+    def _driver_rows(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
         from workbench.hosts.container_kinds import KINDS  # not for the first frame
 
         driver, host = telemetry.driver, telemetry.host
@@ -109,7 +109,7 @@ class GpuPane(Pane, Scrolled):
         right = state.host.can_change_gpus
         if right:
             rows += paragraph_rows(f"! settings are read-only: {right}", width, "warn")
-        rows += self._guard(state, width)
+        rows += self._guard_rows(state, width)
         rows += _changed_rows(state, -1, width)  # the host's own
         if state.host.others_problem and (state.alterations or right is None):
             rows += paragraph_rows(f"! {state.host.others_problem}", width, "warn")
@@ -117,7 +117,7 @@ class GpuPane(Pane, Scrolled):
             rows += paragraph_rows(f"! {state.host.journal_recovery}", width, "warn")
         return rows
 
-    def _guard(self, state: SessionState, width: int) -> list[Row]:
+    def _guard_rows(self, state: SessionState, width: int) -> list[Row]:
         """Return the rows about the guard; [] if it has nothing to revert and did nothing."""
         guard = state.guard
         if guard is None or not any((state.alterations, guard.did, guard.problem)):
@@ -125,9 +125,12 @@ class GpuPane(Pane, Scrolled):
         rows: list[Row] = []
         if reverted := reverted_by_now(state):
             rows += paragraph_rows(f"{G.alert} the link is lost: {reverted}", width, "warnb", "  ")
-        return [*rows, *guard_rows(guard, self.trial.left(guard, guard.trial_left_s), width)]
+        return [
+            *rows,
+            *guard_rows(guard, self.trial.seconds_left(guard, guard.trial_left_s), width),
+        ]
 
-    def _gpu(
+    def _gpu_rows(
         self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int
     ) -> list[Row]:
         info = telemetry.info(sample.index)
@@ -141,7 +144,7 @@ class GpuPane(Pane, Scrolled):
         for index, text in state.gpu_findings:
             if index == sample.index:
                 rows += paragraph_rows(f"  {text}", width, FINDING_ROLES[G.alert in text])
-        pairs = self._pairs(sample, info)
+        pairs = self._value_pairs(sample, info)
         columns = max(1, width // 38)
         each = width // columns
         for start in range(0, len(pairs), columns):
@@ -159,9 +162,9 @@ class GpuPane(Pane, Scrolled):
         absent = {**sample.absent}
         if info is not None:
             absent = {**info.absent, **absent}
-        return [*rows, *self._processes(sample, width), *_absent_rows(absent, width)]
+        return [*rows, *self._process_rows(sample, width), *_absent_rows(absent, width)]
 
-    def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
+    def _value_pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
         """Return pairs (label, text) with the values of a GPU."""
         from workbench.model.gpu_readings import READINGS  # not for the first frame
         from workbench.model.settings import SWITCHES
@@ -214,7 +217,7 @@ class GpuPane(Pane, Scrolled):
             return f" of {top:.0f}"
         return ""
 
-    def _processes(self, sample: GpuSample, width: int) -> list[Row]:
+    def _process_rows(self, sample: GpuSample, width: int) -> list[Row]:
         if not sample.processes:
             return []
         listed = ", ".join(

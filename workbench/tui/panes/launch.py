@@ -52,7 +52,7 @@ class Launch(Pane, PickList):
     FIELDS = frozenset({"plan", "host", "servers", "run_id"})
     KEYS = keys_of(
         "launch",
-        Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
+        Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit_flag()),
         Key(
             "a",
             "all",
@@ -60,9 +60,14 @@ class Launch(Pane, PickList):
             lambda c: c.pane(Launch).toggle_all(),
         ),
         Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
-        Key("n", "next group", "go to the next group of flags", lambda c: c.plan.next_group(1)),
         Key(
-            "B", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)
+            "n", "next group", "go to the next group of flags", lambda c: c.plan.go_to_next_group(1)
+        ),
+        Key(
+            "B",
+            "group before",
+            "go to the group of flags before",
+            lambda c: c.plan.go_to_next_group(-1),
         ),
         Key(
             "e",
@@ -76,15 +81,18 @@ class Launch(Pane, PickList):
             "choose what runs the server: a process, or a launcher such as systemd",
             lambda c: c.plan.choose_launcher(),
         ),
-        Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
+        Key("E", "env", "set an environment variable", lambda c: c.plan.add_variable()),
         Key(
             "f",
             "fix",
             "apply the fix of a finding, first of the flag under the cursor",
-            lambda c: c.plan.fix(),
+            lambda c: c.plan.fix_finding(),
         ),
         Key(
-            "d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()
+            "d",
+            "unset",
+            "remove the flag under the cursor from the plan",
+            lambda c: c.plan.unset_flag(),
         ),
     )
     HINTS = ("enter", "a", "o", "question_mark")
@@ -124,7 +132,7 @@ class Launch(Pane, PickList):
         shown = (state.plan, state.host, self._changes, self._served)
         if shown != self._filled_from:
             self._filled_from = shown
-            self._fill(keep=True)
+            self._list_flags(keep=True)
 
     @property
     def detail(self) -> str:
@@ -148,27 +156,27 @@ class Launch(Pane, PickList):
         return keys
 
     # search
-    def search_changed(self, text: str, controllers: Controllers) -> None:
+    def apply_search(self, text: str, controllers: Controllers) -> None:
         self.lit, self.query_text = True, text
-        self._fill(keep=False)
+        self._list_flags(keep=False)
 
-    def search_closed(self, controllers: Controllers) -> None:
+    def end_search(self, controllers: Controllers) -> None:
         self.lit, self.query_text = False, ""
-        self._fill(keep=True)
+        self._list_flags(keep=True)
 
-    async def search_entered(self, text: str, controllers: Controllers) -> None:
+    async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Open the editor for the flag that matches the search best. If no flag matches, open it
         for a new flag named `text`."""
         row = self.current
         if row is None and text.strip():
             row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
-        await controllers.search.close()
+        await controllers.search.close_input()
         if row is not None:
             await controllers.plan.edit_row(row)
 
     def toggle_all(self) -> None:
         self.all = not self.all
-        self._fill(keep=True)
+        self._list_flags(keep=True)
 
     # groups
     @property
@@ -179,10 +187,10 @@ class Launch(Pane, PickList):
     def go_to_group(self, name: str) -> None:
         """List all flags, and move the cursor to the first flag of the group `name`."""
         self.all, self.query_text = True, ""
-        self._fill(keep=True)
+        self._list_flags(keep=True)
         self._move_cursor_below_heading(self.items.index(name))
 
-    def jump(self, by: int) -> None:
+    def jump_to_group(self, by: int) -> None:
         """Move the cursor to the first flag of the next group (`by` 1) or of the group before (`by`
         -1). With -1, a cursor inside a group first moves to the first flag of that group."""
         if not self.all or self.query_text:
@@ -203,17 +211,17 @@ class Launch(Pane, PickList):
     def is_heading(self, item: Any) -> bool:
         return isinstance(item, str)
 
-    def _fill(self, keep: bool) -> None:
+    def _list_flags(self, keep: bool) -> None:
         if self.state.plan is None:
             self.set_items(())
         elif self.query_text:
             self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
         elif self.all:
-            self.set_items(self._grouped(), keep=keep)
+            self.set_items(self._group_flags(), keep=keep)
         else:
-            self.set_items(self._changed_first(self.state.plan.rows), keep=keep)
+            self.set_items(self._sort_changed_first(self.state.plan.rows), keep=keep)
 
-    def _changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
+    def _sort_changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
         """Return the rows with those of the changed flags behind the model and the program, so that a
         pane of few rows shows them. The port comes last of them: it changes most and matters least.
         """
@@ -229,7 +237,7 @@ class Launch(Pane, PickList):
         key = (row.is_env, row.name)
         return row.origin is Origin.EDITED or key in self._differing
 
-    def _grouped(self) -> list[FlagRow | str]:
+    def _group_flags(self) -> list[FlagRow | str]:
         """Return the rows of all flags, with a heading above each group."""
         items: list[FlagRow | str] = []
         every = self.session.plans.flag_rows("all")
@@ -242,7 +250,7 @@ class Launch(Pane, PickList):
             return item
         return item.is_env, item.name
 
-    def _columns(self, width: int) -> tuple[int, int, int]:
+    def _column_widths(self, width: int) -> tuple[int, int, int]:
         flags = [item for item in self.items if not self.is_heading(item)][:60]
         longest = max((len(flag.name) for flag in flags), default=20)
         longest_default = max(map(len, map(_own_default_text, flags)), default=0)
@@ -258,7 +266,7 @@ class Launch(Pane, PickList):
     def head_rows(self, width: int) -> list[Row]:
         if not self.items:
             return []
-        name, value, default = self._columns(width)
+        name, value, default = self._column_widths(width)
         return [
             (
                 (pad_text("   flag", name + 3), "head"),
@@ -270,7 +278,7 @@ class Launch(Pane, PickList):
     def item_row(self, item: FlagRow | str, width: int) -> Row:
         if isinstance(item, str):
             return ((f" {item}", "title"),)
-        name_w, value_w, default_w = self._columns(width)
+        name_w, value_w, default_w = self._column_widths(width)
         key = (item.is_env, item.name)
         edit, unlike = self._edits.get(key), self._unlike.get(key)
         edited = self._is_changed(item)
@@ -305,7 +313,7 @@ class Launch(Pane, PickList):
         plan = self.state.plan
         if plan is None:
             return []
-        rows: list[Row] = self._not_running(width)
+        rows: list[Row] = self._not_running_rows(width)
         if not self.all and not self.query_text:
             more = max(0, plan.total_flags - sum(map(_is_set_flag, plan.rows)))
             flags = f"{more} more flags"
@@ -315,12 +323,12 @@ class Launch(Pane, PickList):
         item: FlagRow | None = self.current
         if item is None or height < 10:
             return rows
-        about = self._about(item, width)
+        about = self._about_rows(item, width)
         if height < 22:
             about = about[:3]
-        return [*rows, (), *about[:8], *self._finding(item, width)]
+        return [*rows, (), *about[:8], *self._finding_rows(item, width)]
 
-    def _not_running(self, width: int) -> list[Row]:
+    def _not_running_rows(self, width: int) -> list[Row]:
         """Return a row that counts the changes of the plan that the running server does not have,
         with the keys that make it have them; [] if there are none."""
         if not self._changes:
@@ -335,14 +343,14 @@ class Launch(Pane, PickList):
                 return [((count, "warn"), *words)]
         return [((cut_text(f" {number} not running: s", width), "warn"),)]
 
-    def _about(self, item: FlagRow, width: int) -> list[Row]:
-        lines = paragraph_rows(f"{item.name} {about_text(item)}", width, "dim")
+    def _about_rows(self, item: FlagRow, width: int) -> list[Row]:
+        lines = paragraph_rows(f"{item.name} {flag_description(item)}", width, "dim")
         first = lines[0][0][0]
         if first.startswith(item.name):
             lines[0] = ((item.name, "strong"), (first[len(item.name) :], "dim"))
         return lines
 
-    def _finding(self, item: FlagRow, width: int) -> list[Row]:
+    def _finding_rows(self, item: FlagRow, width: int) -> list[Row]:
         if not item.finding:
             return []
         sign, role = LEVELS.get(item.level or "info", ("i", "dim"))
@@ -426,7 +434,7 @@ def changed_runs(
     return ((f"{old} {G.becomes} ", "dim"), (new, "warn"))
 
 
-def about_text(item: FlagRow) -> str:
+def flag_description(item: FlagRow) -> str:
     """Return the description of a flag or variable: its range or choices, and its help."""
     spec = item.spec
     if spec is None and item.is_env:

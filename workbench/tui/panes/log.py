@@ -21,7 +21,7 @@ from workbench.tui.panes.base import Pane
 from workbench.tui.panes.log_lines import (
     OWN,
     format_log_line,
-    is_access,
+    is_access_line,
     is_own_poll,
     line_kind,
 )
@@ -49,7 +49,9 @@ class LogPane(Pane):
             "follow the log, or stop at this position",
             lambda c: c.pane(LogPane).toggle_follow(),
         ),
-        Key("e", "error", "jump to the next error in the log", lambda c: c.servers.next_error()),
+        Key(
+            "e", "error", "jump to the next error in the log", lambda c: c.servers.show_next_error()
+        ),
         Key(
             "m",
             "matches",
@@ -66,26 +68,26 @@ class LogPane(Pane):
             "t",
             "restart",
             "restart the unit, container or job of this run",
-            lambda c: c.servers.restart(),
+            lambda c: c.servers.restart_server(),
         ),
         Key(
             "d",
             "uninstall",
             "stop the server of this run, and remove the unit that its start has installed",
-            lambda c: c.servers.uninstall(),
+            lambda c: c.servers.uninstall_unit(),
         ),
         Key(
             "a",
             "ask",
             "ask the server for text again, and say whether its text is an answer",
-            lambda c: c.servers.ask_for_text(),
+            lambda c: c.servers.probe_text(),
         ),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
         Key(
             "E",
             "endpoint",
             "copy the address of the server, or write its endpoint file",
-            lambda c: c.servers.endpoint(),
+            lambda c: c.servers.open_endpoint(),
         ),
         Key(
             "J",
@@ -165,10 +167,10 @@ class LogPane(Pane):
         return keys
 
     # search
-    def search_changed(self, text: str, controllers: Controllers) -> None:
+    def apply_search(self, text: str, controllers: Controllers) -> None:
         self.search = text
 
-    async def search_entered(self, text: str, controllers: Controllers) -> None:
+    async def submit_search(self, text: str, controllers: Controllers) -> None:
         controllers.servers.search_log(text)
 
     def show(self, state: SessionState) -> None:
@@ -181,8 +183,8 @@ class LogPane(Pane):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         total = len(self.view)
         if total == 0:
-            return self._empty(width, height)
-        note = self._failure(width, height)
+            return self._empty_log_rows(width, height)
+        note = self._failure_rows(width, height)
         room = max(1, height - len(note))
         last = max(0, total - room)
         if self.follow:
@@ -192,11 +194,11 @@ class LogPane(Pane):
         self.top = max(0, min(self.top, total - 1))
         shown: list[tuple[str, Row]] = []
         if self.follow and not self.left:
-            for raw, count in self._newest(total, room):
-                shown.append((raw, self._counted(raw, count, width)))
+            for raw, count in self._read_newest(total, room):
+                shown.append((raw, self._counted_row(raw, count, width)))
         else:
             for number, raw in enumerate(self.view.lines(self.top, room), self.top):
-                shown.append((raw, self._line(raw, width, number == self.hit)))
+                shown.append((raw, self._line_row(raw, width, number == self.hit)))
         explained = self._add_explanation_rows(shown, width, room)
         if self.follow:
             explained = explained[-room:]
@@ -226,7 +228,7 @@ class LogPane(Pane):
                 rows += [(row, False) for row in explanation_rows(finding, width, most)]
         return rows
 
-    def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
+    def _read_newest(self, total: int, room: int) -> list[tuple[str, int]]:
         """Return the newest of the log's `total` lines, as many as fit into `room` rows, as pairs
         (line, count). Successive lines about the same HTTP request share one row, and `count` is
         their number. Requests with which Workbench watches the server share one row too, at the
@@ -253,20 +255,20 @@ class LogPane(Pane):
         counts = {OWN: polls}
         return [(raw, counts.get(kind, count)) for raw, kind, count in reversed(shown)]
 
-    def _counted(self, raw: str, count: int, width: int) -> Row:
+    def _counted_row(self, raw: str, count: int, width: int) -> Row:
         if is_own_poll(raw):
             text = f"Workbench asked {count_of(count, 'time')}"
             return ((cut_text(text, width), "dim"),)
         if count == 1:
-            return self._line(raw, width, False)
+            return self._line_row(raw, width, False)
         number = f"  x{count}"
-        return (*self._line(raw, width - len(number), False), (number, "dim"))
+        return (*self._line_row(raw, width - len(number), False), (number, "dim"))
 
-    def _line(self, raw: str, width: int, hit: bool) -> Row:
+    def _line_row(self, raw: str, width: int, hit: bool) -> Row:
         if hit:
             return ((cut_text(self._hit_text(raw, width), width).ljust(width), "rest"),)
         role = "dim"
-        if not is_access(raw):
+        if not is_access_line(raw):
             role = ROLES.get(self.view.level(raw), "text")
         text = raw[self.left :]
         if not self.left:
@@ -286,7 +288,7 @@ class LogPane(Pane):
             return raw
         return G.more + raw[start + 1 :]
 
-    def _failure(self, width: int, height: int) -> list[Row]:
+    def _failure_rows(self, width: int, height: int) -> list[Row]:
         """Return rows with the reason and the known causes of a failed server; [] if the server has
         not failed."""
         server = self.state.server
@@ -305,11 +307,11 @@ class LogPane(Pane):
         rows.append((("s starts again   e next error", "dim"),))
         return rows
 
-    def _empty(self, width: int, height: int) -> list[Row]:
+    def _empty_log_rows(self, width: int, height: int) -> list[Row]:
         server = self.state.server
         if server is None:
             return paragraph_rows(_no_run_text(self.state), width, "dim")
-        if rows := self._failure(width, height):
+        if rows := self._failure_rows(width, height):
             return rows
         rows = paragraph_rows(f"{server.state}: nothing in the log yet.", width, "dim")
         if runs_as := launcher_text(server, time.time()):
@@ -357,11 +359,11 @@ class LogPane(Pane):
             self.repaint()
             return True
         if not again:
-            return self._go(self.view.find(text, len(self.view) - 1, backwards=True))
+            return self._show_line(self.view.find(text, len(self.view) - 1, backwards=True))
         found = self.view.find(text, self._behind_hit)
         if found is None:
             found = self.view.find(text, 0)
-        return self._go(found)
+        return self._show_line(found)
 
     @property
     def _behind_hit(self) -> int:
@@ -377,7 +379,7 @@ class LogPane(Pane):
         server = self.session.state.server
         if server is not None and server.reason:
             at = self.view.find(server.reason, 0)
-            if at is not None and self._go(at):
+            if at is not None and self._show_line(at):
                 return
         self.next_error()
 
@@ -389,10 +391,10 @@ class LogPane(Pane):
             for chunk in range(begin, end, 2000):
                 for offset, line in enumerate(self.view.lines(chunk, min(2000, end - chunk))):
                     if self.view.level(line) == "error":
-                        return self._go(chunk + offset)
+                        return self._show_line(chunk + offset)
         return False
 
-    def _go(self, line: int | None) -> bool:
+    def _show_line(self, line: int | None) -> bool:
         self.hit = line
         if line is not None:
             self.follow = False

@@ -32,18 +32,18 @@ def _engines() -> Iterator[Engine]:
 
 
 @cache
-def _speeds() -> tuple[re.Pattern[str], ...]:
+def _speed_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of the lines in which engines report their speed."""
     return tuple(filter(None, (engine.speed_log for engine in _engines())))
 
 
 @cache
-def _prefixes() -> tuple[re.Pattern[str], ...]:
+def _prefix_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of what stands in front of messages and becomes short."""
     return (*filter(None, (engine.shortened_log for engine in _engines())), _UVICORN)
 
 
-def is_access(text: str) -> bool:
+def is_access_line(text: str) -> bool:
     """Return whether a log line reports an HTTP request that succeeded, or a probe of the server
     such as /health."""
     found = _ACCESS.search(text, 0, _SEARCHED)
@@ -67,7 +67,7 @@ def line_kind(text: str) -> str:
     with which Workbench watches the server, the condensed line for another request, "" otherwise."""
     if is_own_poll(text):
         return OWN
-    if is_access(text):
+    if is_access_line(text):
         return condense_line(text)
     return ""
 
@@ -90,7 +90,7 @@ def format_log_line(text: str, width: int) -> str:
     answers, running and waiting requests, and the share of the KV cache that is used. A line that
     does not fit is not cut."""
     line = condense_line(text)
-    found = next(filter(None, (pattern.search(line) for pattern in _speeds())), None)
+    found = next(filter(None, (pattern.search(line) for pattern in _speed_patterns())), None)
     if found is None:
         return line
     values = found.groupdict()
@@ -119,7 +119,7 @@ def format_log_line(text: str, width: int) -> str:
 
 def _drop_source(text: str) -> str:
     found = None
-    for pattern in _prefixes():  # a generator takes twice the time
+    for pattern in _prefix_patterns():  # a generator takes twice the time
         found = pattern.match(text)
         if found is not None:
             break

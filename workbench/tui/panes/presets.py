@@ -44,7 +44,7 @@ class Presets(Pane, PickList):
             "enter",
             "load",
             "load the preset under the cursor",
-            lambda c: c.plan.load(c.pane(Presets).current),
+            lambda c: c.plan.load_preset(c.pane(Presets).current),
         ),
         Key(
             "i",
@@ -56,7 +56,7 @@ class Presets(Pane, PickList):
             "I",
             "import",
             "make a preset of a recipe or a command line of another tool",
-            lambda c: c.recipes.read(),
+            lambda c: c.recipes.import_recipe(),
         ),
     )
     HINTS = ("enter", "slash", "i")
@@ -95,22 +95,22 @@ class Presets(Pane, PickList):
         return str(len(self.session.state.presets) or "")
 
     # search
-    def search_changed(self, text: str, controllers: Controllers) -> None:
+    def apply_search(self, text: str, controllers: Controllers) -> None:
         self.lit, self.query_text = True, text
         self._narrow_down(keep=False)
 
-    def search_closed(self, controllers: Controllers) -> None:
+    def end_search(self, controllers: Controllers) -> None:
         self.lit, self.query_text = False, ""
         self._narrow_down(keep=True)
 
-    async def search_entered(self, text: str, controllers: Controllers) -> None:
+    async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Load the preset that matches the typed text best. If the presets have not been read yet,
         wait for them, at most READ_S seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current
-        await controllers.search.close()
-        await controllers.plan.load(entry)
+        await controllers.search.close_input()
+        await controllers.plan.load_preset(entry)
 
     def _narrow_down(self, keep: bool) -> None:
         """Show the presets that match the search, the best match first. Without a search, show all

@@ -47,7 +47,7 @@ def group_results(rows: Sequence[BenchRow], opened: Collection[str]) -> list[Ben
     return items
 
 
-def series_runs(item: SeriesRow, width: int) -> Row:
+def series_row(item: SeriesRow, width: int) -> Row:
     """Return the row of a series: its name, its verdict, and the number of its runs."""
     sign = "v" if item.opened else ">"
     head, runs = f"{sign} {item.name} ", f" ({count_of(len(item.runs), 'run')})"

@@ -39,8 +39,8 @@ from workbench.tui.formats import (
 )
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.panes.result_groups import SeriesRow, group_results, series_runs
-from workbench.tui.widgets.graph import highest_of
+from workbench.tui.panes.result_groups import SeriesRow, group_results, series_row
+from workbench.tui.widgets.graph import highest_value
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
@@ -199,26 +199,29 @@ class Results(Pane, PickList):
             "enter",
             "detail",
             "show the result with its conditions, or the runs of an experiment or a sweep",
-            lambda c: c.results.show(),
+            lambda c: c.results.open_result(),
         ),
         Key(
             "i",
             "advice",
             "show what limits the result, and which change would help",
-            lambda c: c.advice.show(),
+            lambda c: c.advice.open_advice(),
         ),
-        Key("a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
-        Key("B", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
-        Key("d", "delete", "delete the result", lambda c: c.results.delete()),
+        Key("a", "mark A", "mark the result as A", lambda c: c.results.mark_result("A")),
+        Key("B", "mark B", "mark the result as B", lambda c: c.results.mark_result("B")),
+        Key("d", "delete", "delete the result", lambda c: c.results.delete_result()),
         Key(
-            "e", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()
+            "e",
+            "export",
+            "write the result as JSON, CSV or Markdown",
+            lambda c: c.results.export_result(),
         ),
         Key("t", "plot", "plot the results", plot_results),
         Key(
             "f",
             "filter",
             "show only results with these words: flags, notes, tags, dates",
-            lambda c: c.search.results(),
+            lambda c: c.search.search_results(),
         ),
         Key(
             "o",
@@ -226,7 +229,9 @@ class Results(Pane, PickList):
             "sort the results by the next column",
             lambda c: c.pane(Results).sort_by_next(),
         ),
-        Key("n", "note", "edit the note and the tags of the result", lambda c: c.results.note()),
+        Key(
+            "n", "note", "edit the note and the tags of the result", lambda c: c.results.edit_note()
+        ),
     )
     HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
@@ -253,7 +258,7 @@ class Results(Pane, PickList):
         self.order = NEWEST_FIRST  # column, and whether its highest value comes first
 
     @property
-    def bare(self) -> bool:
+    def is_bare(self) -> bool:
         state = self.session.state
         return not any((state.results, state.results_search, state.bench.error))
 
@@ -281,42 +286,44 @@ class Results(Pane, PickList):
         return str(shown)
 
     # search
-    def search_changed(self, text: str, controllers: Controllers) -> None:
+    def apply_search(self, text: str, controllers: Controllers) -> None:
         self.lit = True
-        self._find(text, controllers)
+        self._filter_results(text, controllers)
 
-    def search_closed(self, controllers: Controllers) -> None:
+    def end_search(self, controllers: Controllers) -> None:
         self.lit = False
-        self._find("", controllers)
+        self._filter_results("", controllers)
 
-    async def search_entered(self, text: str, controllers: Controllers) -> None:
+    async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Move the focus from the search input to the list. The list stays filtered until the user
         presses escape."""
         self.lit = False
         self.screen.set_focus(self)
 
-    def _find(self, text: str, controllers: Controllers) -> None:
+    def _filter_results(self, text: str, controllers: Controllers) -> None:
         if text != self.search:
-            controllers.services.attempt(lambda: self.session.results.find(text), only="search")
+            controllers.services.run_in_background(
+                lambda: self.session.results.find(text), only="search"
+            )
 
     def show(self, state: SessionState) -> None:
         new = _newest_id(state) > _newest_id(self.state)
         self.state = state
-        self._read_changes(state)
-        self.set_items(self._listed(state), keep=not new)
+        self._note_comparisons(state)
+        self.set_items(self._list_items(state), keep=not new)
         if new:
             self.post_message(self.Selected())
 
-    def _read_changes(self, state: SessionState) -> None:
+    def _note_comparisons(self, state: SessionState) -> None:
         """Note what the rows are compared with: the result before each, and the fastest one."""
         valid = (row.output_tok_s for row in state.results if not row.refused)
-        self._top_tok_s = highest_of(valid)
+        self._top_tok_s = highest_value(valid)
         self._before = {row.id: row_before(row, state.results) for row in state.results}
 
-    def _listed(self, state: SessionState) -> Sequence[BenchRow | SeriesRow]:
+    def _list_items(self, state: SessionState) -> Sequence[BenchRow | SeriesRow]:
         """Return the items of the list. In another order than by number, each run has its own place
         in it, so that no series is shown."""
-        rows = self._sorted(state)
+        rows = self._sort_results(state)
         if self.order != NEWEST_FIRST:
             return rows
         return group_results(rows, self._opened)
@@ -324,10 +331,10 @@ class Results(Pane, PickList):
     def open_series(self, item: SeriesRow) -> None:
         """List the runs of an experiment or a sweep below its row, or list them no longer."""
         self._opened ^= {item.name}
-        self.set_items(self._listed(self.state))
+        self.set_items(self._list_items(self.state))
 
     # the order
-    def _sorted(self, state: SessionState) -> list[BenchRow]:
+    def _sort_results(self, state: SessionState) -> list[BenchRow]:
         """Return the results in the chosen order. Results without a value in the column of that
         order come last."""
         column, highest = self.order
@@ -343,14 +350,14 @@ class Results(Pane, PickList):
             self.order = (column, not highest)
         else:
             self.order = (column, ORDERS[column][1])
-        self.set_items(self._listed(self.state))
+        self.set_items(self._list_items(self.state))
         self.post_message(self.TitleChanged())
 
     def sort_by_next(self) -> None:
         columns = list(ORDERS)
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
-    def head_clicked(self, x: int) -> None:
+    def handle_head_click(self, x: int) -> None:
         """Sort by the column whose title the user clicked at the cell `x` of the row. Titles are
         aligned right, so the blanks left of a title belong to its column."""
         text = self.drawn_text.splitlines()[self._head - 1]
@@ -418,22 +425,22 @@ class Results(Pane, PickList):
         return self._plot
 
     def head_rows(self, width: int) -> list[Row]:
-        rows = self._error(width)
+        rows = self._error_rows(width)
         if self.items:
-            shape = self._shape(width)
+            shape = self._row_shape(width)
             first, *rest = (pad_text(each.head, each.cells, right=True) for each in shape.columns)
             heads = first + " " * shape.bar_cells + "".join(rest)
             label = pad_text("change", shape.label_cells)
             rows.append(((f"{'':<2}{'#':>3} {label}{heads}", "head"),))
         return rows
 
-    def _shape(self, width: int) -> Shape:
+    def _row_shape(self, width: int) -> Shape:
         """Return how the rows are divided. It is found once for all rows of the list."""
         baseline = self._baseline()
         key = (width, baseline and baseline.id)
         if key != self._shaped:
             results = [item for item in self.items if not isinstance(item, SeriesRow)][:_LOOKED_AT]
-            longest = max(map(len, map(self._label, results)), default=0)
+            longest = max(map(len, map(self._label_text, results)), default=0)
             columns = _fitting_columns(width, baseline is not None)
             taken = sum(each.cells for each in columns)
             bar_cells = _bar_cells(width - _NUMBER_CELLS - taken, longest)
@@ -448,38 +455,38 @@ class Results(Pane, PickList):
 
     def item_row(self, item: BenchRow | SeriesRow, width: int) -> Row:
         if isinstance(item, SeriesRow):
-            return series_runs(item, width)
+            return series_row(item, width)
         marks = {self.state.mark_b: ("B", "b"), self.state.mark_a: ("A", "a")}
         mark, role = marks.get(item.id, ("", "text"))
         bar_role = role
         if not mark:
             bar_role = "spark"
-        head, label = f"{mark:<2}{item.id:>3} ", self._label(item)
+        head, label = f"{mark:<2}{item.id:>3} ", self._label_text(item)
         if item.refused:
-            return self._rejected(item, head, label, width)
-        shape = self._shape(width)
+            return self._rejected_row(item, head, label, width)
+        shape = self._row_shape(width)
         if item.requests_failed and not mark:
             role = "bad"
         named = pad_text(_cut_label(item, label, shape.label_cells), shape.label_cells)
         runs = [(head + named, role)]
         for at, column in enumerate(shape.columns):
-            text, own_role = self._value(item, column)
+            text, own_role = self._value_run(item, column)
             runs.append((pad_text(text, column.cells, right=True), own_role or role))
             if at == 0 and shape.bar_cells:
-                runs.append((self._bar(item, shape.bar_cells), bar_role))
+                runs.append((self._bar_text(item, shape.bar_cells), bar_role))
         return tuple(runs)
 
-    def _rejected(self, item: BenchRow, head: str, label: str, width: int) -> Row:
+    def _rejected_row(self, item: BenchRow, head: str, label: str, width: int) -> Row:
         """Return the row of a result that is not valid. It has the reason in the place of the figures,
         which are no measurement."""
         why = f"  {item.refused[0]}"
         return ((head, "bad"), (cut_text(f"x rejected {label}{why}", width - len(head)), "bad"))
 
-    def _bar(self, item: BenchRow, cells: int) -> str:
+    def _bar_text(self, item: BenchRow, cells: int) -> str:
         """Return a bar of tok/s from 0, so that its length is in proportion."""
         return f" {bar_text(item.output_tok_s, self._top_tok_s, cells - 1)}".ljust(cells)
 
-    def _value(self, item: BenchRow, column: Column) -> tuple[str, str]:
+    def _value_run(self, item: BenchRow, column: Column) -> tuple[str, str]:
         """Return the text of a result in a column, and its role; "" is the role of the row."""
         if column.of_baseline:
             return change_cell(item, self._baseline(), column.cells)
@@ -487,7 +494,7 @@ class Results(Pane, PickList):
             return change_cell(item, self._before.get(item.id), column.cells)
         return column.text(item, column.cells), ""
 
-    def _label(self, item: BenchRow) -> str:
+    def _label_text(self, item: BenchRow) -> str:
         label = f"{item.model} c{item.concurrency}"
         if item.label:
             label = preset_name(item.label, item.engine)
@@ -502,19 +509,19 @@ class Results(Pane, PickList):
             label = f"{item.requests_failed}/{sent} failed {label}"
         return label
 
-    def _error(self, width: int) -> list[Row]:
+    def _error_rows(self, width: int) -> list[Row]:
         error = self.state.bench.error
         if not error:
             return []
         return short_paragraph(f"x {error}", width, 2, "bad")
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        rows = [*self._why_absent(width, height), *self._limit(width)]
+        rows = [*self._absence_rows(width, height), *self._limit_rows(width)]
         taken = len(self.items) + 1 + len(rows)  # with the head of the table
         most = max(min(MAX_FINDINGS, (height - 4) // 2), min(MOST_ADVICE, height - taken))
-        return [*rows, *self._advice(width, most)]
+        return [*rows, *self._advice_rows(width, most)]
 
-    def _advice(self, width: int, most: int) -> list[Row]:
+    def _advice_rows(self, width: int, most: int) -> list[Row]:
         """Return at most `most` rows with the most important findings of the advice on a result.
         The result is the newest one that has advice."""
         newest = next((row for row in self.state.results if row.advice), None)
@@ -538,7 +545,7 @@ class Results(Pane, PickList):
                 label = " " * len(label)
         return rows
 
-    def _why_absent(self, width: int, height: int) -> list[Row]:
+    def _absence_rows(self, width: int, height: int) -> list[Row]:
         """Return rows that say why the result under the cursor has no TTFT, or no power; [] if it
         has both."""
         item = self.result
@@ -559,7 +566,7 @@ class Results(Pane, PickList):
             rows.append(_cut_row(last, width, "enter", "warn"))
         return rows
 
-    def _limit(self, width: int) -> list[Row]:
+    def _limit_rows(self, width: int) -> list[Row]:
         ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None)
         if ceiling is None:
             return []

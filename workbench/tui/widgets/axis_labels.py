@@ -10,7 +10,7 @@ from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row_changes import row_before
 from workbench.tui.cells import Row, Run, cut_text, join_rows
 from workbench.tui.formats import change_run, enclose_text, number_text, preset_name
-from workbench.tui.widgets.time_axis import Label, Window, events_in
+from workbench.tui.widgets.time_axis import Label, Window, events_in_window
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
@@ -28,8 +28,8 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
     """Return the labels of the window: one for each benchmark, each comparison of answers and each
     change of a GPU setting."""
     rows = {row.id: row for row in state.results}
-    inside = events_in(events, window)
-    labels = [*_settings(window, inside), *_compared_answers(window, inside, state)]
+    inside = events_in_window(events, window)
+    labels = [*_setting_labels(window, inside), *_comparison_labels(window, inside, state)]
     begin: Event | None = None
     for event in inside:
         if event.kind is EventKind.BENCH_BEGIN:
@@ -39,14 +39,16 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
             column = max(0, window.column((begin or event).unix_s))
             row = rows.get(event.result_id or 0)
             if row is not None:
-                labels.append(Label(column, _result(row, rows, state)))
+                labels.append(Label(column, _result_forms(row, rows, state)))
             begin = None
     if begin is not None and state.bench.running:
         labels.append(Label(window.column(begin.unix_s), ((("measuring", "dim"),),)))
     return labels
 
 
-def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) -> tuple[Row, ...]:
+def _result_forms(
+    row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState
+) -> tuple[Row, ...]:
     """Return the forms of the label of a result, the longest one first. The percentage is against
     the result before it, like the changes that its label names. Beside the mark B, it would be read
     as the one against A, so the result before it is named. Each form has the number: without it, a
@@ -82,7 +84,7 @@ def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) ->
     return tuple(join_rows(filter(None, form), _GAP) for form in forms)
 
 
-def _compared_answers(
+def _comparison_labels(
     window: Window, events: Sequence[Event], state: SessionState
 ) -> Iterator[Label]:
     """Yield a label for each comparison of answers: what it found, or that it is under way."""
@@ -105,7 +107,7 @@ def _compared_answers(
         yield Label(window.column(begin.unix_s), (text,), gives_way=True)
 
 
-def _settings(window: Window, events: Sequence[Event]) -> Iterator[Label]:
+def _setting_labels(window: Window, events: Sequence[Event]) -> Iterator[Label]:
     """Yield a label for each change of a GPU setting. Several at one time share one."""
     texts: dict[int, list[str]] = {}
     for event in events:

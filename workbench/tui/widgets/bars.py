@@ -136,30 +136,30 @@ class CommandBar(Painted):
             first_keys = FIRST
             if self.state.host.telemetry_problem:
                 first_keys = FIRST_WITHOUT_GPU
-            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, first_keys)]
+            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys_row(width, first_keys)]
         command = plan.real_command
         if command is None:
             why = ("the plan gives no command: press v to see why", "bad")
-            return [(("x ", "bad"), why), self._checks(plan, width)]
+            return [(("x ", "bad"), why), self._checks_row(plan, width)]
         sign = self._running_sign()
         if sign is None or width < SIGNED_COLUMNS:
-            return [self._command(command, width), self._checks(plan, width)]
+            return [self._command_row(command, width), self._checks_row(plan, width)]
         flags = self.session.servers.changed_flags_of_running_server()
         if self.session.servers.changes_against_running():
             unlike: Run = (f" {G.off} not running", "warn")
-            first: Row = (*self._command(command, width - width_of(unlike[0])), unlike)
-            if not flags or _problems(plan):
-                return [first, self._checks(plan, width)]
+            first: Row = (*self._command_row(command, width - width_of(unlike[0])), unlike)
+            if not flags or _problem_runs(plan):
+                return [first, self._checks_row(plan, width)]
             runs: Run = (f"{sign[0].strip()} with", sign[1])
-            return [first, running_row(runs, flags, _ends(plan), width)]
-        if not flags or _problems(plan):
-            first = (*self._command(command, width - width_of(sign[0])), sign)
-            return [first, self._checks(plan, width)]
+            return [first, running_row(runs, flags, _row_ends(plan), width)]
+        if not flags or _problem_runs(plan):
+            first = (*self._command_row(command, width - width_of(sign[0])), sign)
+            return [first, self._checks_row(plan, width)]
         line = replace(command, env={}).shell()  # the variables stand among the flags
         running = self.session.servers.running_plan()
         assert running is not None  # its sign says so
         with_flags = (f"{sign[0]} with", sign[1])
-        return running_rows(line, running.model, with_flags, flags, _ends(plan), width)
+        return running_rows(line, running.model, with_flags, flags, _row_ends(plan), width)
 
     def _running_sign(self) -> Run | None:
         """Return the sign of a server that runs or starts with a known plan; None without one."""
@@ -173,7 +173,7 @@ class CommandBar(Painted):
         return f" {G.on} running", "good"
 
     @staticmethod
-    def _command(command: Command, width: int) -> Row:
+    def _command_row(command: Command, width: int) -> Row:
         """Return the shell command in one row. If it is longer than `width`, the environment
         variables are replaced by their number, and the end is cut."""
         line, count = command.shell(), ""
@@ -185,19 +185,19 @@ class CommandBar(Painted):
         )
 
     @staticmethod
-    def _checks(plan: PlanView, width: int) -> Row:
+    def _checks_row(plan: PlanView, width: int) -> Row:
         """Return a row with the number of errors and warnings, the memory estimate, the first error
         and, at the right, key hints. If the row is longer than `width`, first the key hints and
         then the estimate are shortened."""
-        problems, errors = _problems(plan), _count_errors(plan)
+        problems, errors = _problem_runs(plan), _count_errors(plan)
         estimates: Sequence[str] = ("",)
         if plan.memory and not errors:
-            estimates = _estimates(plan.memory)
+            estimates = _estimate_forms(plan.memory)
         for memory, (good, keys) in product(estimates, CHECKED_SIZES):
             counted = (good, "good")
             if errors:
                 counted = (f"x {count_of(errors, 'error')}", "bad")
-            checks = [counted, _warnings(plan), *_memory(plan, memory), *problems]
+            checks = [counted, _warning_run(plan), *_memory_runs(plan, memory), *problems]
             left = join_rows([(check,) for check in checks], ("   ", "text"))
             if row_width((*left, *keys)) <= width:
                 break
@@ -212,7 +212,7 @@ def _count_errors(plan: PlanView) -> int:
     return len(_findings_of(plan, Level.ERROR))
 
 
-def _problems(plan: PlanView) -> list[Run]:
+def _problem_runs(plan: PlanView) -> list[Run]:
     """Return the texts about what prevents a start: an unusable program, and the first error."""
     problems: list[Run] = []
     if plan.installed_problem:
@@ -222,7 +222,7 @@ def _problems(plan: PlanView) -> list[Run]:
     return problems
 
 
-def _warnings(plan: PlanView) -> Run:
+def _warning_run(plan: PlanView) -> Run:
     """Return the number of warnings about the plan, with its role."""
     count = len(_findings_of(plan, Level.WARN))
     if count == 0:
@@ -230,7 +230,7 @@ def _warnings(plan: PlanView) -> Run:
     return f"! {count_of(count, 'warning')}", "warn"
 
 
-def _memory(plan: PlanView, text: str) -> list[Run]:
+def _memory_runs(plan: PlanView, text: str) -> list[Run]:
     """Return the memory estimate in the form `text`, with its role; [] without one."""
     if not text:
         return []
@@ -240,16 +240,16 @@ def _memory(plan: PlanView, text: str) -> list[Run]:
     return [(text, "text")]
 
 
-def _ends(plan: PlanView) -> list[Row]:
+def _row_ends(plan: PlanView) -> list[Row]:
     """Return the forms of the end of a row behind the flags of the running server, the widest one
     first: the warnings, and the keys that show the whole command."""
     warned: Row = ()
     if _findings_of(plan, Level.WARN):
-        warned = (("   ", "text"), _warnings(plan))
+        warned = (("   ", "text"), _warning_run(plan))
     return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
-def _estimates(text: str) -> tuple[str, ...]:
+def _estimate_forms(text: str) -> tuple[str, ...]:
     """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest
     form has only the amount of memory."""
     brief = text.partition(" (")[0]
@@ -258,7 +258,7 @@ def _estimates(text: str) -> tuple[str, ...]:
     )
 
 
-def _first_keys(width: int, keys: Sequence[tuple[str, str]]) -> Row:
+def _first_keys_row(width: int, keys: Sequence[tuple[str, str]]) -> Row:
     row: list[tuple[str, str]] = []
     for key, text in keys:
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
@@ -309,17 +309,17 @@ class NoticeBar(Painted):
         self.notice = notice
         self.display = notice is not None
         if self.display:
-            self.styles.height = max(1, len(self._lines(width)))
+            self.styles.height = max(1, len(self._notice_rows(width)))
         self._painted = []
         self.repaint()
 
-    def _lines(self, width: int) -> list[Row]:
+    def _notice_rows(self, width: int) -> list[Row]:
         if self.notice is None:
             return []
         return notice_rows(self.notice, width - 5, self.MOST_ROWS)  # "esc" is beside them
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        rows = self._lines(width)
+        rows = self._notice_rows(width)
         if rows and width > 40:
             last = rows[0]
             rows[0] = spread_row(last, ((" esc", "dim"),), width)
@@ -340,7 +340,7 @@ class Footer(Painted):
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
         self._covered = False
 
-    def cover(self, covered: bool) -> None:
+    def set_covered(self, covered: bool) -> None:
         """Show no keys while a box lies over the main screen, because it takes every key."""
         if covered is not self._covered:
             self._covered = covered
@@ -368,7 +368,7 @@ class Footer(Painted):
         self.page = page
         self.repaint()
 
-    def _keys(self) -> list[tuple[str, str, str]]:
+    def _shown_keys(self) -> list[tuple[str, str, str]]:
         """Return every key to show as (key as printed, label, id), the most important key first.
         The id identifies the key in the table of keys. For a key of the open page, it is the name
         by which Textual knows the key."""
@@ -392,7 +392,7 @@ class Footer(Painted):
         tail: Row = ((" ^p", "key"), (" palette", "text"))
         room = width - row_width(tail)
         row: list[tuple[str, str]] = []
-        for key, word, _ in self._keys():
+        for key, word, _ in self._shown_keys():
             room -= len(key) + len(word) + 3
             if room < 0:
                 break
@@ -401,7 +401,7 @@ class Footer(Painted):
 
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
-        keys = (*self._keys(), ("^p", "palette", "screen ctrl+p"))
+        keys = (*self._shown_keys(), ("^p", "palette", "screen ctrl+p"))
         found = next((name for key, word, name in keys if said in (key, word)), None)
         if not found:
             return

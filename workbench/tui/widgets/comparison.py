@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.counts import count_of
 from workbench.tui.cells import Row, cut_text, paragraph_rows, row_width, width_of
 from workbench.tui.formats import (
+    drop_gpu_from_key,
     enclose_text,
     setting_change_text,
     setting_value,
     texts_with_gpus,
     value_text,
-    without_gpu,
 )
 from workbench.tui.glyphs import G
 
@@ -54,7 +54,7 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     first = next(iter(comparison.metrics), None)
     if first is None or first.change_pct is None:
         return "no verdict: the speed was not measured on both sides", "warn"
-    said = f"{_causes_words(comparison)}{_speed_words(first.change_pct)}"
+    said = f"{_causes_text(comparison)}{_speed_text(first.change_pct)}"
     if not comparison.like_for_like:
         return f"{said}, but the runs are not like for like: this proves nothing", "warn"
     if first.interval_pct is None and noise_pct is not None:
@@ -76,7 +76,7 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     return said, "warnb"
 
 
-def _causes_words(comparison: Comparison) -> str:
+def _causes_text(comparison: Comparison) -> str:
     """Return the beginning of a sentence about what several changes did together; "" for one."""
     if not _CHANGES.issuperset(one.get("kind") for one in comparison.differences):
         return ""
@@ -88,7 +88,7 @@ def _causes_words(comparison: Comparison) -> str:
     return f"{count} changes together: "
 
 
-def _speed_words(change_pct: float) -> str:
+def _speed_text(change_pct: float) -> str:
     ratio = 1.0 + change_pct / 100.0
     if ratio >= TIMES_FROM:
         return f"B is {ratio:.1f} times as fast as A"
@@ -130,10 +130,10 @@ def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> li
         blocks.append(Items(comparison.notes))
     if len(comparison.differences) > 1:
         blocks += difference_blocks(comparison)
-    return [*_heading(comparison, width, which_b), *block_rows(blocks, width)]
+    return [*_heading_rows(comparison, width, which_b), *block_rows(blocks, width)]
 
 
-def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
+def _heading_rows(comparison: Comparison, width: int, which_b: str) -> list[Row]:
     """Return a row with the two results and a row with the differences between their conditions. A
     single difference stands in the first row if there is room."""
     texts = _difference_texts(comparison.differences)
@@ -163,22 +163,22 @@ def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
     if len(lines) <= _DIFFERENCE_ROWS:
         return [*rows, *lines]
     shown = list(texts)
-    while len(shown) > 1 and width_of(_joined(shown, texts)) > width - 2:
+    while len(shown) > 1 and width_of(_join_texts(shown, texts)) > width - 2:
         shown.pop()
-    return [*rows, ((cut_text(f"  {_joined(shown, texts)}", width), "text"),)]
+    return [*rows, ((cut_text(f"  {_join_texts(shown, texts)}", width), "text"),)]
 
 
 def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each difference. One setting of several GPUs is one difference."""
-    return texts_with_gpus((d["name"], _difference(d)) for d in differences)
+    return texts_with_gpus((d["name"], _difference_text(d)) for d in differences)
 
 
-def _difference(d: Mapping[str, Any]) -> str:
+def _difference_text(d: Mapping[str, Any]) -> str:
     name, kind, values = d["name"], d.get("kind"), (d.get("a"), d.get("b"))
     if kind != "gpu setting":
         before, now = map(value_text, values)
         return f"{name} {before} {G.becomes} {now}"
-    name = without_gpu(name)
+    name = drop_gpu_from_key(name)
     texts = ["-", "-"]
     for side, value in enumerate(values):
         if value is not None:
@@ -186,6 +186,6 @@ def _difference(d: Mapping[str, Any]) -> str:
     return setting_change_text(name, *texts)
 
 
-def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:
+def _join_texts(shown: Sequence[str], texts: Sequence[str]) -> str:
     more = enclose_text("+", len(texts) - len(shown), " more below")
     return ", ".join(filter(None, (*shown, more)))

@@ -14,7 +14,7 @@ from workbench.model.timeline import ENGINE, History, Key
 from workbench.tui.cells import Row, Run, cut_text, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.graph import Columns, Graph, highest_of, known_values
+from workbench.tui.widgets.graph import Columns, Graph, highest_value, known_values
 from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.time_axis import Window
 
@@ -53,7 +53,7 @@ class _Metric:
         return [(ENGINE, field) for field in self.fields]
 
 
-def _tokens(values: Sequence[float]) -> str:
+def _tokens_text(values: Sequence[float]) -> str:
     """Return the first of `values`, a number of tokens per second, as text of at most 5 cells, such
     as "1,234" or "12.3k"."""
     value = values[0]
@@ -64,24 +64,24 @@ def _tokens(values: Sequence[float]) -> str:
     return f"{value / 1e3:.0f}k"
 
 
-def _percent(values: Sequence[float]) -> str:
+def _percent_text(values: Sequence[float]) -> str:
     return f"{values[0]:.0f}%"
 
 
-def _queue(values: Sequence[float]) -> str:
+def _queue_text(values: Sequence[float]) -> str:
     running, waiting = values
     return f"{running:.0f}+{waiting:.0f}"
 
 
 _FIRST = (
-    _Metric("tok/s", "tok/s", ("generation_tok_s",), _tokens, None),
-    _Metric("queue", "queue", ("running", "waiting"), _queue, None),
-    _Metric("KV cache", "KV", ("kv_use_pct",), _percent),
+    _Metric("tok/s", "tok/s", ("generation_tok_s",), _tokens_text, None),
+    _Metric("queue", "queue", ("running", "waiting"), _queue_text, None),
+    _Metric("KV cache", "KV", ("kv_use_pct",), _percent_text),
 )
 _SECOND = (
-    _Metric("prompt/s", "prompt", ("prompt_tok_s",), _tokens, None),
-    _Metric("prefix", "hits", ("prefix_hit_pct",), _percent),
-    _Metric("accepted", "acc", ("spec_accepted_pct",), _percent),
+    _Metric("prompt/s", "prompt", ("prompt_tok_s",), _tokens_text, None),
+    _Metric("prefix", "hits", ("prefix_hit_pct",), _percent_text),
+    _Metric("accepted", "acc", ("spec_accepted_pct",), _percent_text),
     _Metric("preempt", "pre", ("preemptions_s",), lambda values: f"{values[0]:.1f}/s", None),
 )
 
@@ -115,25 +115,27 @@ class EngineRows:
         if view is None:
             return [], []
         if view.problem is not None:
-            return [], self._problem(view, width)
-        graph = self._heads.graph(
+            return [], self._problem_rows(view, width)
+        graph = self._heads.make_graph(
             view.title,
-            lambda part, head: self._graph(_FIRST[0], view, part, short=True, head=head),
+            lambda part, head: self._make_graph(_FIRST[0], view, part, short=True, head=head),
             window,
             self._each,
             _FIRST[0].keys,
         )
         figures: list[Run] = [(f"{view.title}  ", "title")]
-        for metric in (*_FIRST[1:], *self._second(view)):
-            text, role = self._value(metric, view, window)
+        for metric in (*_FIRST[1:], *self._second_line_metrics(view)):
+            text, role = self._value_run(metric, view, window)
             if row_width(figures) + len(metric.label) + len(text) + 3 > width:
                 break
             figures += [(f"{metric.label} ", "dim"), (text, role), ("   ", "dim")]
-        drawn = columns.line([graph], self._each, _lead(view, columns), window.cursor_column)
+        drawn = columns.draw_line(
+            [graph], self._each, _lead_runs(view, columns), window.cursor_column
+        )
         return drawn, [tuple(figures)]
 
     @staticmethod
-    def _problem(view: EngineView, width: int) -> list[Row]:
+    def _problem_rows(view: EngineView, width: int) -> list[Row]:
         text = f"{view.title}: {view.problem}"
         return [((f"{G.alert} ", "warn"), (cut_text(text, width - 2), "text"))]
 
@@ -154,14 +156,14 @@ class EngineRows:
         if view is None:
             return []
         if view.problem is not None:
-            return self._problem(view, width)
+            return self._problem_rows(view, width)
         rows: list[Row] = []
-        for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
+        for number, line in enumerate((_FIRST, self._second_line_metrics(view))[: self._lines]):
             short = self._each == 1
-            graphs = [self._graph(m, view, window, short=short) for m in line[: columns.count]]
+            graphs = [self._make_graph(m, view, window, short=short) for m in line[: columns.count]]
             lead: Sequence[Run] = ()
             if number == 0:
-                lead = _lead(view, columns)
+                lead = _lead_runs(view, columns)
             if columns.after[0] and graphs:
                 text = graphs[0].label  # it begins in front of its column
                 if not number and columns.lead >= 20:
@@ -169,10 +171,10 @@ class EngineRows:
                 text = text.ljust(columns.lead)
                 graphs[0] = replace(graphs[0], label=text[columns.lead :])
                 lead = ((text[: columns.lead], "dim"),)
-            rows += columns.line(graphs, self._each, lead, window.cursor_column)
+            rows += columns.draw_line(graphs, self._each, lead, window.cursor_column)
         return rows
 
-    def _second(self, view: EngineView) -> Sequence[_Metric]:
+    def _second_line_metrics(self, view: EngineView) -> Sequence[_Metric]:
         """Return those metrics for the second line of graphs that the engine reports now or has
         reported earlier."""
         return [m for m in _SECOND if all(self._is_reported(view, f) for f in m.fields)]
@@ -180,7 +182,7 @@ class EngineRows:
     def _is_reported(self, view: EngineView, field: str) -> bool:
         return field in view.values or (ENGINE, field) in self._history
 
-    def _graph(
+    def _make_graph(
         self,
         metric: _Metric,
         view: EngineView,
@@ -190,19 +192,19 @@ class EngineRows:
         head: Sequence[Row] = (),
     ) -> Graph:
         several = [window.values(self._history, key) for key in metric.keys]
-        cells = _summed(several)
-        text, role = self._value(metric, view, window)
+        cells = _sum_fields(several)
+        text, role = self._value_run(metric, view, window)
         return Graph(
             metric.labels[short],
             text,
             cells,
-            self._top(metric, cells),
+            self._scale_top(metric, cells),
             value_role=role,
             per_cell=window.per_cell,
             head=head,
         )
 
-    def _value(self, metric: _Metric, view: EngineView, window: Window) -> tuple[str, str]:
+    def _value_run(self, metric: _Metric, view: EngineView, window: Window) -> tuple[str, str]:
         """Return the present value of a metric as text, or the value at the time cursor, and the
         role of the text."""
         if window.cursor is not None:
@@ -215,7 +217,7 @@ class EngineRows:
             return text, "warn"
         return text, "text"
 
-    def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
+    def _scale_top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
         """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
         value so far, rounded up so that the scale seldom changes."""
         if metric.top is not None:
@@ -223,8 +225,8 @@ class EngineRows:
         if metric.label not in self._tops:
             now_s = time.time()
             before = [self._history.cells(key, now_s, *LOOK_BACK) for key in metric.keys]
-            self._tops[metric.label] = highest_of(_summed(before))
-        self._tops[metric.label] = max(self._tops[metric.label], highest_of(cells))
+            self._tops[metric.label] = highest_value(_sum_fields(before))
+        self._tops[metric.label] = max(self._tops[metric.label], highest_value(cells))
         return _round_up(self._tops[metric.label])
 
 
@@ -248,7 +250,7 @@ def _value_text(metric: _Metric, values: Sequence[float | None]) -> str:
     return metric.text(known)
 
 
-def _lead(view: EngineView, columns: Columns) -> Sequence[Run]:
+def _lead_runs(view: EngineView, columns: Columns) -> Sequence[Run]:
     """Return the name and the port of the engine, for the cells in front of its graphs."""
     if columns.lead < 6:
         return ()
@@ -256,7 +258,7 @@ def _lead(view: EngineView, columns: Columns) -> Sequence[Run]:
     return (name, "title"), (port, "dim")
 
 
-def _summed(several: Sequence[list[float | None]]) -> list[float | None]:
+def _sum_fields(several: Sequence[list[float | None]]) -> list[float | None]:
     """Return the sums of the values of several fields; None where a field has no value."""
     if len(several) == 1:
         return several[0]

@@ -30,7 +30,7 @@ from workbench.tui.formats import (
     duration_text,
     enclose_text,
     left_text,
-    measured_where,
+    measurement_text,
     whole_number_text,
 )
 from workbench.tui.glyphs import G
@@ -105,22 +105,22 @@ def experiment_rows(
     """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and
     `now` is the progress of the running benchmark as text. `trail` has the confidence interval
     after each completed pair."""
-    rows = [_state_row(e, width, left_s, now), *paragraph_rows(about_text(e), width, "dim", "  ")]
+    rows = [_state_row(e, width, left_s, now), *paragraph_rows(origin_text(e), width, "dim", "  ")]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
         rows += rows_beside_label(f"{arm} ", role, paragraph_rows(text, width - 2))
-    rows += [(), *_verdict(e, width), ()]
-    rows += _pairs_and_metrics(e, width, trail or {})
-    rows += [(), *_runs(e, width), (), *paragraph_rows(design_text(e), width, "dim")]
+    rows += [(), *_verdict_rows(e, width), ()]
+    rows += _pair_and_metric_rows(e, width, trail or {})
+    rows += [(), *_run_rows(e, width), (), *paragraph_rows(design_text(e), width, "dim")]
     return [*rows, *stack_paragraphs(e.note.splitlines(), width, "dim", "  ")]
 
 
-def about_text(e: Experiment) -> str:
+def origin_text(e: Experiment) -> str:
     """Return on which host, with which model and preset, and when the experiment began."""
     targets = filter(None, (e.spec.a.target, e.spec.b.target))
     plans = (e.spec.plan, *(target.plan for target in targets))
     models = [str(plan.get("model") or "") for plan in filter(None, plans)]
-    return measured_where(e.host, dict.fromkeys(models), e.spec.preset_id, e.unix_s)
+    return measurement_text(e.host, dict.fromkeys(models), e.spec.preset_id, e.unix_s)
 
 
 def design_text(e: Experiment) -> str:
@@ -185,7 +185,7 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
     return spread_row(left, tuple(right), width)
 
 
-def _verdict(e: Experiment, width: int) -> list[Row]:
+def _verdict_rows(e: Experiment, width: int) -> list[Row]:
     from workbench.report.series_blocks import (
         outcome_blocks,
         unfinished_block,
@@ -217,7 +217,7 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
     return [(pair, v["A"], v["B"]) for pair, v in sorted(by.items()) if v.keys() == {"A", "B"}]
 
 
-def _metrics(e: Experiment) -> list[MetricChange]:
+def _shown_metrics(e: Experiment) -> list[MetricChange]:
     if e.comparison is None:
         return []
     changes = {m.metric: m for m in e.comparison.metrics if m.change_pct is not None}
@@ -245,14 +245,16 @@ class _PairTable:
     def head(self, title: str) -> Row:
         return (
             (
-                self.named(title, "A", "B") + pad_text("change", 9, True) + " " * (CHANGE - 9),
+                self.first_cells(title, "A", "B")
+                + pad_text("change", 9, True)
+                + " " * (CHANGE - 9),
                 "head",
             ),
             ("  ", "text"),
             (self.axis.head(), "head"),
         )
 
-    def named(self, name: str, *values: str) -> str:
+    def first_cells(self, name: str, *values: str) -> str:
         """Return the first cells of a row: its name, and two values."""
         cells = (pad_text(value, self.value, True) for value in values)
         return pad_text(name, self.name) + "".join(cells)
@@ -276,7 +278,7 @@ class _PairTable:
         if judged == "dim":
             judged = role
         return (
-            (self.named(name, *values), role),
+            (self.first_cells(name, *values), role),
             (changed, judged),
             ("  ", "text"),
             *change_bar(self.axis, change, half, drawn or role),
@@ -302,11 +304,11 @@ class _PairTable:
         )
 
 
-def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
+def _pair_and_metric_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
     """Return the table of an experiment. It has a row for each pair and for each metric. From
     `trail` it also has a row for each earlier confidence interval of the metric that decides the
     experiment."""
-    pairs, metrics = pair_values(e), _metrics(e)
+    pairs, metrics = pair_values(e), _shown_metrics(e)
     if not pairs:
         return []
     name, value, verdict = next(cells for least, cells in PAIR_TABLE_CELLS if width >= least)
@@ -343,7 +345,7 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
         return []
     values = (metric_number(machine.metric, machine.a), metric_number(machine.metric, machine.b))
     return [
-        ((table.named("host", "1", "2"), "head"),),
+        ((table.first_cells("host", "1", "2"), "head"),),
         table.row("machine", values, machine.change_pct, machine.interval_pct, "text"),
     ]
 
@@ -394,14 +396,14 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     return tuple(runs)
 
 
-def runs_counted(e: Experiment) -> tuple[int, int]:
+def count_runs(e: Experiment) -> tuple[int, int]:
     """Return (number of completed runs, number of completed and planned runs). Runs that the
     experiment has dropped or discarded are not counted."""
     count = Counter[str](run.state for run in all_runs(e))
     return count["done"], count.total() - count["dropped"] - count["discarded"]
 
 
-def _runs(e: Experiment, width: int) -> list[Row]:
+def _run_rows(e: Experiment, width: int) -> list[Row]:
     """Return the table of the runs, with one column for each run. If the columns are wider than
     `width`, the table continues below."""
     # not for the first frame

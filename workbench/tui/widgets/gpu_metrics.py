@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
 from workbench.tui.formats import GIB, NA, enclose_text, gib_text, path_text, short_gpu_name
-from workbench.tui.widgets.graph import known_values, mean_of
+from workbench.tui.widgets.graph import known_values, mean_value
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
@@ -53,10 +53,10 @@ class Metric:
         """Return the present value as text; "n/a" if the GPU does not report it."""
         value = self.value(sample)
         if value is None or self.own_text is None:
-            return self.figure(value)
+            return self.format_value(value)
         return self.own_text(value, sample, info)
 
-    def figure(self, value: float | None) -> str:
+    def format_value(self, value: float | None) -> str:
         """Return a value from the history as text with its unit; "n/a" for None."""
         if value is None:
             return NA
@@ -228,7 +228,7 @@ def step_values(values: Sequence[float | None], after: float | None) -> list[flo
     return found
 
 
-def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
+def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> GpuSample:
     """Return a GpuSample for the GPU of `sample` with values of the past. They are the means over
     the seconds of the graph's cell at the time cursor, but the limit is one that was in force."""
     from workbench.model.gpu import GpuSample
@@ -260,8 +260,8 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
     known = known_values(values)
     if not known:
         return metric.label, NA, ""
-    low, high = metric.figure(min(known)), metric.figure(max(known))
-    mean = metric.figure(mean_of(known))
+    low, high = metric.format_value(min(known)), metric.format_value(max(known))
+    mean = metric.format_value(mean_value(known))
     if rows == 1:
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
     named = ((metric.label, high), ("mean", mean), ("min", low))
@@ -280,10 +280,10 @@ def stacked_text(
     known = known_values(values)
     if not known:
         return NA, ""
-    low, high = metric.figure(min(known)), metric.figure(max(known))
+    low, high = metric.format_value(min(known)), metric.format_value(max(known))
     note = ""
     if metric is not UTIL and is_top_known(metric, info):
-        note = f"of {metric.figure(metric.top(info))}"
+        note = f"of {metric.format_value(metric.top(info))}"
     if low == high:
         if metric is UTIL and len(known) > 1:
             note = "all alike"

@@ -49,12 +49,12 @@ from workbench.tui.widgets.gpu_metrics import (
     limit_w,
     node_name,
     other_node_warning,
-    past_sample,
+    sample_at_cursor,
     stacked_text,
     step_values,
     total_bytes,
 )
-from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_of
+from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_value
 from workbench.tui.widgets.guard_state import reverted_by_now
 from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.status_bar import stale_age_s
@@ -67,7 +67,7 @@ from workbench.tui.widgets.strip_layout import (
     Group,
     StripLayout,
     arrange_strip,
-    most_rows,
+    max_strip_rows,
     row_columns,
 )
 from workbench.tui.widgets.time_axis import (
@@ -75,9 +75,9 @@ from workbench.tui.widgets.time_axis import (
     KeptAxis,
     TimeView,
     Window,
-    events_in,
+    events_in_window,
     label_row,
-    legend,
+    legend_row,
 )
 from workbench.tui.widgets.unlike_gpus import UnlikeGpus
 
@@ -149,7 +149,7 @@ class GpuStrip(Painted):
         telemetry = self._telemetry = state.telemetry
         if telemetry is None:  # another host
             self._given, self._read_t_s = (), -1.0
-            self.view.to_now()
+            self.view.move_to_now()
         elif telemetry.t_s != self._read_t_s:
             self._read_s, self._read_t_s = self.history.clock(), telemetry.t_s
             if len(self._given) < len(SECOND):
@@ -179,10 +179,10 @@ class GpuStrip(Painted):
         return now
 
     @property
-    def back(self) -> bool:
+    def shows_past(self) -> bool:
         """Return whether the time cursor is shown, so that the strip shows the values of an earlier
         second."""
-        return not self.view.live
+        return not self.view.is_live
 
     def wanted_height(self, width: int, height: int) -> int:
         """Return the number of rows that the strip needs on a terminal of `width` by `height`
@@ -192,21 +192,21 @@ class GpuStrip(Painted):
             self.arranged = None
             self.view.per_cell = 1
             self._engine_rows = self._engine_height(row_columns(width), height)
-            rows = [*self._of_another(width), *self._nothing(width)]
+            rows = [*self._other_node_rows(width), *self._no_gpu_rows(width)]
             return len(rows) + self._engine_rows
         before = self.arranged
-        self.arranged = self._arranged(telemetry, width, height)
+        self.arranged = self._arrange_groups(telemetry, width, height)
         self.view.per_cell = 1 + (self.arranged.stacked and G.braille)
         if before not in (None, self.arranged):
             self.call_later(self.repaint)  # also if the height stays the same
         self._engine_rows = self._engine_height(self.arranged.columns, height)
-        above = len(self._of_another(width))
-        return above + self.arranged.rows + self._engine_rows + self.back
+        above = len(self._other_node_rows(width))
+        return above + self.arranged.rows + self._engine_rows + self.shows_past
 
-    def _arranged(self, telemetry: Telemetry, width: int, height: int) -> StripLayout:
+    def _arrange_groups(self, telemetry: Telemetry, width: int, height: int) -> StripLayout:
         """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
         them then still have graphs over the whole width. If not, the header names them."""
-        groups, named = self._groups(), self._named(telemetry)
+        groups, named = self._groups(), self._longest_name_cells(telemetry)
         unfolded = self.unfolded
         if unfolded is None and _some_gpu_differs(telemetry):
             unfolded = True
@@ -215,18 +215,18 @@ class GpuStrip(Painted):
             return _arrange(
                 tuple(chosen),
                 width,
-                most_rows(height),
+                max_strip_rows(height),
                 unfolded=unfolded,
                 header=bool(self._lasting_conditions()),
                 named=named,
-                labels=self._labelled(width),
+                labels=self._has_labels(width),
             )
 
         self._differing = ""
         if unfolded is None and not named:
             parts: list[Group] = []
             for group in groups:
-                parts += self.unlike.parts(group, telemetry.info(group[0]), self.now_s)
+                parts += self.unlike.divide(group, telemetry.info(group[0]), self.now_s)
             if len(parts) > len(groups):
                 apart = arranged(parts)
                 if apart.stacked:
@@ -236,7 +236,7 @@ class GpuStrip(Painted):
                 self._differing = _differ_text(sorted(chain(*others)))
         return arranged(groups)
 
-    def _labelled(self, width: int) -> bool:
+    def _has_labels(self, width: int) -> bool:
         """Return whether something happened in the time that the graphs may show that has a label
         above the time axis."""
         since = bisect_left(
@@ -251,13 +251,13 @@ class GpuStrip(Painted):
             return self.engine.stacked_height(self.state, height)
         return self.engine.height(self.state, columns, height)
 
-    def _engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
+    def _draw_engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
         if self.state is None or not self._engine_rows:
             return ()
         return self.engine.rows(self.state, window, columns, width)
 
     @staticmethod
-    def _named(telemetry: Telemetry) -> int:
+    def _longest_name_cells(telemetry: Telemetry) -> int:
         """Return the length in cells of the longest name in front of the graphs. A name is that of
         a cluster's node, with the GPU's number if the node has several GPUs. Return 0 without a
         cluster, because GPUs are then shown by number."""
@@ -288,27 +288,29 @@ class GpuStrip(Painted):
             columns = row_columns(width)
             window = self.view.window(self.now_s, columns.cells)
             return [
-                *self._of_another(width),
-                *self._nothing(width),
-                *self._engine(window, columns, width),
+                *self._other_node_rows(width),
+                *self._no_gpu_rows(width),
+                *self._draw_engine(window, columns, width),
             ]
         window = self.view.window(self.now_s, layout.columns.cells)
-        rows = self._of_another(width)
+        rows = self._other_node_rows(width)
         if layout.header:
-            rows.append(self._header(telemetry, layout, width))
+            rows.append(self._header_row(telemetry, layout, width))
         for group in layout.groups:
-            rows += self._block(telemetry, group, layout, window, width)
+            rows += self._block_rows(telemetry, group, layout, window, width)
         if layout.stacked:
-            rows += self._under_stacked(layout, window, width)
+            rows += self._rows_below_graphs(layout, window, width)
         elif layout.axis:
-            rows.append(layout.columns.under(self.axis.row(window, self._measuring)))
+            rows.append(
+                layout.columns.repeat_below_graphs(self.axis.row(window, self._is_measuring))
+            )
         if not layout.stacked:
-            rows += self._engine(window, layout.columns, width)
-        if self.back:
+            rows += self._draw_engine(window, layout.columns, width)
+        if self.shows_past:
             rows.append(self._cursor_row(window, width))
         return rows
 
-    def _under_stacked(self, layout: StripLayout, window: Window, width: int) -> list[Row]:
+    def _rows_below_graphs(self, layout: StripLayout, window: Window, width: int) -> list[Row]:
         """Return the rows below the graphs of the GPUs if each graph has the whole width: the
         engine's tokens, what happened, the time axis, and the other figures of the engine."""
         state, columns = self.state, layout.columns
@@ -320,20 +322,20 @@ class GpuStrip(Painted):
         labels: list[Row] = []
         if layout.labels:
             found = axis_labels(window, self.history.events, state)
-            labels = [columns.under(label_row(found, width - columns.starts[0]))]
-        times = columns.under(self.axis.row(window, self._measuring))
-        words = legend(self.axis.unexplained, STACKED_VALUE)
+            labels = [columns.repeat_below_graphs(label_row(found, width - columns.starts[0]))]
+        times = columns.repeat_below_graphs(self.axis.row(window, self._is_measuring))
+        words = legend_row(self.axis.unexplained, STACKED_VALUE)
         return [*graph, *labels, (*times, *words), *figures]
 
     @property
-    def _measuring(self) -> bool:
+    def _is_measuring(self) -> bool:
         """Whether a benchmark or a comparison of answers runs, which the axis shows up to now."""
         state = self.state
         if state is None:
             return False
         return state.bench.running or state.running_quality is not None
 
-    def _of_another(self, width: int) -> list[Row]:
+    def _other_node_rows(self, width: int) -> list[Row]:
         """Return the row that says that the selected server runs on another node than these GPUs;
         [] if it does not."""
         if self.state is None:
@@ -344,7 +346,7 @@ class GpuStrip(Painted):
         return [((cut_text(f"{G.alert} {text}", width), "warn"),)]
 
     # without readings
-    def _nothing(self, width: int) -> list[Row]:
+    def _no_gpu_rows(self, width: int) -> list[Row]:
         """Return the rows that say why there are no GPUs to show."""
         if self.state is None:
             return [(("GPUs: waiting for the first reading", "dim"),), ()]
@@ -371,10 +373,10 @@ class GpuStrip(Painted):
         return [((f"GPUs: waiting for the first reading on {host.name}", "dim"),), ()]
 
     # the header: names at the left, signs at the right
-    def _header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
+    def _header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         if layout.stacked:
-            return self._stacked_header(telemetry, layout, width)
-        left = self._names(telemetry)
+            return self._stacked_header_row(telemetry, layout, width)
+        left = self._name_runs(telemetry)
         if _has_several(layout.groups):
             legend = [
                 (f"highest, mean, lowest{_limits_text(telemetry)}  ", "dim"),
@@ -395,14 +397,14 @@ class GpuStrip(Painted):
             signs = TIME_KEYS
         return spread_row(tuple(left), signs, width)
 
-    def _stacked_header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
+    def _stacked_header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         """Return the names of the GPUs with those values that have no graph at the left, and the
         signs at the right."""
-        left = self._names(telemetry)
+        left = self._name_runs(telemetry)
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
-        told: Row = ()
+        warning_runs: Row = ()
         if self._differing:
-            told = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds  ", "dim"))
+            warning_runs = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds  ", "dim"))
         hints = TIME_KEYS
         if _has_several(layout.groups):
             hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
@@ -410,20 +412,20 @@ class GpuStrip(Painted):
         if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.has_readings]
             info = telemetry.info(layout.groups[0][0])
-            for number, figures in enumerate(self._figures(samples, info)):
-                kept = (*told, *signs) if number else signs  # the memory comes before them
+            for number, figures in enumerate(self._figure_rows(samples, info)):
+                kept = (*warning_runs, *signs) if number else signs  # the memory comes before them
                 if row_width((*left, *figures, *kept)) + 2 > width:
                     break
                 left += [*figures, ("  ", "text")]
         load = _cpu_load(telemetry)
-        if load and row_width((*left, *load, *told, *(signs or hints))) + 2 <= width:
+        if load and row_width((*left, *load, *warning_runs, *(signs or hints))) + 2 <= width:
             left += [*load, ("  ", "text")]
-        whole = (*told, *signs) or hints
+        whole = (*warning_runs, *signs) or hints
         if row_width((*left, *whole)) <= width:
             signs = whole
         return spread_row(tuple(left), signs, width)
 
-    def _names(self, telemetry: Telemetry) -> list[Run]:
+    def _name_runs(self, telemetry: Telemetry) -> list[Run]:
         """Return the names of the GPUs, one for each group of equal GPUs."""
         names: list[Run] = []
         for group in self._groups():
@@ -436,7 +438,7 @@ class GpuStrip(Painted):
             names.append((f"{name}  ", self._role_if_fresh("title")))
         return names
 
-    def _figures(self, samples: Sequence[GpuSample], info: GpuInfo | None) -> Iterator[Row]:
+    def _figure_rows(self, samples: Sequence[GpuSample], info: GpuInfo | None) -> Iterator[Row]:
         """Yield the values of equal GPUs that have no graph: the memory with a meter, then the
         others that this host reports."""
         if not samples:
@@ -495,11 +497,11 @@ class GpuStrip(Painted):
             info = state.telemetry.info(sample.index)
             if info is not None and info.mig:
                 signs.append((sample.index, (info.mig_text, "dim")))
-            signs += [(sample.index, sign) for sign in self._settings(state, sample)]
+            signs += [(sample.index, sign) for sign in self._setting_signs(state, sample)]
         return signs
 
     @staticmethod
-    def _settings(state: SessionState, sample: GpuSample) -> list[Run]:
+    def _setting_signs(state: SessionState, sample: GpuSample) -> list[Run]:
         index = sample.index
         drift = [d for d in state.drift if d.gpu_index == index]
         if drift:
@@ -523,32 +525,32 @@ class GpuStrip(Painted):
         return signs
 
     # the graphs
-    def _block(
+    def _block_rows(
         self, telemetry: Telemetry, group: Group, layout: StripLayout, window: Window, width: int
     ) -> list[Row]:
         """Return the rows of one GPU, or of a group of GPUs of the same type that share one block
         of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
         info = telemetry.info(group[0])
-        if len(samples) == 1 and not samples[0].has_readings and not self.back:
+        if len(samples) == 1 and not samples[0].has_readings and not self.shows_past:
             return self._draw_lost_gpu(samples[0], info, layout, width)
-        if self.back:
-            samples = [past_sample(self.history, window, s) for s in samples]
+        if self.shows_past:
+            samples = [sample_at_cursor(self.history, window, s) for s in samples]
         lines: Sequence[Sequence[Metric]] = (FIRST, self._given)[: len(layout.heights)]
         if layout.stacked:
             lines = [(metric,) for metric in FIRST]
         rows: list[Row] = []
-        whole_lead = self._lead(samples, info, layout)
+        whole_lead = self._lead_runs(samples, info, layout)
         for line, height in zip(lines, layout.heights, strict=True):
             lead = whole_lead[len(rows) : len(rows) + height]
             graphs = [
                 self._cached_graph(m, samples, info, window, height)
                 for m in line[: layout.columns.count]
             ]
-            rows += layout.columns.line(graphs, height, lead, window.cursor_column)
+            rows += layout.columns.draw_line(graphs, height, lead, window.cursor_column)
         return rows
 
-    def _lead(
+    def _lead_runs(
         self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout
     ) -> Sequence[Run]:
         """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom.
@@ -590,14 +592,14 @@ class GpuStrip(Painted):
 
         def make(part: Window, head: Sequence[Row]) -> Graph:
             if len(samples) == 1:
-                return self._graph(metric, samples[0], info, part, head)
+                return self._gpu_graph(metric, samples[0], info, part, head)
             return self._group_graph(metric, samples, info, part, height, head)
 
         name = (metric.label, tuple(s.index for s in samples), self.stale is None)
         keys = [(s.index, metric.field) for s in samples]
-        return self.heads.graph(name, make, window, height, keys)
+        return self.heads.make_graph(name, make, window, height, keys)
 
-    def _graph(
+    def _gpu_graph(
         self,
         metric: Metric,
         sample: GpuSample,
@@ -605,12 +607,12 @@ class GpuStrip(Painted):
         window: Window,
         head: Sequence[Row],
     ) -> Graph:
-        cells = self._cells(sample.index, metric.field, window)
+        cells = self._history_cells(sample.index, metric.field, window)
         top = metric.top(info)
-        limits = (self._limit(sample, line, window) for line in metric.lines)
+        limits = (self._limit_cells(sample, line, window) for line in metric.lines)
         note = ""
         if metric.lines and is_top_known(metric, info):
-            note = f"max {metric.figure(top)}"
+            note = f"max {metric.format_value(top)}"
         return Graph(
             metric.label,
             metric.text(sample, info),
@@ -634,12 +636,12 @@ class GpuStrip(Painted):
         height: int,
         head: Sequence[Row],
     ) -> Graph:
-        each = (self._cells(s.index, metric.field, window) for s in samples)
+        each = (self._history_cells(s.index, metric.field, window) for s in samples)
         known = [known_values(cell) for cell in zip(*each, strict=True)]
         low = [min(cell, default=None) for cell in known]
         values = [max(cell, default=None) for cell in known]
         if height == 1:
-            values = [mean_of(cell) for cell in known]
+            values = [mean_value(cell) for cell in known]
         lines: tuple[list[float | None], ...] = ()
         if self._is_stacked:
             label, (value, note) = metric.label, stacked_text(metric, samples, info)
@@ -668,27 +670,29 @@ class GpuStrip(Painted):
         lines = []
         for field in metric.lines:
             each = [
-                self._limit(s, field, window) for s in samples if (s.index, field) in self.history
+                self._limit_cells(s, field, window)
+                for s in samples
+                if (s.index, field) in self.history
             ]
             lowest = [min(known_values(cell), default=None) for cell in zip(*each, strict=True)]
             if any(lowest):
                 lines.append(lowest)
         return tuple(lines)
 
-    def _cells(self, index: int, field: str, window: Window) -> list[float | None]:
+    def _history_cells(self, index: int, field: str, window: Window) -> list[float | None]:
         return window.values(self.history, (index, field))
 
-    def _limit(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
+    def _limit_cells(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
         """Return the values of a limit in the window. What the first one is depends on the value
         before it."""
         values = window.values(self.history, (sample.index, field), before=1)
         return step_values(values, getattr(sample, field, None))[1:]
 
     def _spark_role(self, metric: Metric) -> str:
-        return metric.label if self.back else self._role_if_fresh(metric.label)
+        return metric.label if self.shows_past else self._role_if_fresh(metric.label)
 
     def _value_role(self, metric: Metric, samples: Iterable[GpuSample]) -> str:
-        if self.back:
+        if self.shows_past:
             return "strong"
         if not metric.setting or self.state is None:
             return self._role
@@ -720,7 +724,7 @@ class GpuStrip(Painted):
         when = clock_text(at_s)
         if window.cell_s > 1:
             when += f" + {duration_text(window.cell_s)}"
-        events = events_in(self.history.events, window, cell)
+        events = events_in_window(self.history.events, window, cell)
         what = ("no readings", "dim")
         if events:
             what = ("; ".join(dict.fromkeys(event.text for event in events)), "text")
@@ -737,7 +741,7 @@ class GpuStrip(Painted):
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
         first = (window.cursor_column or 0) * window.per_cell
         for group in self._groups():
-            cells = self._cells(group[0], UTIL.field, window)
+            cells = self._history_cells(group[0], UTIL.field, window)
             if known_values(cells[first : first + window.per_cell]):
                 return True
         return False
@@ -753,7 +757,7 @@ class GpuStrip(Painted):
         it back in time."""
         self.move(by)
 
-    def to_event(self, by: int) -> bool:
+    def move_to_event(self, by: int) -> bool:
         """Move the time cursor to the last event before its position (`by` -1) or to the next event
         after it (`by` 1). Return False if there is no such event."""
         at: float = self.now_s
@@ -769,8 +773,8 @@ class GpuStrip(Painted):
         self.post_message(self.ViewChanged())
         return True
 
-    def to_now(self) -> None:
-        self.view.to_now()
+    def move_to_now(self) -> None:
+        self.view.move_to_now()
         self.post_message(self.ViewChanged())
 
     def zoom(self, by: int) -> None:
@@ -779,7 +783,7 @@ class GpuStrip(Painted):
         self.view.zoom(by)
         self.post_message(self.ViewChanged())
 
-    def fold(self) -> bool:
+    def toggle_folding(self) -> bool:
         """Switch between one row for all GPUs of the same type, and a row for each GPU. Return
         False if no two GPUs are of the same type."""
         layout = self.arranged

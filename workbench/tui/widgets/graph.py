@@ -70,7 +70,7 @@ class Columns:
             at += before + self.cells + after + 1
         return out
 
-    def under(self, row: Row) -> Row:
+    def repeat_below_graphs(self, row: Row) -> Row:
         """Return a row in which `row`, such as the axis of one graph, is repeated below each graph."""
         runs: list[Run] = []
         at = 0
@@ -79,7 +79,7 @@ class Columns:
             at = start + self.cells
         return tuple(runs)
 
-    def line(
+    def draw_line(
         self,
         graphs: Sequence[Graph],
         height: int,
@@ -166,7 +166,7 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
             heights = _bar_heights(line, graph, height)
             marks.append(_rows_of_line(line, heights, EIGHTHS, graph.top))
     return [
-        _highlight_cell(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
+        _highlight_cell(_draw_limit_lines(text, held, marks, height - 1 - y, graph.role), cursor)
         for y, text in enumerate(texts)
     ]
 
@@ -204,9 +204,9 @@ def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
         text = "".join([_dot_pattern(a - below, b - below) for a, b in pairs])
         drawn: Row = ((text, role),)
         if graph.lines:
-            drawn = _with_lines(text, held, marks, row, role)
+            drawn = _draw_limit_lines(text, held, marks, row, role)
         if low is not None:
-            drawn = _with_band(drawn, low, row, role)
+            drawn = _draw_band(drawn, low, row, role)
         if height == 1:
             drawn = _level_row(drawn, pairs, role)
         rows.append(_highlight_cell(drawn, cursor))
@@ -215,11 +215,11 @@ def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
     return rows
 
 
-def _level_role(role: str, share: float) -> str:
-    """Return the role of a graph for the part of its scale at `share`: the higher, the brighter."""
-    if role in LEVELLED and share < 1 / 3:
+def _level_role(role: str, fraction: float) -> str:
+    """Return the role of a graph for the part of its scale at `fraction`: the higher, the brighter."""
+    if role in LEVELLED and fraction < 1 / 3:
         return role + LOW
-    if role in LEVELLED and share > 2 / 3:
+    if role in LEVELLED and fraction > 2 / 3:
         return role + HIGH
     return role
 
@@ -267,8 +267,8 @@ def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     known: dict[float | None, int] = {None: 0}
     for value in cells:
         if value not in known:
-            share = (value - floor) / span if value is not None and math.isfinite(value) else 0.0
-            known[value] = max(1, min(most, round(share * most)))
+            fraction = (value - floor) / span if value is not None and math.isfinite(value) else 0.0
+            known[value] = max(1, min(most, round(fraction * most)))
     return [known[value] for value in cells]
 
 
@@ -282,7 +282,7 @@ def _rows_of_line(line: Cells, heights: Sequence[int], per_row: int, top: float)
     ]
 
 
-def _with_band(drawn: Row, low: Sequence[int], row: int, role: str) -> Row:
+def _draw_band(drawn: Row, low: Sequence[int], row: int, role: str) -> Row:
     """Return row `row` of a graph of several GPUs, counted from 0 at the bottom, faint where all of
     it is above the lowest of them."""
     below = DOTS * row
@@ -293,19 +293,19 @@ def _with_band(drawn: Row, low: Sequence[int], row: int, role: str) -> Row:
     )
 
 
-def level_of(value: float | None, floor: float, top: float, most: int) -> int:
+def bar_height(value: float | None, floor: float, top: float, most: int) -> int:
     """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row,
     from 1 to `most`; 0 for None. In a graph of one row, a value at `top` fills the row, and no
     other value does. In a higher graph no bar reaches `most`, so that the graph does not touch the
     row above."""
     if value is None or not math.isfinite(value):
         return 0
-    share = (value - floor) / max(top - floor, 1e-9)
-    if most == EIGHTHS and share >= 0.995:
+    fraction = (value - floor) / max(top - floor, 1e-9)
+    if most == EIGHTHS and fraction >= 0.995:
         return EIGHTHS
     if most == EIGHTHS:
-        return max(1, min(EIGHTHS - 1, int(share * (EIGHTHS - 1)) + 1))
-    return max(1, min(most - 1, round(share * (most - 1))))
+        return max(1, min(EIGHTHS - 1, int(fraction * (EIGHTHS - 1)) + 1))
+    return max(1, min(most - 1, round(fraction * (most - 1))))
 
 
 def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
@@ -314,7 +314,7 @@ def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     known: dict[float | None, int] = {}  # a value of an idle GPU comes in many cells
     for value in cells:
         if value not in known:
-            known[value] = level_of(value, floor, top, most)
+            known[value] = bar_height(value, floor, top, most)
     return [known[value] for value in cells]
 
 
@@ -323,12 +323,12 @@ def known_values(cells: Iterable[float | None]) -> list[float]:
     return [value for value in cells if value is not None]
 
 
-def highest_of(cells: Iterable[float | None]) -> float:
+def highest_value(cells: Iterable[float | None]) -> float:
     """Return the highest value; 0 if none is known."""
     return max(known_values(cells), default=0.0)
 
 
-def mean_of(values: Sequence[float]) -> float | None:
+def mean_value(values: Sequence[float]) -> float | None:
     """Return the mean of the values; None if there are none."""
     if not values:
         return None
@@ -365,7 +365,7 @@ def _level_character(level: int, levels: str) -> str:
     return levels[min(level, EIGHTHS) - 1]
 
 
-def _with_lines(
+def _draw_limit_lines(
     text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str
 ) -> Row:
     """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over

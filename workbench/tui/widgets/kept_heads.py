@@ -35,12 +35,12 @@ class _Head:
     cells: int
     rows: list[Row]
 
-    def without(self, moved: int) -> _Head:
+    def drop_first(self, moved: int) -> _Head:
         """Return the head without its first `moved` cells, which have left the window."""
         rows = [cells_after_first(row, moved) for row in self.rows]
         return replace(self, first=self.first + moved, cells=self.cells - moved, rows=rows)
 
-    def with_more(self, more: int, drawn: list[Row]) -> _Head:
+    def append_cells(self, more: int, drawn: list[Row]) -> _Head:
         """Return the head with `more` cells, the first of the rows `drawn`."""
         pairs = zip(self.rows, drawn, strict=True)
         rows = [merge_runs((*head, *first_cells_of_row(row, more))) for head, row in pairs]
@@ -54,7 +54,7 @@ class KeptHeads:
         self._history = history
         self._kept: dict[Hashable, _Head] = {}
 
-    def graph(
+    def make_graph(
         self,
         name: Hashable,
         make: Callable[[Window, Sequence[Row]], Graph],
@@ -68,26 +68,26 @@ class KeptHeads:
         if window.per_cell == 1 or window.cursor is not None:
             return make(window, ())
         shape = (window.count, window.cell_s, height, self._history.revision)
-        head = self._head(name, shape, window, height)
-        graph = make(window.after(head.cells), head.rows)
+        head = self._kept_head(name, shape, window, height)
+        graph = make(window.without_first(head.cells), head.rows)
         if graph.top != head.top:
             graph = make(window, ()) if head.cells else replace(graph, head=())
             head = _Head(shape, graph.top, window.first, 0, [()] * height)
-        more = self._settled(window, keys) - window.first - head.cells
+        more = self._first_unsettled_cell(window, keys) - window.first - head.cells
         if more >= _KEPT_AT_ONCE:
-            head = head.with_more(more, draw_graph(replace(graph, head=()), height))
+            head = head.append_cells(more, draw_graph(replace(graph, head=()), height))
             graph = _graph_without_first(graph, more * graph.per_cell, head.rows)
         self._kept[name] = head
         return graph
 
-    def _settled(self, window: Window, keys: Collection[Key]) -> int:
+    def _first_unsettled_cell(self, window: Window, keys: Collection[Key]) -> int:
         """Return the number of the first cell that may change: the one before that with the newest
         value, because the value of a limit depends on the next cell."""
         by_age = window.now - math.ceil(SETTLED_S / window.cell_s)
         newest_s = min(map(self._history.newest_second, keys))
         return min(max(by_age, newest_s // window.cell_s - 1), window.now - 1)
 
-    def _head(self, name: Hashable, shape: Hashable, window: Window, height: int) -> _Head:
+    def _kept_head(self, name: Hashable, shape: Hashable, window: Window, height: int) -> _Head:
         """Return the kept cells that are in the window; a head without cells if there are none."""
         kept = self._kept.get(name)
         if kept is not None and kept.shape == shape:
@@ -95,7 +95,7 @@ class KeptHeads:
             if moved == 0:
                 return kept
             if 0 < moved < kept.cells:
-                return kept.without(moved)
+                return kept.drop_first(moved)
         return _Head(shape, 0.0, window.first, 0, [()] * height)
 
 

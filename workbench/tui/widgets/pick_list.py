@@ -52,7 +52,7 @@ class PickList(Painted, can_focus=True):
     def head_rows(self, width: int) -> list[Row]:
         return []
 
-    def head_clicked(self, x: int) -> None:
+    def handle_head_click(self, x: int) -> None:
         """Act on a click on the last row above the items, at the cell `x` of the row. By default
         nothing happens."""
 
@@ -114,11 +114,11 @@ class PickList(Painted, can_focus=True):
 
     async def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked row. A double click acts as the enter key. A click on the
-        last row above the items, which has the column titles, calls `head_clicked`."""
+        last row above the items, which has the column titles, calls `handle_head_click`."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == self._head - 1:
             event.stop()
-            self.head_clicked(offset.x)
+            self.handle_head_click(offset.x)
             return
         if offset is None or not 0 <= (index := self.top + offset.y - self._head) < len(self.items):
             return

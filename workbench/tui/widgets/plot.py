@@ -12,7 +12,7 @@ from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, text_cell
 from workbench.tui.formats import bar_text, enclose_text
 from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
-from workbench.tui.widgets.graph import highest_of, known_values
+from workbench.tui.widgets.graph import highest_value, known_values
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
@@ -117,7 +117,7 @@ def _bar_rows(
         ]
         for _, role, values in columns:
             value = values[at]
-            bar = bar_text(value, highest_of(values), each)
+            bar = bar_text(value, highest_value(values), each)
             runs += [(pad_text(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
             runs += [(pad_text(bar, each + 1), role)]
         rows.append(tuple(runs))
@@ -238,7 +238,7 @@ def _least_distance(a: Point, b: Point) -> float:
     return len(a.label) / 2 + len(b.label) / 2 + 2
 
 
-def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
+def x_positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
     """Return the positions of the values on the x axis, and whether a line may connect the points.
 
     The position of a number is the number itself. If the numbers have a wide range such as 1 to

@@ -35,13 +35,13 @@ MOST_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Running work, such as a benchmark, with the texts for one row about it. `share` is the
-    completed share from 0 to 1, None if unknown. `left` is a text about the time left."""
+    """Running work, such as a benchmark, with the texts for one row about it. `fraction` is the
+    completed fraction from 0 to 1, None if unknown. `left` is a text about the time left."""
 
     what: str
     how_far: str
     left: str = ""
-    share: float | None = None
+    fraction: float | None = None
     key: str = ""  # that stops the work
     stops: str = "stops"
     sign: str = "~"
@@ -56,8 +56,8 @@ class Work:
         if self.key:
             right += [(f"  {self.key} ", "key"), (self.stops, "dim")]
         room = min(GAUGE_CELLS[1], width - row_width((*left, *right)) - 2)
-        if self.share is not None and room >= GAUGE_CELLS[0]:
-            left = (*left, ("  ", "text"), (gauge_text(min(1.0, self.share), room), "warn"))
+        if self.fraction is not None and room >= GAUGE_CELLS[0]:
+            left = (*left, ("  ", "text"), (gauge_text(min(1.0, self.fraction), room), "warn"))
         return spread_row(left, tuple(right), width)
 
 
@@ -77,14 +77,14 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
     usual_s = next(starts_s, None)  # newest first, as the state lists the servers
     now_s = time.time()
     took_s = max(0.0, now_s - (server.started_unix_s or now_s))
-    left, share = "time left: after a first start", None
+    left, fraction = "time left: after a first start", None
     if usual_s:
-        share = min(1.0, took_s / usual_s)
+        fraction = min(1.0, took_s / usual_s)
         left = f"longer than the last start, {duration_text(usual_s)}"
         if took_s < usual_s:
             left = left_text(usual_s - took_s)
     how_far = f"{server.phase or 'process runs'}, {duration_text(took_s)}"
-    return Work(f"{server.engine} starts", how_far, left, share, "x")
+    return Work(f"{server.engine} starts", how_far, left, fraction, "x")
 
 
 def bench_work(state: SessionState) -> Work:
@@ -99,14 +99,14 @@ def bench_work(state: SessionState) -> Work:
     how_far = f"{progress_text(state)}  {rate}"
     if p.failed:
         how_far += f"  {p.failed} failed"
-    left_s = share = None
+    left_s = fraction = None
     if p.phase == "measuring":
-        left_s, share = _left_and_share(p, seconds)
-    return Work("benchmark", how_far, left_text(left_s), share, "K", "cancels")
+        left_s, fraction = _estimate_rest(p, seconds)
+    return Work("benchmark", how_far, left_text(left_s), fraction, "K", "cancels")
 
 
-def _left_and_share(p: BenchProgress, seconds: float | None) -> tuple[float | None, float | None]:
-    """Return the seconds left of a benchmark that measures, and the completed share; None if they
+def _estimate_rest(p: BenchProgress, seconds: float | None) -> tuple[float | None, float | None]:
+    """Return the seconds left of a benchmark that measures, and the completed fraction; None if they
     are not known. `seconds` is its duration if that is fixed."""
     if seconds:
         return max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
@@ -126,7 +126,7 @@ def quality_work(view: QualityView) -> Work:
         how_far = ("starting", *view.said)[-1]
         return Work("comparison of answers", how_far, key="K")
     how_far = f"{view.step} {view.done}/{view.total}"
-    return Work("comparison of answers", how_far, share=view.done / view.total, key="K")
+    return Work("comparison of answers", how_far, fraction=view.done / view.total, key="K")
 
 
 def model_work(work: ModelWorkView) -> Work:
@@ -167,7 +167,7 @@ class ProgressRows(Painted):
 
     def show(self, state: SessionState) -> None:
         """Draw the rows about the running work, with its elapsed times."""
-        before, self.works = len(self.works), self.of(state)[:MOST_ROWS]
+        before, self.works = len(self.works), self.works_of(state)[:MOST_ROWS]
         if len(self.works) != before:
             self.display = bool(self.works)
             self.styles.height = max(1, len(self.works))
@@ -175,10 +175,10 @@ class ProgressRows(Painted):
         if self.works:
             self.repaint()
 
-    def of(self, state: SessionState) -> list[Work]:
+    def works_of(self, state: SessionState) -> list[Work]:
         """Return a row for each running work, measurements first."""
-        series = self._series(state)
-        measured = series or self._load(state)
+        series = self._series_work(state)
+        measured = series or self._load_work(state)
         found: list[Work] = []
         if measured is not None:
             found.append(measured)
@@ -201,17 +201,17 @@ class ProgressRows(Painted):
         method too, so that there is one number."""
         for one in state.running_series:
             if one.left_s is not None:
-                return self._measured.left(one, one.left_s)
+                return self._measured.seconds_left(one, one.left_s)
         return None
 
-    def _series(self, state: SessionState) -> Work | None:
+    def _series_work(self, state: SessionState) -> Work | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
         now, left_s = progress_text(state), self.left_s(state)
         if experiment is not None and experiment.state == "running":
-            from workbench.tui.widgets.experiment import doing_text, runs_counted
+            from workbench.tui.widgets.experiment import count_runs, doing_text
 
-            done, count = runs_counted(experiment)
+            done, count = count_runs(experiment)
             left = left_text(left_s)
             what = f"A/B experiment {experiment.id}"
             how_far = doing_text(experiment, now) or "starting"
@@ -230,7 +230,7 @@ class ProgressRows(Painted):
             how_far += f", {server.phase}"
         return Work(what, how_far, left, done / max(1, count), "K")
 
-    def _load(self, state: SessionState) -> Work | None:
+    def _load_work(self, state: SessionState) -> Work | None:
         """Return the row about the running check of GPU settings, or about the running or waiting
         benchmark; None if there is none."""
         if self.counted is not None:
@@ -249,7 +249,7 @@ class ProgressRows(Painted):
             return Work("benchmark", "waits for READY", key="K", stops="cancels")
         start = start_work(server, state)
         how_far = f"waits for READY: {start.how_far}"
-        return Work("benchmark", how_far, start.left, start.share, "K", "cancels")
+        return Work("benchmark", how_far, start.left, start.fraction, "K", "cancels")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return [work.row(width) for work in self.works]

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from workbench.model.timeline import CLIENT_TOK_S
 from workbench.tui.cells import Row, Run, merge_runs, pad_text, paragraph_rows
 from workbench.tui.formats import number_text
-from workbench.tui.widgets.graph import Cells, Columns, Graph, highest_of, known_values, mean_of
+from workbench.tui.widgets.graph import (
+    Cells,
+    Columns,
+    Graph,
+    highest_value,
+    known_values,
+    mean_value,
+)
 from workbench.tui.widgets.time_axis import MARKS
 
 if TYPE_CHECKING:
@@ -85,7 +92,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
     height = 3 - (len(timelines) > 1)
     for metric in (*_GPU, _TOKENS):
         cells = {name: _cell_means(t, metric, span) for name, t in timelines.items()}
-        highest = max(map(highest_of, cells.values()))
+        highest = max(map(highest_value, cells.values()))
         top = max(highest, metric.top)
         if highest <= 0:
             continue
@@ -93,7 +100,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
             value = _mean_during(line, timelines[name], span)
             text = f"{number_text(value, 0)} / {number_text(top, 0)} {metric.unit}"
             graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
-            rows += columns.line([graph], height)
+            rows += columns.draw_line([graph], height)
     marks = [_mark_row(name, timeline, span) for name, timeline in timelines.items()]
     return [*rows, *marks, _axis_row(span), *_legend_rows(width)]
 
@@ -127,13 +134,13 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells
         column = span.column(timeline.first_s + index * step_s - int(timeline.begin_s))
         if known and 0 <= column < span.cells:
             parts[column].append(metric.fold(known))
-    return list(map(mean_of, parts))
+    return list(map(mean_value, parts))
 
 
 def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
     last = span.column(timeline.end_s - int(timeline.begin_s))
     first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
-    return mean_of(known_values(cells[first : max(last, first + 1)]))
+    return mean_value(known_values(cells[first : max(last, first + 1)]))
 
 
 def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:

@@ -38,10 +38,10 @@ class Scrolled(Painted, can_focus=True):
             shown[-1] = ((f"  {hidden + 1} more lines ({self.MORE_KEY})", "dim"),)
         elif shown and not self.end_seen:
             self.end_seen = True
-            self.reached_end()
+            self.handle_end()
         return shown
 
-    def reached_end(self) -> None:
+    def handle_end(self) -> None:
         """Act on the first time that the last row is visible. This class does nothing."""
 
     def page(self, by: int) -> None:

@@ -56,7 +56,7 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 }
 
 
-def _word_of(server: ServerStatus) -> tuple[str, str, str]:
+def _state_words(server: ServerStatus) -> tuple[str, str, str]:
     """Return the sign, the word and the role of a server's state."""
     if server.text_problem:
         return "?", "READY?", "warnb"
@@ -72,7 +72,7 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
     """
     if server is None:
         return NO_SERVER_RUNS[True]
-    glyph, word, role = _word_of(server)
+    glyph, word, role = _state_words(server)
     port = (enclose_text(" :", server.port), "text")
     if least and server.is_ready:
         return (f"{glyph} {word}", role), port
@@ -166,7 +166,9 @@ class StatusBar(Painted):
         self.state = state
         self.repaint()
 
-    def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
+    def part_rows(
+        self, state: SessionState, *, brief: bool = False, least: bool = False
+    ) -> list[Row]:
         """Return the parts of the status bar, the most important ones first: host, server, altered
         GPU settings, preset.
 
@@ -183,21 +185,21 @@ class StatusBar(Painted):
             parts.append(server_runs(state.server, now_s, least=least))
         elif state.host.link != "failed":
             parts.append(NO_SERVER_RUNS[state.servers_read])
-        parts += self.guarded(state, brief=brief, least=least)
+        parts += self.setting_warnings(state, brief=brief, least=least)
         if state.plan is not None:
             parts.append(_plan_runs(state.plan, brief=brief))
         return parts
 
-    def guarded(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
+    def setting_warnings(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
         """Return the warnings of the status bar about GPU settings: altered settings, the time left
         of a trial, a missing guard, and settings of the preset that were not applied."""
         unapplied = _unapplied_rows(state, brief=brief)
         if not state.alterations:
             return unapplied
         guard = state.guard
-        parts: list[Row] = [((self._altered(state, brief=brief, least=least), "warn"),)]
+        parts: list[Row] = [((self._altered_text(state, brief=brief, least=least), "warn"),)]
         if guard is not None:
-            left = self.trial.left(guard, guard.trial_left_s)
+            left = self.trial.seconds_left(guard, guard.trial_left_s)
             if left is not None:
                 keys = TRIAL_KEYS[brief]
                 return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
@@ -208,7 +210,7 @@ class StatusBar(Painted):
         return [*parts, *unapplied]
 
     @staticmethod
-    def _altered(state: SessionState, *, brief: bool, least: bool) -> str:
+    def _altered_text(state: SessionState, *, brief: bool, least: bool) -> str:
         """Return the warning about altered GPU settings, with their values before and now. This is
         the only place on the main screen that has them: it is there at every size and on every
         page."""
@@ -258,18 +260,18 @@ class StatusBar(Painted):
                 needed = parts[:-1]
             return row_width(join_rows(needed, BETWEEN)) <= room
 
-        whole = join_rows(self.parts(state), BETWEEN)
+        whole = join_rows(self.part_rows(state), BETWEEN)
         if row_width(whole) <= room:
             return whole
-        brief = self.parts(state, brief=True)
+        brief = self.part_rows(state, brief=True)
         has_warning = state.alterations or state.unapplied
         if not has_warning or fits(brief):
             return join_rows(brief, BETWEEN)
-        least = self.parts(state, brief=True, least=True)
+        least = self.part_rows(state, brief=True, least=True)
         row = join_rows(least, BETWEEN)
         if fits(least) or not state.alterations:
             return row
-        named = self._altered(state, brief=True, least=True)
+        named = self._altered_text(state, brief=True, least=True)
         return tuple((text.replace(named, ALTERED), role) for text, role in row)
 
 

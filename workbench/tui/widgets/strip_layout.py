@@ -55,7 +55,7 @@ class StripLayout:
         return (self.stacked or len(self.heights) == 1) and self.columns.lead >= BLOCK_LEAD
 
 
-def most_rows(height: int) -> int:
+def max_strip_rows(height: int) -> int:
     """Return how many rows the GPUs may take on a terminal of `height` rows: 5 on 24 rows, 12 on
     40, and 24 on 60."""
     if height < 24:

@@ -11,10 +11,10 @@ from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.tune import TUNE
 from workbench.model.tune_standings import expand_block_label
 from workbench.tui.cells import Row, cut_text, fit_row, paragraph_rows, row_width, spread_row
-from workbench.tui.formats import left_text, measured_where, number_text
+from workbench.tui.formats import left_text, measurement_text, number_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.experiment import STATES
-from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve_rows, positions
+from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve_rows, x_positions
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -56,7 +56,7 @@ def sweep_rows(
     rows += block_rows(series_blocks.sweep_note_blocks(s), width)
     # below the last row if there is no room
     room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))
-    return [*rows, (), *(draw or map_rows)(s, width, room)]
+    return [*rows, (), *(draw or operating_map_rows)(s, width, room)]
 
 
 def tune_rows(
@@ -85,7 +85,7 @@ def _where_rows(s: Sweep, width: int) -> list[Row]:
     if s.spec is not None:
         preset_id = s.spec.preset_id
         model = (s.spec.plan or {}).get("model") or s.spec.measured.get("model") or ""
-    about = measured_where(s.host, [str(model)], preset_id, s.unix_s)
+    about = measurement_text(s.host, [str(model)], preset_id, s.unix_s)
     return paragraph_rows(about, width, "dim", "  ")
 
 
@@ -99,7 +99,7 @@ def doing_text(s: Sweep, doing: str) -> str:
         label = now.label
         if s.kind == TUNE:
             label = expand_block_label(label)
-        return f"; {label}: {doing or _beginning(s)}"
+        return f"; {label}: {doing or _beginning_text(s)}"
     if s.state != "running" or any(p.state == "planned" for p in s.points):
         return ""
     if s.kind == TUNE:
@@ -124,7 +124,7 @@ def time_left_text(s: Sweep, left_s: float | None) -> str:
     return ""
 
 
-def _beginning(s: Sweep) -> str:
+def _beginning_text(s: Sweep) -> str:
     """Return what the sweep does before it measures a value."""
     if s.facts.starts_servers:
         return "the server starts"
@@ -161,7 +161,7 @@ def _time_left_runs(s: Sweep, left_s: float | None, room: int) -> Row:
     return ()
 
 
-def map_rows(
+def operating_map_rows(
     s: Sweep, width: int, height: int, live: tuple[float, float] | None = None
 ) -> list[Row]:
     """Return the operating map of a search for users: what a GPU gives over what a user gets, in
@@ -170,7 +170,7 @@ def map_rows(
     were not read."""
     found = operating_map_from_sweep(s)
     if found is None or s.facts.counts != "user":
-        return plots(s, width, height)
+        return sweep_plots(s, width, height)
     marks = {
         SIGNS["holds"]: "holds",
         KNEE: "the most",
@@ -225,7 +225,7 @@ def _side_by_side(left: list[Row], right: list[Row], half: int) -> list[Row]:
     return [(*fit_row(a, half), ("   ", "text"), *fit_row(b, half)) for a, b in both]
 
 
-def plots(s: Sweep, width: int, height: int) -> list[Row]:
+def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     """Return plots of throughput and efficiency, side by side; [] if no point is measured. TTFT
     replaces efficiency in a sweep of the load, or if too few points have a power reading. Failed
     points are not drawn: their values are those of invalid results."""
@@ -251,7 +251,7 @@ def plots(s: Sweep, width: int, height: int) -> list[Row]:
 def _plot(
     s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str
 ) -> list[Row]:
-    places, joined = positions([p.x for p in s.points])
+    places, joined = x_positions([p.x for p in s.points])
     points = []
     for n in done:
         value = getattr(s.points[n], name)
@@ -259,7 +259,7 @@ def _plot(
             sign = POINT
             if n == s.knee:
                 sign = KNEE
-            points.append(Point(places[n], value, _tick(s, s.points[n]), sign))
+            points.append(Point(places[n], value, _tick_label(s, s.points[n]), sign))
     named = ""
     if s.knee is not None and s.knee in done:
         named = f"{s.what_it_finds} {s.points[s.knee].label}"
@@ -269,7 +269,7 @@ def _plot(
     return curve_rows(points, width, height, whole_title, joined=joined, role=role, named=named)
 
 
-def _tick(s: Sweep, p: SweepPoint) -> str:
+def _tick_label(s: Sweep, p: SweepPoint) -> str:
     if p.x is None:
         return p.label.rpartition("=")[2]
     return f"{p.x:g}"

@@ -123,7 +123,7 @@ class Window:
         last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
         return history.cells(key, last_s, value_s, before + self.count * self.per_cell)
 
-    def after(self, cells: int) -> Window:
+    def without_first(self, cells: int) -> Window:
         """Return the window without its first `cells` cells."""
         count = self.count - cells
         return Window(self.cell_s, self.end, count, self.now, self.cursor, self.per_cell)
@@ -166,7 +166,7 @@ class TimeView:
         return self.value_s * self.per_cell
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return self.cursor_s is None
 
     def window(self, now_s: float, count: int) -> Window:
@@ -199,7 +199,7 @@ class TimeView:
         if cell < now_s // self.cell_s:
             self.cursor_s = cell * self.cell_s
 
-    def to_now(self) -> None:
+    def move_to_now(self) -> None:
         self.cursor_s = None
 
     def zoom(self, by: int) -> None:
@@ -209,7 +209,9 @@ class TimeView:
         self.value_s = ZOOMS[min(max(at, 0), len(ZOOMS) - 1)]
 
 
-def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
+def events_in_window(
+    events: Sequence[Event], window: Window, cell: int | None = None
+) -> Sequence[Event]:
     """Return the events in the window, oldest first. If `cell` is not None, return only the events
     in the cell with this number."""
     first, last = window.first, window.end
@@ -236,7 +238,7 @@ def _axis(
         for column in range(max(0, begin), min(end + 1, window.count)):
             cells[column] = what
     drawn: dict[int, EventKind] = {}
-    for event in events_in(events, window):
+    for event in events_in_window(events, window):
         column = window.column(event.unix_s)
         before = drawn.get(column)
         if {before, event.kind} == {EventKind.BENCH_BEGIN, EventKind.BENCH_END}:
@@ -263,7 +265,7 @@ def _are_blank(cells: Sequence[Run]) -> bool:
     return all(cell == _BLANK for cell in cells)
 
 
-def legend(kinds: Sequence[EventKind], width: int) -> Row:
+def legend_row(kinds: Sequence[EventKind], width: int) -> Row:
     """Return what as many kinds of marks mean as fit into `width` cells, the worst ones first: "(!
     slowed)". In brackets, it is not read as what happens now."""
     row: list[Run] = []
@@ -375,7 +377,7 @@ def _drawn_spans(
     benchmark. The character is drawn in all these columns. With `measuring`, a benchmark without an
     end event lasts up to the present."""
     earlier = bisect_left(events, float(window.first * window.cell_s), key=_time_of_event)
-    inside = events_in(events, window)
+    inside = events_in_window(events, window)
     for (begin, end), what in _SPANS.items():
         kinds = (begin, end)
         opened: Event | None = None

@@ -31,7 +31,7 @@ class UnlikeGpus:
         self._parts: dict[Group, tuple[Group, ...]] = {}
         self._until_s: dict[Group, float] = {}  # for which the parts stay
 
-    def parts(self, group: Group, info: GpuInfo | None, now_s: float) -> tuple[Group, ...]:
+    def divide(self, group: Group, info: GpuInfo | None, now_s: float) -> tuple[Group, ...]:
         """Return the parts of a group of equal GPUs, one part while all are alike."""
         if len(group) == 1:
             return (group,)
@@ -39,7 +39,7 @@ class UnlikeGpus:
         left_s = self._until_s.get(group, 0.0) - now_s
         if 0.0 < left_s <= KEPT_S:  # else the clock was set back
             return kept
-        shares = {index: self._shares(index, info, now_s) for index in group}
+        shares = {index: self._mean_fractions(index, info, now_s) for index in group}
         parts = _divide_group(group, shares)
         if len(parts) == 1 and len(kept) > 1 and not _shares_are_alike(group, shares, TOGETHER):
             parts = kept
@@ -47,7 +47,7 @@ class UnlikeGpus:
         self._parts[group], self._until_s[group] = parts, now_s + stays_s
         return parts
 
-    def _shares(self, index: int, info: GpuInfo | None, now_s: float) -> list[float | None]:
+    def _mean_fractions(self, index: int, info: GpuInfo | None, now_s: float) -> list[float | None]:
         shares: list[float | None] = []
         for metric in FIRST:
             cells = self._history.cells((index, metric.field), now_s, 1, LOOKED_AT_S)

@@ -318,7 +318,7 @@ class FakeSession(FakeMeasuring):
             )
         self.plans.begin_to_load_parts = lambda: None
         self.gpu.guard, self.bench.asked = self.guard, None
-        self.servers.supervisor = FakePart(installed=lambda run_id: None)
+        self.servers.supervisor = FakePart(installed_unit=lambda run_id: None)
         self.results.has_older = False
         self.results.timelines = FakePart(get=self.no_timeline)
         self.answers_cost = ""  # of a restart

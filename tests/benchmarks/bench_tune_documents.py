@@ -131,7 +131,7 @@ class VirtualServers:
         )
 
     def load(self, shape: Mapping[str, Any]) -> Load:
-        spec = self.session.sweeps._parts.load.spec_of(self.base.plan.preset_id, dict(shape))
+        spec = self.session.sweeps._parts.load.make_spec(self.base.plan.preset_id, dict(shape))
         return Load(spec.concurrency, spec.requests, spec.input_tokens, spec.max_tokens)
 
     def result(self, server: VirtualServer, shape: Mapping[str, Any]) -> int:
@@ -187,26 +187,30 @@ class _Bed:
         self.editors = {"A": servers.base, "B": _editor(servers.base, spec.b.sets)}
         self.now: VirtualServer | None = None
 
-    async def compiles_first(self, arm: str) -> bool:
+    async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str, named: object) -> str:
+    async def ensure_server(self, arm: str, note_run_id: object) -> str:
         self.now = self.servers.server(self.editors[arm])
         return arm
 
-    async def ready(self, arm: str, run_id: str, tell: Any) -> None:
+    async def prepare_server(self, arm: str, run_id: str, tell: Any) -> None:
         return None
 
-    async def clear(self) -> None:
+    async def stop_and_revert(self) -> None:
         return None
 
-    async def settle(self, target_c: float | None, within_c: float, tell: Any) -> float | None:
+    async def wait_until_cool(
+        self, target_c: float | None, within_c: float, tell: Any
+    ) -> float | None:
         return None
 
-    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+    async def read_server_report(
+        self, arm: str, run_id: str
+    ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         assert self.now is not None
         now = self.now
 
@@ -218,7 +222,7 @@ class _Bed:
         number = await (searches if self.metric == "users" else bench(**self.shape))
         return await self.servers.session.results.get(number)
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         return ()
 
 
@@ -315,15 +319,15 @@ async def _loaded(session: Session, preset: str, case: Case) -> PlanEditor:
     names = session.presets.get(preset).variables
     known = {name: value for name, value in case.variables if name in names}
     await session.plans.load_preset(preset, known)
-    await session.plans.look_for_engine()
+    await session.plans.locate_engine()
     session.plans.editor.set_flag("port", str(free_port()))
     return session.plans.editor
 
 
 def _situation(editor: PlanEditor) -> Situation:
-    plan, around = editor.effective_plan, editor.around
-    gpus = list_visible_gpus(plan, around.gpus)
-    return Situation(plan, editor.catalog, editor.engine, gpus, around.installed_version)
+    plan, surroundings = editor.effective_plan, editor.surroundings
+    gpus = list_visible_gpus(plan, surroundings.gpus)
+    return Situation(plan, editor.catalog, editor.engine, gpus, surroundings.installed_version)
 
 
 async def _final(session: Session, sweep: Sweep) -> Experiment | None:

@@ -35,7 +35,7 @@ from workbench.report.watch_night import format_loss, night_junit_xml
 from workbench.session.series.night_watch import (
     candidate_plan,
     check_candidate,
-    losses_of,
+    compute_pair_losses,
     settings_chosen_differently,
 )
 from workbench.sim import engine_server
@@ -182,7 +182,7 @@ def test_losses_are_of_pairs_in_which_both_runs_know_them() -> None:
         run(3, "A", 100.0, 20.0, "1000"),
     )
     experiment = Experiment(1, 0.0, "h", ExperimentSpec(Arm(), Arm(), {}), runs)
-    losses = losses_of(experiment)
+    losses = compute_pair_losses(experiment)
     assert sorted(losses) == sorted((SPEED, MEMORY)), "one start has no time"
     assert losses[SPEED] == pytest.approx([0.03046, 0.03046], abs=1e-4)
     assert losses[MEMORY][0] > 0

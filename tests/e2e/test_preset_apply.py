@@ -126,7 +126,7 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> No
 
 
 async def applied(session: Session) -> AppliedPreset:
-    return await PresetApply(session).apply_preset(await PresetApply(session).look_at_preset())
+    return await PresetApply(session).apply_preset(await PresetApply(session).preview_preset())
 
 
 def problems(parts: Any) -> dict[str, str]:
@@ -139,7 +139,7 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
 
     async def scenario(session: Session) -> None:
         box = Box()
-        whole = await PresetApply(session).look_at_preset()
+        whole = await PresetApply(session).preview_preset()
         texts = [part.text for part in whole.parts]
         assert texts[0].startswith("server: not running -> vLLM with Qwen/Qwen3-0.6B")
         assert texts[2:6] == [
@@ -158,9 +158,9 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
         status = session.servers.supervisor.status(done.run_id)
         limit = await read_process_file_limit(session.host, status.pid or 0)
         assert status.state is ServerState.READY and limit is not None and limit.soft >= 256
-        assert await session.servers.missing_of_preset(status) == ()
+        assert await session.servers.missing_preset_parts(status) == ()
         (box.root / "runs" / done.run_id / "warm_up.json").unlink()
-        assert await session.servers.missing_of_preset(status) == (
+        assert await session.servers.missing_preset_parts(status) == (
             "warm-up of 3 requests (not sent)",
         )
 
@@ -176,7 +176,7 @@ def test_a_refused_setting_leaves_nothing_half() -> None:
 
     async def scenario(session: Session) -> None:
         box = Box()
-        whole = await PresetApply(session).look_at_preset()
+        whole = await PresetApply(session).preview_preset()
         stubborn = box.files("*/cpuidle/*/disable")[9]
         stubborn.unlink()
         stubborn.symlink_to(CORE_ID)
@@ -203,7 +203,7 @@ def test_a_missing_right_is_found_before_the_start(monkeypatch: pytest.MonkeyPat
             return Rights(refusal="needs root (ada is not, and sudo does not allow it)")
 
         monkeypatch.setattr("workbench.session.gpu.rights.read_rights", none)
-        whole = await PresetApply(session).look_at_preset()
+        whole = await PresetApply(session).preview_preset()
         assert "needs root" in problems(whole.parts)["CPU C-states"]
         with pytest.raises(SettingsError, match=r"CPU C-states.*needs root.*nothing was changed"):
             await PresetApply(session).apply_preset(whole)
@@ -235,7 +235,7 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
 
     async def scenario(session: Session) -> None:
         limit = await read_host_file_limit(session.host)
-        whole = await PresetApply(session).look_at_preset()
+        whole = await PresetApply(session).preview_preset()
         lacking = problems(whole.parts)
         assert "no cpuidle in this virtual machine" in lacking["CPU C-states"]
         assert "no cpufreq in this virtual machine" in lacking["CPU governor"]
@@ -260,7 +260,7 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
 
     async def scenario(session: Session) -> None:
         box = Box()
-        whole = await PresetApply(session).look_at_preset()
+        whole = await PresetApply(session).preview_preset()
         box.files("*/cpuidle/*/disable")[3].write_text("1\n")
         box.state.change_setting(0, limit_w=300.0)
         done = await PresetApply(session).apply_preset(whole)
@@ -270,7 +270,7 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
             "changed to 300 W after you had confirmed" in problems(done.parts)["GPU0 power limit"]
         )
 
-        done = await PresetApply(session).apply_preset(await PresetApply(session).look_at_preset())
+        done = await PresetApply(session).apply_preset(await PresetApply(session).preview_preset())
         assert done.parts_not_applied == () and box.now == APPLIED
         assert {e["setting"]: e["before"] for e in box.journal}["c_states"] == "off:3=0 on=1-3"
         for file in box.files("*/cpuidle/*/disable"):
@@ -302,7 +302,7 @@ async def main():
     session.gpu.guard.begin_heartbeats()
     await session.plans.load_preset("whole")
     preset = PresetApply(session)
-    await preset.apply_preset(await preset.look_at_preset(), on_step=lambda text: print(text, flush=True))
+    await preset.apply_preset(await preset.preview_preset(), on_step=lambda text: print(text, flush=True))
 
 asyncio.run(main())
 """
@@ -322,7 +322,7 @@ def test_an_interruption_says_what_is_left(step: str, settings: str, now: Any) -
 
     async def scenario(session: Session) -> None:
         preset = PresetApply(session)
-        whole = await preset.look_at_preset()
+        whole = await preset.preview_preset()
         applying = asyncio.create_task(
             preset.apply_preset(
                 whole, on_step=lambda text: applying.cancel() if step in text else None

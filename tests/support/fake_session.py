@@ -265,7 +265,7 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted_findings trust save_preset script preset_gpu_settings",
-    "servers": "start stop start_problem start_warnings go_back other_servers select=select_run search_log "
+    "servers": "start stop start_problem start_warnings go_back find_other_servers select=select_run search_log "
     "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "follow find=find_results note=note_result"
@@ -287,7 +287,7 @@ PARTS = {
     "run_concurrency=concurrency_sweep run_flags=flag_sweep "
     "resume=resume_sweep"
     " cancel=cancel_sweep check_flags=check_swept_flags plan_tune tune_cost tune_load run_tune",
-    "memory": "read_activity last_form keep_form",
+    "memory": "read_activity last_form store_form",
     "hosts": "known_host_names=known_hosts add=add_host",
 }
 
@@ -316,7 +316,7 @@ class FakeSession(FakeMeasuring):
             setattr(
                 self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs})
             )
-        self.plans.begin_to_load_parts = lambda: None
+        self.plans.start_importing_modules = lambda: None
         self.gpu.guard, self.bench.asked = self.guard, None
         self.servers.supervisor = FakePart(installed_unit=lambda run_id: None)
         self.results.has_older = False
@@ -595,7 +595,7 @@ class FakeSession(FakeMeasuring):
         self._called("unset_flag", name)
         self._edit(self.plan.without_flag(name))
 
-    async def other_servers(self) -> Sequence[Any]:
+    async def find_other_servers(self) -> Sequence[Any]:
         return ()
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
@@ -821,8 +821,8 @@ class FakeSession(FakeMeasuring):
     def last_form(self, name: str) -> Mapping[str, str]:
         return {}
 
-    def keep_form(self, name: str, values: Mapping[str, str]) -> None:
-        self._called("keep_form", name)
+    def store_form(self, name: str, values: Mapping[str, str]) -> None:
+        self._called("store_form", name)
 
     async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
         lines = enumerate(self.log.lines(0, len(self.log)), 1)

@@ -96,34 +96,36 @@ class SimulatedRuns:
         self._step_at = self.random.randrange(1, 10)
         self._of_arm = {arm: self.random.gauss(0, noise.arm) for arm in "AB"}
 
-    async def compiles_first(self, arm: str) -> bool:
+    async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str, named: Callable[[str], Awaitable[None]]) -> str:
+    async def ensure_server(self, arm: str, note_run_id: Callable[[str], Awaitable[None]]) -> str:
         keep = not self.restarts or (self.shared_starts and arm == self._arm)
         if self.started is None or not keep:
             self.starts += 1
-            await named(f"run-{self.starts}")
+            await note_run_id(f"run-{self.starts}")
             self.started = f"run-{self.starts}"
             self._start_effect = self._start_noise()
         self._arm = arm
         return self.started
 
-    async def ready(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
+    async def prepare_server(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
         assert run_id == self.started
 
-    async def clear(self) -> None:
+    async def stop_and_revert(self) -> None:
         self.started = None
 
-    async def settle(
+    async def wait_until_cool(
         self, target_c: float | None, within_c: float, tell: Callable[[str], None]
     ) -> float | None:
         return None
 
-    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+    async def read_server_report(
+        self, arm: str, run_id: str
+    ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         place = len(self.results)
         second = run.pair == self._pair
         self._pair = run.pair
@@ -140,7 +142,7 @@ class SimulatedRuns:
         self.results.append(result)
         return result
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         self.started = None
         return ()
 

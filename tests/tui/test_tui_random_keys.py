@@ -69,9 +69,11 @@ def widened(reading: Telemetry, count: int) -> Telemetry:
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    take: Callable[[Any, Telemetry], None] = TelemetryWatch._take_telemetry
+    take: Callable[[Any, Telemetry], None] = TelemetryWatch._publish_reading
     monkeypatch.setattr(
-        TelemetryWatch, "_take_telemetry", lambda self, reading: take(self, widened(reading, count))
+        TelemetryWatch,
+        "_publish_reading",
+        lambda self, reading: take(self, widened(reading, count)),
     )
 
 

@@ -160,11 +160,11 @@ def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
     async def first(s: RealScreen) -> None:
         await s.until(lambda: s.session.memory.resumed)
-        s.session.memory.keep_form(
+        s.session.memory.store_form(
             "experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"}
         )
-        s.session.memory.keep_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
-        s.session.memory.keep_form("sweep", {"flags": "-api-key=a", "values": "1"})
+        s.session.memory.store_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
+        s.session.memory.store_form("sweep", {"flags": "-api-key=a", "values": "1"})
 
     async def second(s: RealScreen) -> None:
         await s.until(lambda: s.session.memory.last_form("experiment"))

@@ -171,7 +171,7 @@ async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> No
             next_step="give a preset in place of the run",
         )
     session.plans.edit_plan(plan, f"run {run_id}")
-    await session.plans.look_for_engine()
+    await session.plans.locate_engine()
     session.plans.editor.apply_assignments(
         arguments.sets, arguments.unsets, arguments.envs, arguments.run_as, arguments.run_options
     )

@@ -61,11 +61,11 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
             session.core.update(telemetry=await read_once(session.host))
         except HostError as error:
             print_message(f"cannot read the GPUs: {error.message}")
-        session.plans.edit_plan(session.presets.plan_of(preset, variables), preset)
+        session.plans.edit_plan(session.presets.make_plan(preset, variables), preset)
         if arguments.kv:
             for flag in session.plans.editor.engine.memory.cache_type_flags:
                 session.plans.editor.set_flag(flag, arguments.kv)
-        await session.plans.look_for_model(session.plans.editor)
+        await session.plans.read_model_size(session.plans.editor)
         report = fit_report_of_plan(
             session.plans.editor.effective_plan, session.state.telemetry, contexts
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
 from workbench.model.host_commands import insert_host_in_fixes, insert_host_words
-from workbench.session.hosts.names import words_of_recorded_host
+from workbench.session.hosts.names import host_options_for_command
 
 _OPTIONS = ("host", "container", "cluster", "simulate")
 
@@ -29,7 +29,7 @@ def add_host_options(text: str, arguments: argparse.Namespace) -> str:
 
 def add_options_of_recorded_host(text: str, host: str) -> str:
     """Return the text with the host of a stored sweep or experiment in each `workbench` command."""
-    return insert_host_words(text, words_of_recorded_host(host))
+    return insert_host_words(text, host_options_for_command(host))
 
 
 def add_options_of_recorded_host_to_lines(lines: Iterable[str], host: str) -> Iterator[str]:

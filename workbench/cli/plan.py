@@ -105,7 +105,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     session.plans.edit_plan(planned, arguments.preset)
     if getattr(arguments, "trust", False):
         session.plans.trust()
-    await session.plans.look_for_engine()
+    await session.plans.locate_engine()
     before = session.plans.editor.plan
     # not of clusters
     run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())
@@ -120,8 +120,8 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         before.run_as,
         before.run_options,
     ):
-        await session.plans.look_for_engine()
-    await session.plans.look_for_model(session.plans.editor)
+        await session.plans.locate_engine()
+    await session.plans.read_model_size(session.plans.editor)
     session.plans.show()
     return session.plans.editor.effective_plan
 
@@ -129,7 +129,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
 def _load_preset_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
     from workbench.engines import set_executable
 
-    planned = session.presets.plan_of(arguments.preset, parse_variables(arguments))
+    planned = session.presets.make_plan(arguments.preset, parse_variables(arguments))
     if arguments.executable is None:
         return planned
     return set_executable(planned, arguments.executable)

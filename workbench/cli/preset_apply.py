@@ -63,7 +63,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         await load_plan(session, arguments)
         preset = PresetApply(session)
-        whole = await preset.look_at_preset()
+        whole = await preset.preview_preset()
         commands = [outcome.command for outcome in whole.outcomes]
         affected = await read_affected_gpus(session, commands)
         if not arguments.json:

@@ -80,7 +80,7 @@ _MOST_EVAL_MINUTES = 10_080  # a week
 )
 async def measure_quality(arguments: argparse.Namespace) -> int:
     from workbench.session.quality.comparison import plan_lines
-    from workbench.session.quality.sides import arm_of_result, sides_to_measure
+    from workbench.session.quality.sides import resolve_result_arm, resolve_sides
 
     options = _quality_options(arguments)
     arms = _parse_arms_to_compare(arguments)
@@ -90,13 +90,13 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
         variables: Mapping[str, str] = parse_variables(arguments)
         if len(arms) == 1:
             found = session.quality.lineage.find_changed_from(
-                await arm_of_result(session, arms[0]), variables
+                await resolve_result_arm(session, arms[0]), variables
             )
             a, b, variables = found.a, found.b, found.variables
             print_message(f"A is {found.words}")
         else:
             a, b = arms
-        a, b = await sides_to_measure(session, a, b)
+        a, b = await resolve_sides(session, a, b)
         comparisons = session.quality
         a, b, bases = await comparisons.targets.look_up(a, b, variables)
         if arguments.trust:
@@ -221,9 +221,9 @@ async def _confirm_start(
     session: Session, arms: tuple[Arm, Arm], arguments: argparse.Namespace
 ) -> None:
     """Ask the user before running servers are stopped."""
-    from workbench.session.quality.sides import stopped_runs
+    from workbench.session.quality.sides import runs_to_stop
 
-    stopped = stopped_runs(session, *arms)
+    stopped = runs_to_stop(session, *arms)
     if not stopped:
         return
     text = f"the comparison stops run {', '.join(stopped)}"

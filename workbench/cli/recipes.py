@@ -119,7 +119,7 @@ def _trust_program(session: Session, preset_id: str) -> None:
     from workbench.store.trusted_presets import trust
 
     with contextlib.suppress(WorkbenchError):  # a variable of the preset has no value yet
-        parts = list_foreign_parts(session.presets.plan_of(preset_id, {}))
+        parts = list_foreign_parts(session.presets.make_plan(preset_id, {}))
         trust(part.digest for part in parts if part.name == "executable")
 
 
@@ -229,7 +229,7 @@ async def _load_plan_to_export(arguments: argparse.Namespace) -> tuple[LaunchPla
     try:
         preset = session.presets.get(arguments.base)
         plan, title, gpus = (
-            session.presets.plan_of(arguments.base, parse_variables(arguments)),
+            session.presets.make_plan(arguments.base, parse_variables(arguments)),
             preset.title,
             preset.hardware.count,
         )
@@ -258,11 +258,11 @@ async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, s
 
     async with connect_session(arguments) as session:
         preset = session.presets.get(arguments.base)
-        plan = session.presets.plan_of(arguments.base, parse_variables(arguments))
+        plan = session.presets.make_plan(arguments.base, parse_variables(arguments))
         if arguments.executable is not None:
             plan = set_executable(plan, arguments.executable)
         session.plans.edit_plan(plan, preset.title)
-        await session.plans.look_for_engine()
+        await session.plans.locate_engine()
         editor = session.plans.editor
         editor.apply_assignments(arguments.sets, arguments.unsets, arguments.envs)
         return editor.effective_plan, preset.title, preset.hardware.count

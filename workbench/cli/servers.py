@@ -81,7 +81,7 @@ async def start(arguments: argparse.Namespace) -> int:
 async def start_server(arguments: argparse.Namespace) -> int:
     """Start a server with the options of the command `start`, and return the exit code."""
     async with connect_session(arguments) as session:
-        session.servers.check_nodes()
+        session.servers.check_nodes_reached()
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
             print_message(f"simulated: one process represents all {len(planned.nodes)} nodes")
@@ -189,7 +189,7 @@ async def _external_servers(session: Session) -> tuple[Sequence[FoundServer] | N
     from workbench.hosts.base import CommandNotFound
 
     try:
-        return await session.servers.other_servers(), None
+        return await session.servers.find_other_servers(), None
     except CommandNotFound as error:
         text = f"servers that Workbench did not start cannot be listed: {error.message}"
         return None, f"{text} — install python3 on {session.core.host.name}"
@@ -452,7 +452,7 @@ async def _refuse_external_server(session: Session, number: int) -> None:
     """Raise InputError if `number` is the process id or the port of a server that Workbench did not
     start, because Workbench does not control such servers.
     """
-    for other in await session.servers.other_servers():
+    for other in await session.servers.find_other_servers():
         if number not in (other.pid, other.port):
             continue
         log = "its output is where it was started"

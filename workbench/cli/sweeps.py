@@ -83,7 +83,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
 )
 async def sweep_flags(arguments: argparse.Namespace) -> int:
-    from workbench.session.series.flag_sweep_plan import combinations_of
+    from workbench.session.series.flag_sweep_plan import list_combinations
 
     flags = _parse_values_by_flag(arguments.swept)
     async with (
@@ -94,8 +94,10 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
         await load_plan(session, arguments)
         await session.servers.adopt()
         # an invalid value is an error before the plan is printed
-        combinations = combinations_of(session.plans.editor, flags)
-        doubtful = [f.text for one in combinations for f in one.editor.doubtful_values(one.sets)]
+        combinations = list_combinations(session.plans.editor, flags)
+        doubtful = [
+            f.text for one in combinations for f in one.editor.list_doubtful_values(one.sets)
+        ]
         for text in dict.fromkeys(doubtful):
             print_message(text)
         for line in _plan_lines(session, flags, arguments):

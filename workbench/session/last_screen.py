@@ -69,7 +69,7 @@ class ScreenMemory:
             await self._resume_comparison(left.get("compared"))
         if not self._subscribed:
             self._subscribed = True
-            self._core.subscribe(self._keep_marks)
+            self._core.subscribe(self._store_changed_marks)
         self.resumed = host
 
     def _restore_marks(self, left: Mapping[str, Any]) -> None:
@@ -161,14 +161,14 @@ class ScreenMemory:
         are none."""
         return self._forms.get(name, {})
 
-    def keep_form(self, name: str, values: Mapping[str, str]) -> None:
+    def store_form(self, name: str, values: Mapping[str, str]) -> None:
         """Store the values of a form that the user has accepted, unless they contain a secret."""
-        words = list(chain.from_iterable(map(_checked_parts, values.values())))
+        words = list(chain.from_iterable(map(_words_to_check_for_secrets, values.values())))
         if all(mask_argv([word])[0] == word for word in words):
             self._forms[name] = dict(values)
             self._store_memory()
 
-    def _keep_marks(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _store_changed_marks(self, state: SessionState, changed: frozenset[str]) -> None:
         if changed.isdisjoint(("comparison", _B_CHOSEN_FIELD, *_MARK_FIELDS)):
             return
         if self.resumed is self._core.host:
@@ -194,7 +194,7 @@ def _dated_changes(state: SessionState) -> tuple[object, ...]:
     return state.results, servers, state.alterations, state.others, did_unix_s
 
 
-def _checked_parts(text: str) -> list[str]:
+def _words_to_check_for_secrets(text: str) -> list[str]:
     """Return the parts of a form's value `text` that are checked for secrets. These are each word,
     written as a flag ("--WORD") because secrets are known by flag names, and the whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]

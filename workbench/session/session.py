@@ -142,7 +142,7 @@ class Session:
         from workbench.session.servers.servers import Servers
 
         servers = Servers(self.core, self.presets, self.plans)
-        self.telemetry.on_reading.append(servers.take_gpu_reading)
+        self.telemetry.on_reading.append(servers.forward_gpu_reading)
         return servers
 
     @cached_property
@@ -339,7 +339,7 @@ class Session:
             await self.telemetry.set_interval(ui.refresh_s)
 
     async def _begin_work_on_host(self) -> None:
-        self.link.on_return = self._look_for_changes
+        self.link.on_return = self._read_changes_while_away
         self._beginning = True
         try:
             await self._connect()
@@ -350,9 +350,9 @@ class Session:
             await asyncio.wait_for(source.launched.wait(), _AGENT_START_WAIT_S)
         self._watched.set()
         self.gpu.guard.begin_heartbeats()
-        await self._look_for_changes()
+        await self._read_changes_while_away()
         self.core.spawn(self._watch_engine())
-        self.core.spawn(self._show_since_left())
+        self.core.spawn(self._show_changes_since_left())
         self.core.spawn(self._watch_other_workbenches())
 
     async def _connect(self) -> None:
@@ -372,7 +372,7 @@ class Session:
                     await asyncio.wait_for(self._retry.wait(), _RETRY_INTERVAL_S)
                 self._retry.clear()
 
-    async def _look_for_changes(self) -> None:
+    async def _read_changes_while_away(self) -> None:
         """Find out what changed on the host while this session was not connected. Failures show in
         the state."""
         looks: list[Callable[[], Awaitable[object]]] = [
@@ -382,16 +382,16 @@ class Session:
             self.gpu.rights.get,
         ]
         if self.plans.current is not None:  # the plan was loaded before the link was there
-            looks.append(self.plans.look_for_engine_and_ask_flags)
+            looks.append(self.plans.locate_engine_and_ask_flags)
 
-        async def tell(look: Callable[[], Awaitable[object]]) -> None:
+        async def report_failure(look: Callable[[], Awaitable[object]]) -> None:
             try:
                 await look()
             except WorkbenchError as error:
                 self.core.notify_error(error)
 
         # at once, because each waits for the link several times
-        await asyncio.gather(*map(tell, looks))
+        await asyncio.gather(*map(report_failure, looks))
 
     async def _read_changes(self) -> None:
         await self.gpu.alterations.read()
@@ -412,7 +412,7 @@ class Session:
 
             await store_left_results(self, found)
 
-    async def _show_since_left(self) -> None:
+    async def _show_changes_since_left(self) -> None:
         """Show what happened on the host since this user's last screen of it closed, with what a
         killed screen has left."""
         await self._look_for_left_results()

@@ -128,7 +128,7 @@ class StateHolder:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` in the background. A WorkbenchError is shown to the user. The traceback of any
         other exception is written to a crash file."""
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        task = asyncio.get_running_loop().create_task(self._run_and_report_error(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before its first step never begins `work`.
@@ -148,7 +148,7 @@ class StateHolder:
         if not task.cancelled():
             task.exception()  # is read here too, because the caller may have ended before
 
-    async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def _run_and_report_error(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
         except WorkbenchError as error:

@@ -50,7 +50,7 @@ class WorkbenchApp(ThemedApp):
             return True
         if not isinstance(self.screen, OrderedKeys):
             return False
-        self.session.plans.begin_to_load_parts()
+        self.session.plans.start_importing_modules()
         try:
             return await self._run_key(event, self.screen.working)
         except Exception as error:  # of an action: a message shows it, and the screen continues

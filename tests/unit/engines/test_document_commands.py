@@ -352,7 +352,7 @@ def cards(case: Case) -> tuple[GpuInfo, ...]:
 def editor_of(case: Case) -> PlanEditor:
     editor = PlanEditor(planned(case))
     found = InstalledEngine(case.engine, "/x", case.version, allotment=Allotment(case.job))
-    editor.around = HostSurroundings(cards(case), case.version, case.engine, found=found)
+    editor.surroundings = HostSurroundings(cards(case), case.version, case.engine, found=found)
     return editor
 
 

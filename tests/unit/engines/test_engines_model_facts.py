@@ -40,7 +40,7 @@ def shipped(preset_id: str, **variables: str) -> LaunchPlan:
 
 def edited(plan: LaunchPlan, *sets: str) -> PlanEditor:
     editor = PlanEditor(plan)
-    editor.around = type(editor.around)(gpus=(A100,) * 4)
+    editor.surroundings = type(editor.surroundings)(gpus=(A100,) * 4)
     editor.apply_assignments(sets, (), ())
     return editor
 

@@ -154,7 +154,7 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
     async def load(known: ContrastEvidence, *altered: Alteration) -> Proof:
         clocks = collect_measured_clocks(altered, moments(), told(), "load")
         proofs = judge_all_settings(altered, moments(), told(), known)
-        await evidence.keep_clocks(known, clocks, proofs)
+        await evidence.store_clocks(known, clocks, proofs)
         return next(proof for proof in proofs if proof.setting == "gpu_clocks")
 
     async def both() -> tuple[Proof, Proof, Proof]:

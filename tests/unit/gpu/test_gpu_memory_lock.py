@@ -45,7 +45,7 @@ def test_the_plan_of_a_preset_with_a_memory_lock_says_so(name: str, warned: bool
     session = create_local_session()
     session.core.update(telemetry=told(name))
     session.plans.edit_plan(
-        session.presets.plan_of("rtx-pro-6000-clock-power-profile", {"model": "m"}), "title"
+        session.presets.make_plan("rtx-pro-6000-clock-power-profile", {"model": "m"}), "title"
     )
     codes = [finding.code for finding in session.plans.view().findings]
     assert ("gpu.memory-lock" in codes) == warned

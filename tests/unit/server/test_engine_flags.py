@@ -200,9 +200,9 @@ def test_the_plan_under_edit_is_checked_against_the_engine_s_own_flags(tmp_path:
     async def scenario() -> None:
         session = Session.of_host()
         session.plans.edit_plan(plan, "mine")
-        await session.plans.look_for_engine()
+        await session.plans.locate_engine()
         assert not session.plans.view().catalog_asked
-        await session.plans.look_for_engine_and_ask_flags()
+        await session.plans.locate_engine_and_ask_flags()
         view = session.plans.view()
         assert view.catalog_asked and view.checked_against_text == "its own flags of sglang 0.5.99"
         errors = {f.flag: f.text for f in view.findings if f.level is Level.ERROR}
@@ -213,7 +213,7 @@ def test_the_plan_under_edit_is_checked_against_the_engine_s_own_flags(tmp_path:
         assert "--new-thing 8" in view.shell_command() or "--new_thing 8" in view.shell_command()
         install(tmp_path, "raise RuntimeError('broken')")
         os.utime(program, (1_000_000, 1_000_000))
-        await session.plans.look_for_engine_and_ask_flags()
+        await session.plans.locate_engine_and_ask_flags()
         view = session.plans.view()
         assert not view.catalog_asked and "flags.shipped" in {f.code for f in view.findings}
         session.plans.edit_plan(
@@ -221,7 +221,7 @@ def test_the_plan_under_edit_is_checked_against_the_engine_s_own_flags(tmp_path:
         )
         os.utime(program, (2_000_000, 2_000_000))
         asked = (tmp_path / "seen").read_text()
-        await session.plans.look_for_engine_and_ask_flags()
+        await session.plans.locate_engine_and_ask_flags()
         assert (tmp_path / "seen").read_text() == asked  # nothing that it names is run
         await session.close()
 

@@ -175,5 +175,5 @@ def test_a_session_gives_each_reading_of_the_gpus_to_its_supervisor(
     heard: list[tuple[GpuSample, ...]] = []
     monkeypatch.setattr(session.servers.supervisor, "note_gpu_samples", heard.append)
     gpus = (sample(0, SPINS(0)),)
-    session.servers.take_gpu_reading(Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (), gpus))
-    assert heard == [gpus] and session.servers.take_gpu_reading in session.telemetry.on_reading
+    session.servers.forward_gpu_reading(Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (), gpus))
+    assert heard == [gpus] and session.servers.forward_gpu_reading in session.telemetry.on_reading

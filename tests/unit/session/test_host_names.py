@@ -177,7 +177,7 @@ def test_a_mistyped_host_is_suggested() -> None:
 
 
 def plan_of(session: Session, preset: str = "mine"):  # type: ignore[no-untyped-def]
-    session.plans.edit_plan(session.presets.plan_of(preset), preset)
+    session.plans.edit_plan(session.presets.make_plan(preset), preset)
     return session.plans.editor.plan
 
 

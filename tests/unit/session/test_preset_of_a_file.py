@@ -45,11 +45,11 @@ def test_its_benchmark_and_gpu_settings_count_as_those_of_the_library(tmp_path: 
     session = Session.of_host()
     with pytest.raises(PresetError, match="no preset"):
         session.presets.get("of-a-file")
-    plan = session.presets.plan_of(str(file))
+    plan = session.presets.make_plan(str(file))
     session.plans.edit_plan(plan, "of-a-file")
     assert plan.stranger
     assert len(session.plans.preset_gpu_settings()) == 1
-    load = session.load.spec_of(plan.preset_id, {})
+    load = session.load.make_spec(plan.preset_id, {})
     assert (load.concurrency, load.requests) == (3, 21)
     assert session.presets.library.document("of-a-file")["title"] == "A preset of a file"
 
@@ -58,15 +58,15 @@ def test_another_process_knows_the_preset_of_a_run_by_its_plan(tmp_path: Path) -
     """It measured with the default load, and did not say so."""
     file = tmp_path / "mine.toml"
     file.write_text(PRESET)
-    plan = Session.of_host().presets.plan_of(str(file))
+    plan = Session.of_host().presets.make_plan(str(file))
     stored = from_json(LaunchPlan, json.loads(json.dumps(to_json(plan))))
     later = Session.of_host()
-    assert "no preset" in later.load.why_without_preset(plan.preset_id)
-    later.presets.note_file_of(stored)
-    assert later.load.spec_of(stored.preset_id, {}).requests == 21
-    assert later.load.why_without_preset(plan.preset_id) == ""
+    assert "no preset" in later.load.why_preset_is_unreadable(plan.preset_id)
+    later.presets.remember_preset_file(stored)
+    assert later.load.make_spec(stored.preset_id, {}).requests == 21
+    assert later.load.why_preset_is_unreadable(plan.preset_id) == ""
     file.unlink()
-    assert "mine.toml" in later.load.why_without_preset(plan.preset_id)
+    assert "mine.toml" in later.load.why_preset_is_unreadable(plan.preset_id)
 
 
 def test_a_resumed_tune_takes_its_load_and_its_parent_from_the_file(tmp_path: Path) -> None:
@@ -74,15 +74,15 @@ def test_a_resumed_tune_takes_its_load_and_its_parent_from_the_file(tmp_path: Pa
     file = tmp_path / "mine.toml"
     file.write_text(PRESET)
     first = Session.of_host()
-    plan = first.presets.plan_of(str(file))
-    path = first.presets.file_of(plan.preset_id)
-    assert path == str(file) and first.presets.file_of("vllm-any") is None
+    plan = first.presets.make_plan(str(file))
+    path = first.presets.path_of_preset(plan.preset_id)
+    assert path == str(file) and first.presets.path_of_preset("vllm-any") is None
     stored = asdict(mask_plan(plan))
     spec = SweepSpec((), plan=stored, preset_id=plan.preset_id, preset_file=path)
     later = Session.of_host()
     resumed = later.sweeps._tunes._stored_plan(spec)
     assert later.plans._parent_document(resumed)["title"] == "A preset of a file"
-    assert later.load.spec_of(resumed.preset_id, {}).requests == 21
+    assert later.load.make_spec(resumed.preset_id, {}).requests == 21
     file.unlink()
     with pytest.raises(PresetError, match=r"mine\.toml"):
         Session.of_host().sweeps._tunes._stored_plan(spec)

@@ -94,7 +94,7 @@ def test_by_default_only_servers_ring_and_no_reading_is_looked_at(
     async def scenario(part: Part) -> None:
         part.alerts.use_config(AlertsConfig())
         assert [
-            hear for hear in part.telemetry.on_reading if hear == part.alerts._take_telemetry
+            hear for hear in part.telemetry.on_reading if hear == part.alerts._check_rules
         ] == []
         part.core.update(servers=(server(ServerState.READY),))  # adopted: no news
         part.core.update(servers=(server(ServerState.UNKNOWN),))  # the link is lost

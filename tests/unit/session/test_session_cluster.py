@@ -63,7 +63,7 @@ def test_a_preset_with_ray_has_no_error_on_a_cluster(tmp_path: Path, preset: str
     async def scenario() -> None:
         session = Session(cluster(tmp_path))
         await loaded(session, preset)
-        await session.plans.look_for_engine()
+        await session.plans.locate_engine()
         view = session.plans.view()
         errors = [f.text for f in view.findings if f.level is Level.ERROR]
         assert errors == []
@@ -84,7 +84,7 @@ def test_a_preset_with_ray_starts_ray_and_the_server_and_stops_both(
     async def scenario() -> None:
         session = Session(cluster(tmp_path))
         await loaded(session, preset)
-        await session.plans.look_for_engine()
+        await session.plans.locate_engine()
         run_id = await session.servers.start()
         status = await session.servers.wait_ready(run_id, READY_S)
         assert status.state is ServerState.READY, status.reason
@@ -114,7 +114,7 @@ def test_a_restart_on_a_cluster_stops_the_server_only_if_the_next_can_start(
     async def scenario() -> None:
         session = Session(cluster(tmp_path))
         await loaded(session, preset)
-        await session.plans.look_for_engine()
+        await session.plans.locate_engine()
         run_id = await session.servers.start()
         await session.servers.wait_ready(run_id, READY_S)
         session.plans.editor.set_flag("executable", "/nonexistent/vllm")
@@ -178,7 +178,7 @@ def test_a_node_that_cannot_be_reached_is_named_instead_of_its_address() -> None
         with pytest.raises(HostUnreachable, match="node spark-02"):
             session.presets.missing_variables(PRESET)
         with pytest.raises(HostUnreachable, match="node spark-02"):
-            session.servers.check_nodes()
+            session.servers.check_nodes_reached()
         await session.close()
 
     asyncio.run(scenario())
@@ -191,7 +191,7 @@ def test_the_findings_of_a_plan_begin_with_the_node_that_cannot_be_reached(tmp_p
     async def scenario() -> None:
         session = Session(cluster(tmp_path, (LocalHost(), down)))
         await session.host.connect()
-        session.plans.edit_plan(session.presets.plan_of(PRESET), PRESET)
+        session.plans.edit_plan(session.presets.make_plan(PRESET), PRESET)
         found = session.plans.view().findings[0]
         assert (found.code, found.level) == ("cluster.unreached", Level.ERROR)
         assert "spark-02" in found.text

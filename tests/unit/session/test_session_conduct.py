@@ -53,7 +53,7 @@ class Carried:
             experiment or Experiment(1, 0.0, "sim", spec, restarts=runs.restarts),
             runs,
             save=self._save,
-            tell=self.told.append,
+            show_experiment=self.told.append,
             results=runs.results,
             answers=answers,
         )
@@ -224,16 +224,16 @@ class Failing(SimulatedRuns):
             if self.left[arm] == -1 or (self.always and self.left[arm] < 0):
                 raise self.error
 
-    async def ready(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
+    async def prepare_server(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
         self._perhaps(arm, "ready")
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         self._perhaps(arm, "measure")
-        return await super().measure(arm, run, seed)
+        return await super().run_benchmark(arm, run, seed)
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         self.gave_back = True
-        return await super().give_back(experiment)
+        return await super().restore_host(experiment)
 
 
 def test_an_arm_that_never_starts_ends_it_at_once_and_keeps_the_other() -> None:
@@ -289,12 +289,14 @@ def test_a_server_is_named_on_disk_before_its_process_starts() -> None:
     at_launch: list[str | None] = []
 
     class Noting(SimulatedRuns):
-        async def server(self, arm: str, named: Callable[[str], Awaitable[None]]) -> str:
+        async def ensure_server(
+            self, arm: str, note_run_id: Callable[[str], Awaitable[None]]
+        ) -> str:
             async def noted(run_id: str) -> None:
-                await named(run_id)
+                await note_run_id(run_id)
                 at_launch.append(carried.kept[-1].server)
 
-            return await super().server(arm, noted)
+            return await super().ensure_server(arm, noted)
 
     carried = Carried(Noting(0.1, 1, QUIET))
     carried.ended()
@@ -345,9 +347,9 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
     monkeypatch.setattr("workbench.session.series.experiment_run.time.monotonic", lambda: now[0])
 
     class Slow(SimulatedRuns):
-        async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
             now[0] += 60.0
-            return await super().measure(arm, run, seed)
+            return await super().run_benchmark(arm, run, seed)
 
     runs = Slow(0.1, 1)
     one = Carried(runs, pairs=8, max_minutes=5.0).ended()
@@ -393,7 +395,7 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
     assert "discarded run, A: measuring" in [e.phase for e in carried.told]
 
     class Compiling(SimulatedRuns):
-        async def compiles_first(self, arm: str) -> bool:
+        async def must_compile_first(self, arm: str) -> bool:
             return True
 
     both = Compiling(0.1, 1, QUIET)
@@ -431,7 +433,7 @@ def test_a_discarded_run_may_be_refused_but_must_serve_and_measure() -> None:
 
 def test_an_arm_whose_discarded_first_start_fails_is_named_with_its_run() -> None:
     class Compiling(Failing):
-        async def compiles_first(self, arm: str) -> bool:
+        async def must_compile_first(self, arm: str) -> bool:
             return True
 
     one = Carried(Compiling(StartFailedError("no kernel image"), "B", 0), throw_away=None).ended()
@@ -465,7 +467,9 @@ def test_start_temperatures_are_matched_or_told() -> None:
     class Warm(SimulatedRuns):
         asked: list[tuple[float | None, float]]
 
-        async def settle(self, target_c: float | None, within_c: float, tell: Any) -> float | None:
+        async def wait_until_cool(
+            self, target_c: float | None, within_c: float, tell: Any
+        ) -> float | None:
             self.asked = [*getattr(self, "asked", []), (target_c, within_c)]
             return 40.0 if len(self.asked) != 3 else 52.0
 
@@ -535,7 +539,9 @@ class Answers:
         self.on: list[tuple[str, str]] = []  # arm, and the server that ran then
         self.ended: bool | None = None
 
-    async def after(self, run: ExperimentRun, tell: Callable[[str], None]) -> QualityResult | None:
+    async def measure_after_run(
+        self, run: ExperimentRun, tell: Callable[[str], None]
+    ) -> QualityResult | None:
         if [arm for arm, _ in self.on].count(run.arm) == {"A": 2, "B": 1}[run.arm]:
             return None
         assert self._runs.started == run.run_id, "its server still runs"

@@ -255,11 +255,11 @@ def test_a_value_that_the_engine_may_not_have_is_named_before_the_first_run(
 ) -> None:
     """An engine that starts for minutes refused it at its first start."""
     session = Session.of_host(None, "rtx-pro-6000")
-    session.plans.edit_plan(session.presets.plan_of("vllm-any"), "vllm-any")
+    session.plans.edit_plan(session.presets.make_plan("vllm-any"), "vllm-any")
     wrong = Arm(sets=("kv_cache_dtype=nonsense", "max-num-seqs=64"))
     (said,) = session.experiments.value_warnings(Arm(sets=("kv-cache-dtype=fp8",)), wrong)
     assert said.startswith("B: kv-cache-dtype is 'nonsense'") and "one of auto" in said
-    plan = session.presets.plan_of("sglang-any")
+    plan = session.presets.make_plan("sglang-any")
     target = ArmTarget("sglang-any")
     at_target = Arm(sets=("kv-cache-dtype=nonsense",), target=target)
     (said,) = session.experiments.value_warnings(Arm(target=target), at_target, {"B": plan})

@@ -150,7 +150,7 @@ async def carried(
     told: list[str] = []
     found = None
     for run in order:
-        found = await comparison.after(run, told.append) or found
+        found = await comparison.measure_after_run(run, told.append) or found
     return told, found
 
 

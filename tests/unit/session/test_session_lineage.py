@@ -46,7 +46,7 @@ class Runs:
 
 
 def preset_plan(session: Session, **flags: Any) -> LaunchPlan:
-    plan = session.presets.plan_of("vllm-any", MODEL)
+    plan = session.presets.make_plan("vllm-any", MODEL)
     for name, value in flags.items():
         plan = plan.with_flag(name.replace("_", "-"), value)
     return plan
@@ -97,7 +97,7 @@ def test_the_first_run_of_a_preset_is_compared_with_the_preset(pruned: bool) -> 
 
 def test_a_run_of_another_model_was_ended_and_not_changed() -> None:
     session = Session.of_host()
-    other = session.presets.plan_of("vllm-any", {"model": "Qwen/Qwen3-8B"})
+    other = session.presets.make_plan("vllm-any", {"model": "Qwen/Qwen3-8B"})
     found = of(session, Runs(other, preset_plan(session, kv_cache_dtype="fp8")))
     assert found.a.target is not None and found.a.target.name == "vllm-any"
 

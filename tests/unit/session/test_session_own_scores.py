@@ -14,7 +14,7 @@ from support.procs import alive, eventually
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.quality.own_measure import Scores
-from workbench.session.quality.own_scores import OwnMeasureCommand, scores_of_command
+from workbench.session.quality.own_scores import OwnMeasureCommand, run_score_command
 
 WRITE = (
     "import os, sys; open(sys.argv[1] + '/x.jsonl', 'w').write("
@@ -35,7 +35,7 @@ def run(*argv: str, key: str | None = None, minutes: float = 120.0) -> tuple[Sco
     spec = BenchSpec("http://127.0.0.1:24100", "org/tiny", api_key_env="MY_KEY" if key else None)
     load: Any = SimpleNamespace(spec=spec, env={"MY_KEY": key} if key else {})
     scores = asyncio.run(
-        scores_of_command(
+        run_score_command(
             OwnMeasureCommand(argv, minutes=minutes), load, said.append, "A, your measure"
         )
     )

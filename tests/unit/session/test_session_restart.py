@@ -239,7 +239,7 @@ def test_after_an_undo_nothing_is_said_about_the_program_that_was_typed() -> Non
     async def scenario(session: Session) -> None:
         plans = session.plans
         await plans.load_preset("vllm-any")
-        await eventually(lambda: plans.editor.around.installed, "the engine")
+        await eventually(lambda: plans.editor.surroundings.installed, "the engine")
         await plans.set_executable("/nonexistent/vllm")
         assert plans.view().installed_problem
         plans.undo()  # before the host was searched again
@@ -249,7 +249,7 @@ def test_after_an_undo_nothing_is_said_about_the_program_that_was_typed() -> Non
         await eventually(lambda: plans.view().installed, "the engine")
         # a search for the program that was typed ends after the undo
         plans.editor.set_flag("executable", "/nonexistent/vllm")
-        search = asyncio.ensure_future(plans.look_for_engine())
+        search = asyncio.ensure_future(plans.locate_engine())
         await asyncio.sleep(0)
         plans.undo()
         await search

@@ -33,7 +33,7 @@ def test_every_shipped_preset_plans_without_errors_on_its_host(
             await session.link.connect()
             for preset_id in presets_by_host()[profile]:
                 await session.plans.load_preset(preset_id)
-                await session.plans.look_for_engine()
+                await session.plans.locate_engine()
                 view = session.state.plan
                 assert view is not None and view.command is not None and view.installed, preset_id
                 found[preset_id] = [

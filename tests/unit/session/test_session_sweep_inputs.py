@@ -13,7 +13,7 @@ from support.made_results import result
 from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, sweep_to_resume
-from workbench.session.series.sweep_progress import point_values, stored_shape, why_broken
+from workbench.session.series.sweep_progress import point_values, stored_shape, why_invalid
 from workbench.store.sweeps import SweepStore
 
 SPEC = SweepSpec(
@@ -112,4 +112,4 @@ def test_a_point_whose_text_is_no_answer_is_no_point_of_the_curve() -> None:
     point = point_values([replace(plain, summary=clean)])
     assert point["state"] == "failed"
     assert point["error"].startswith('its text is not an answer: "!!!!"')
-    assert why_broken(replace(plain, summary=clean)), "it is not measured again"
+    assert why_invalid(replace(plain, summary=clean)), "it is not measured again"

@@ -24,13 +24,13 @@ from workbench.model.sweep import PointState, Sweep, SweepPoint
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.concurrency_sweep import check_levels
 from workbench.session.series.flag_sweep import best_point, deciding_metric
-from workbench.session.series.flag_sweep_plan import combinations_of
+from workbench.session.series.flag_sweep_plan import list_combinations
 from workbench.session.series.gpu_sweep_plan import parse_values
 from workbench.session.series.sweep_parts import (
     UNKNOWN_VERSION_TEXT,
+    are_conditions_different,
     check_minutes,
     check_same_conditions,
-    condition_differences,
     conditions_of_plan,
 )
 from workbench.session.session import Session
@@ -423,13 +423,13 @@ def test_a_full_disk_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch) -> No
 def test_giving_back_is_not_cut_short_by_a_cancellation(times: int) -> None:
     done = []
 
-    async def give_back() -> None:
+    async def restore_host() -> None:
         for step in range(5):
             await asyncio.sleep(0)
             done.append(step)
 
     async def go() -> None:
-        task = asyncio.create_task(await_uninterrupted(give_back()))
+        task = asyncio.create_task(await_uninterrupted(restore_host()))
         for _ in range(times):
             await asyncio.sleep(0)
             task.cancel()
@@ -451,7 +451,7 @@ def test_what_giving_back_raises_comes_through() -> None:
 def test_a_secret_is_no_flag_to_sweep() -> None:
     editor = PlanEditor(LaunchPlan("vllm", "org/tiny"), "tiny")
     with pytest.raises(InputError, match="api-key is a secret"):
-        combinations_of(editor, {"api-key": ["k1", "k2"]})
+        list_combinations(editor, {"api-key": ["k1", "k2"]})
 
 
 def measured(name: str, tok_s: float, goodput: float | None = None) -> SweepPoint:
@@ -491,7 +491,7 @@ def test_an_unknown_version_does_not_differ_from_a_known_one(
     before: str, present: str, differ: bool
 ) -> None:
     """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
-    assert condition_differences(before, present) is differ
+    assert are_conditions_different(before, present) is differ
 
 
 def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:

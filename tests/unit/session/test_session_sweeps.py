@@ -333,9 +333,7 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
             measuring.set()
             assert session.sweeps._stop is not None
             await session.sweeps._stop.wait()
-            async with session.load._hold_host_alone(
-                "a benchmark", "run", None, gpus_known=False
-            ) as (
+            async with session.load._lock_host("a benchmark", "run", None, gpus_known=False) as (
                 cancel,
                 _,
             ):

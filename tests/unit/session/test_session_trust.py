@@ -126,7 +126,7 @@ def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(
         try:
             await session.link.connect()
             await session.plans.load_preset(str(path))
-            await session.plans.look_for_engine()
+            await session.plans.locate_engine()
             view = session.plans.view()
             checked = {
                 (f.code, re.sub(r"^[\w.]+: ", "", f.text))
@@ -152,7 +152,7 @@ def test_a_flag_that_reaches_code_asks_in_every_form(clone: Path, engine: str, f
     path = clone / "stranger.toml"
     path.write_text(PRESET.format(engine=engine, executable="", env="", flags=f"[flags]\n{flag}"))
     session = Session.of_host()
-    session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
+    session.plans.edit_plan(session.presets.make_plan(str(path)), "stranger")
     assert len(session.plans.untrusted_findings()) == 1
     assert any("--trust" in (f.fix or "") for f in check_file(path).findings)
 
@@ -175,7 +175,7 @@ host = "0.0.0.0"
         PRESET.format(engine="vllm", executable="", env=env, flags=flags)
     )
     session = Session.of_host()
-    session.plans.edit_plan(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+    session.plans.edit_plan(session.presets.make_plan(str(clone / "stranger.toml")), "stranger")
     assert session.plans.untrusted_findings() == ()
 
 
@@ -187,7 +187,7 @@ def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
             engine="vllm", executable="", env="", flags="[flags]\ntrust-remote-code = true"
         )
         (clone / "stranger.toml").write_text(text.replace("org/tiny", model))
-        session.plans.edit_plan(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+        session.plans.edit_plan(session.presets.make_plan(str(clone / "stranger.toml")), "stranger")
         return len(session.plans.untrusted_findings())
 
     assert asked("org/tiny") == 1
@@ -205,7 +205,7 @@ def test_no_value_becomes_an_option(clone: Path, change: str) -> None:
     path = clone / "stranger.toml"
     path.write_text(text.replace("org/tiny", "--trust-remote-code") if change == "model" else text)
     session = Session.of_host()
-    session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
+    session.plans.edit_plan(session.presets.make_plan(str(path)), "stranger")
     with pytest.raises(PlanError, match="be read as"):
         session.plans.editor.launch_command()
 
@@ -215,7 +215,7 @@ def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
 
     def asked(case: str) -> int:
         path = preset(clone, case)
-        session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
+        session.plans.edit_plan(session.presets.make_plan(str(path)), "stranger")
         return len(session.plans.untrusted_findings())
 
     assert asked("preload") == 1
@@ -224,7 +224,7 @@ def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
     (clone / "stranger.toml").write_text(
         preset(clone, "preload").read_text().replace("evil.so", "other.so")
     )
-    session.plans.edit_plan(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+    session.plans.edit_plan(session.presets.make_plan(str(clone / "stranger.toml")), "stranger")
     assert len(session.plans.untrusted_findings()) == 1
     assert (paths.state_dir() / "trusted.json").stat().st_mode & 0o777 == 0o600
 
@@ -234,15 +234,15 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
     own.mkdir(parents=True)
     preset(clone, "preload").rename(own / "stranger.toml")
     session = Session.of_host()
-    session.plans.edit_plan(session.presets.plan_of("stranger"), "stranger")
+    session.plans.edit_plan(session.presets.make_plan("stranger"), "stranger")
     assert [f.flag for f in session.plans.untrusted_findings()] == ["LD_PRELOAD"]
-    session.plans.edit_plan(session.presets.plan_of("vllm-any"), "vllm-any")
+    session.plans.edit_plan(session.presets.make_plan("vllm-any"), "vllm-any")
     session.plans.editor.apply_assignments(
         ["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"]
     )
     assert session.plans.untrusted_findings() == ()
     asyncio.run(session.plans.save_preset("mine", "Mine"))
-    session.plans.edit_plan(session.presets.plan_of("mine"), "mine")
+    session.plans.edit_plan(session.presets.make_plan("mine"), "mine")
     assert (
         "/opt/mine.so" in repr(session.plans.editor.launch_command().env)
         and session.plans.untrusted_findings() == ()
@@ -253,7 +253,7 @@ def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session.of_host(None, "four-pcie")
     session.presets.refresh()
     for entry in session.state.presets:
-        session.plans.edit_plan(session.presets.plan_of(entry.id), entry.id)
+        session.plans.edit_plan(session.presets.make_plan(entry.id), entry.id)
         assert session.plans.untrusted_findings() == ()
 
 

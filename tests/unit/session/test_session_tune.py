@@ -289,29 +289,33 @@ class Bed:
     def __init__(self, raced: Raced, best: Entry) -> None:
         self.raced, self.entries = raced, {"A": (), "B": best}
 
-    async def compiles_first(self, arm: str) -> bool:
+    async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str, named: object) -> str:
+    async def ensure_server(self, arm: str, note_run_id: object) -> str:
         return arm
 
-    async def ready(self, arm: str, run_id: str, tell: Any) -> None:
+    async def prepare_server(self, arm: str, run_id: str, tell: Any) -> None:
         return
 
-    async def clear(self) -> None:
+    async def stop_and_revert(self) -> None:
         return
 
-    async def settle(self, target_c: float | None, within_c: float, tell: Any) -> float | None:
+    async def wait_until_cool(
+        self, target_c: float | None, within_c: float, tell: Any
+    ) -> float | None:
         return None
 
-    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+    async def read_server_report(
+        self, arm: str, run_id: str
+    ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         number = self.raced.measured(self.entries[arm], seed)
         return await self.raced.session.results.get(number)
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         return ()
 
 
@@ -670,7 +674,9 @@ def test_the_preset_of_a_winner_has_its_gpu_settings_and_its_evidence() -> None:
     session.plans.edit_plan(LaunchPlan(engine="vllm", model="org/model"), "base")
     wanted = GpuSettings(power_limit_w=400.0, gpu_clocks=ClockRange(210, 2310))
     evidence = ("Tune 1 on box: +47 % (at least +45 %) tok/J.",)
-    saving = session.plans.save_tuned(session.plans.editor, "x-tune-1", "X", evidence, wanted)
+    saving = session.plans.save_tuned_preset(
+        session.plans.editor, "x-tune-1", "X", evidence, wanted
+    )
     asyncio.run(saving)
     preset = session.presets.get("x-tune-1")
     (entry,) = preset.gpu_settings

@@ -103,7 +103,7 @@ def candidates_of(case: Baseline, goal: str) -> tuple[Situation, list[TuneCandid
     needed = {name: VALUES[name] for name in preset.variables if name in VALUES}
     model = {"model": MISTRAL} if "mistral" in case.preset else {}
     editor = PlanEditor(plan_from_preset(preset, {**needed, **model}))
-    editor.around = replace(editor.around, gpus=gpus)
+    editor.surroundings = replace(editor.surroundings, gpus=gpus)
     load = BenchSpec("", "", concurrency=case.streams, input_tokens=256, max_tokens=128)
     candidates, _ = check_candidates(editor, load, goal, parse_limits(""))
     here = Situation(editor.effective_plan, editor.catalog, editor.engine, gpus)

@@ -160,7 +160,7 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
             results=SimpleNamespace(look_elsewhere=look_elsewhere),
             memory=SimpleNamespace(left_unix_s=LEFT_S),
         )
-        await Session._show_since_left(session)  # type: ignore[arg-type]
+        await Session._show_changes_since_left(session)  # type: ignore[arg-type]
 
     asyncio.run(scenario())
     assert core.state.since_left is not None

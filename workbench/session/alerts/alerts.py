@@ -57,7 +57,7 @@ class Alerts:
         self._before: dict[str, list[str]] = {}  # what `switch_all` replaced in config.toml
         self.webhook: Webhook | None = None
         self.use_config(AlertsConfig())
-        core.subscribe(self._follow_state)
+        core.subscribe(self._raise_alerts_of_change)
 
     def use_config(self, config: AlertsConfig) -> None:
         """Raise alerts as `config` says from now on."""
@@ -72,34 +72,34 @@ class Alerts:
             from workbench.session.alerts.webhook import Webhook
 
             self.webhook = Webhook(config.webhook_url, config.webhook_token, self._core.spawn)
-        self._effects = {name: self._effects_of(name) for name in RULES}
-        self._begin_watching()
+        self._effects = {name: self._effects_for_rule(name) for name in RULES}
+        self._watch_host()
 
-    def _effects_of(self, rule: str) -> tuple[str, ...]:
+    def _effects_for_rule(self, rule: str) -> tuple[str, ...]:
         """Return the effects that are on for a rule."""
         on = [e for e in EFFECTS if not {rule, ALL}.isdisjoint(getattr(self.config, e))]
         if self.webhook is None and "webhook" in on:
             on.remove("webhook")
         return tuple(on)
 
-    def _begin_watching(self) -> None:
+    def _watch_host(self) -> None:
         """Begin to watch the host, of which nothing is known yet."""
         every = alert_limits(self.config.limits)
         limits = {name: limits for name, limits in every.items() if self._effects[name]}
         self._host, self._watch = self._core.host, None
         self._events = EventWatch(self._core.state)
-        if self._take_telemetry in self._telemetry.on_reading:
-            self._telemetry.on_reading.remove(self._take_telemetry)
+        if self._check_rules in self._telemetry.on_reading:
+            self._telemetry.on_reading.remove(self._check_rules)
         if limits:
             from workbench.advisor.alert_watch import AlertWatch
 
             self._watch = AlertWatch(limits)
             self._capped = _capped_gpus(self._core.state)
-            self._telemetry.on_reading.append(self._take_telemetry)
+            self._telemetry.on_reading.append(self._check_rules)
 
     # ---- what happens
 
-    def _take_telemetry(self, telemetry: Telemetry) -> None:
+    def _check_rules(self, telemetry: Telemetry) -> None:
         from workbench.advisor.alert_rules import LiveFacts
 
         if self._watch is None:
@@ -114,11 +114,11 @@ class Alerts:
             if change.rings:
                 self._raise_alert_of_change(change, telemetry)
 
-    def _follow_state(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _raise_alerts_of_change(self, state: SessionState, changed: frozenset[str]) -> None:
         if changed.isdisjoint(_FOLLOWED_FIELDS):
             return
         if self._core.host is not self._host:
-            self._begin_watching()
+            self._watch_host()
             return
         if "gpu_findings" in changed and self._watch is not None:
             self._capped = _capped_gpus(state)

@@ -50,9 +50,9 @@ class Webhook:
             self.dropped += 1
         self._waiting.append(document)
         if self._task is None or self._task.done():
-            self._task = self._spawn(self._deliver())
+            self._task = self._spawn(self._send_queued_documents())
 
-    async def _deliver(self) -> None:
+    async def _send_queued_documents(self) -> None:
         """Send what waits. The HTTP client is loaded and built in a thread: both take a tenth of a
         second."""
         await asyncio.to_thread(importlib.import_module, "httpx")
@@ -60,11 +60,11 @@ class Webhook:
             client = await asyncio.to_thread(_http_client)
         except Exception as error:  # the variables of a proxy or of certificates cannot be used
             self._waiting.clear()
-            self._note_outcome(f"the HTTP client cannot be made: {_reason_text(error)}")
+            self._note_outcome(f"the HTTP client cannot be made: {_error_text(error)}")
             return
         async with client:
             while self._waiting:
-                problem = await self._send_one(client, self._waiting[0])
+                problem = await self._send_document(client, self._waiting[0])
                 self._waiting.popleft()
                 self._note_outcome(problem)
 
@@ -76,7 +76,7 @@ class Webhook:
         else:
             self.sent += 1
 
-    async def _send_one(self, client: httpx.AsyncClient, document: Mapping[str, Any]) -> str:
+    async def _send_document(self, client: httpx.AsyncClient, document: Mapping[str, Any]) -> str:
         """Send a document, and once more if the first attempt may have failed by chance. Return why
         it could not be sent; "" if it was."""
         problem, may_work_later = await self._try_to_send(client, document)
@@ -106,7 +106,7 @@ class Webhook:
         except (TimeoutError, httpx.TimeoutException):
             return f"no answer within {TIMEOUT_S:g} s", True
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return _reason_text(error), True
+            return _error_text(error), True
 
 
 def _http_client() -> httpx.AsyncClient:
@@ -127,6 +127,6 @@ def _judge_status(status: int) -> tuple[str, bool]:
     )
 
 
-def _reason_text(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = mask_text(clean_text(str(error), _MAX_REASON_CHARACTERS), seen_secrets())
     return text or type(error).__name__

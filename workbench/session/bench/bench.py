@@ -96,7 +96,7 @@ class Bench:
         """Return the spec of the last valid benchmark that the user ran in this session. Without
         one, return the spec that the preset of the selected run suggests."""
         server = self._core.state.server
-        return self.asked or self._load.spec_of(server.preset_id if server else None, {})
+        return self.asked or self._load.make_spec(server.preset_id if server else None, {})
 
     def default_fields(self) -> dict[str, Any]:
         """Return the fields of the default benchmark that are set, by name, as keyword arguments
@@ -129,9 +129,9 @@ class Bench:
                 host=host,
                 next_step="press s to start the plan under edit",
             )
-        self._servers.check_free()
+        self._servers.check_not_reserved()
         # raises InputError before anything is queued
-        spec = self._load.spec_of(status.preset_id, overrides)
+        spec = self._load.make_spec(status.preset_id, overrides)
         if status.state is ServerState.STARTING:
             self._queued = overrides
             self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
@@ -148,7 +148,7 @@ class Bench:
         """Wait until the server that is being started is listed, and show the benchmark as queued
         meanwhile. Return False if the user cancelled the benchmark while it waited, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
-        await self._servers.wait_started()
+        await self._servers.wait_for_start()
         wanted = self._core.state.bench.queued
         self._core.update(bench=replace(self._core.state.bench, queued=False))
         return wanted
@@ -215,13 +215,13 @@ class Bench:
         if self._queued is not None and status.run_id == self._core.state.run_id:
             overrides, self._queued = self._queued, None
             self._core.update(bench=replace(self._core.state.bench, queued=False))
-            self._core.keep(self._queued_benchmark(status.run_id, overrides))
+            self._core.keep(self._benchmark_queued_run(status.run_id, overrides))
 
-    async def _queued_benchmark(self, run_id: str, overrides: dict[str, Any]) -> None:
+    async def _benchmark_queued_run(self, run_id: str, overrides: dict[str, Any]) -> None:
         with suppress(BenchCancelled):  # by the user
             preset_id = self._servers.supervisor.status(run_id).preset_id
             await self.run_requested_benchmark(
-                run_id, self._load.spec_of(preset_id, overrides), overrides
+                run_id, self._load.make_spec(preset_id, overrides), overrides
             )
 
     def _drop_queued_benchmark(self, status: ServerStatus) -> None:
@@ -300,7 +300,7 @@ class Bench:
         claimed = self._core.state.others
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
         files = await self._model_bytes(load.server)
-        earlier = await asyncio.to_thread(self._earlier_result_of, load, files)
+        earlier = await asyncio.to_thread(self._find_earlier_result, load, files)
         read: list[asyncio.Future[Journal]] = []
         with self._keep_benchmark_note(load) as keep_outcome:
 
@@ -339,7 +339,7 @@ class Bench:
             raise cancelled
         return result_id
 
-    def _earlier_result_of(self, load: BenchmarkLoad, files: ModelBytes) -> Earlier | None:
+    def _find_earlier_result(self, load: BenchmarkLoad, files: ModelBytes) -> Earlier | None:
         tokenizer = tokenizer_of_server(
             load.server, load.spec, files, simulated=self._is_simulated(load)
         )
@@ -371,7 +371,7 @@ class Bench:
             if changed := lock_change_texts(locks, alterations.locks_on, measured.gpus, meanwhile):
                 measured = measured.mark_locks_changed(changed)
             else:
-                await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
+                await self._gpu.evidence.store_clocks(known, measured.clocks, measured.proofs)
             await self._gpu.evidence.show_proofs(measured.proofs)
         except HostUnreachable as lost:
             return measured.mark_as_partial(lost)
@@ -425,14 +425,14 @@ class Bench:
                 "somebody else may have measured in that time"
             )
             summary = replace(summary, marked=(*summary.marked, text))
-        if why := self._load.why_without_preset(conditions.preset_id):
+        if why := self._load.why_preset_is_unreadable(conditions.preset_id):
             text = f"the preset of this run cannot be read, so the load has nothing of it: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
         if missing := self._settings_not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
         if server.status is not None and (
-            parts := await self._servers.missing_of_preset(server.status)
+            parts := await self._servers.missing_preset_parts(server.status)
         ):
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))

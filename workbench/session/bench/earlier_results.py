@@ -100,18 +100,18 @@ def earlier_result(
         if (
             text is None
             or result.summary.refused
-            or not _equal_in_fields(_LOAD_FIELDS, result.spec, spec)
+            or not _are_fields_equal(_LOAD_FIELDS, result.spec, spec)
         ):
             continue
         if result.conditions.imported or not tokenizer_of_result(result.conditions).may_equal(
             tokenizer
         ):
             continue
-        if _equal_in_fields(_LENGTH_FIELDS, result.spec, spec):
+        if _are_fields_equal(_LENGTH_FIELDS, result.spec, spec):
             return Earlier(result.id, text.load, same_lengths=True)
         newest = newest or Earlier(result.id, text.load)
     return newest
 
 
-def _equal_in_fields(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
+def _are_fields_equal(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in names)

@@ -108,10 +108,13 @@ class EngineWatch:
             self._hear(self._samples[-1])
 
     async def read_after_load(
-        self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
+        self,
+        t0_unix: float,
+        t1_unix: float,
+        is_complete: Callable[[EngineDuring], bool] | None = None,
     ) -> EngineDuring:
         """Return what the engine counted since the call of `read_before_load`, and its other
-        metrics between the two Unix times. Waits, at most 3 s, until `settled` is true of the
+        metrics between the two Unix times. Waits, at most 3 s, until `is_complete` is true of the
         result or the counters no longer change."""
         if self._before is None or not engine_counters.has_any_value(self._before):
             now = await self.read_counters()
@@ -126,7 +129,7 @@ class EngineWatch:
         while True:
             now = await self.read_counters()
             found = engine_counters.summarize_counters(before, inside, now)
-            if settled is not None and settled(found):
+            if is_complete is not None and is_complete(found):
                 return found
             moment_s = time.monotonic()
             if _counters_for_comparison(now) != _counters_for_comparison(last):

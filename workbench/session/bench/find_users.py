@@ -52,7 +52,7 @@ async def find_users(run: RunBenchmark, results: Results, shape: Mapping[str, An
             "warmup": users,
             "seed": int(shape.get("seed") or 0) + 1000 * users,
         }
-        measured[users] = result = await _valid_result(run, results, fields)
+        measured[users] = result = await _measure_valid_result(run, results, fields)
         summary = result.summary
         judged = judge_level(
             [LevelRun(summary.requests_ok + summary.requests_failed, summary.slo)], limits
@@ -71,7 +71,7 @@ async def find_users(run: RunBenchmark, results: Results, shape: Mapping[str, An
     return await asyncio.to_thread(results.db.add, first.spec, best.conditions, summary, samples)
 
 
-async def _valid_result(
+async def _measure_valid_result(
     run: RunBenchmark, results: Results, fields: Mapping[str, Any]
 ) -> BenchResult:
     """Return the result of one level, measured again if it is invalid. Requests that fail can show

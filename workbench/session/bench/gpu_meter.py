@@ -61,7 +61,10 @@ class Meter:
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = create_source(
-            host, READ_INTERVAL_S, self._take_reading, agent_options={"slow_s": PROGRAMS_INTERVAL_S}
+            host,
+            READ_INTERVAL_S,
+            self._record_reading,
+            agent_options={"slow_s": PROGRAMS_INTERVAL_S},
         )
         self._wait = wait
         self._watch: DisturbanceWatch | None = None
@@ -81,7 +84,7 @@ class Meter:
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()
 
-    def _take_reading(self, telemetry: Telemetry) -> None:
+    def _record_reading(self, telemetry: Telemetry) -> None:
         if self._watch is not None:
             self._watch.record_telemetry(telemetry)
 

@@ -62,7 +62,7 @@ async def store_left_results(session: Session, found: Iterable[LeftBenchmark]) -
     for left in found:
         with suppress(InputError):  # another Workbench takes it
             if not left.alive:
-                await _take_left_result(session, left)
+                await _store_left_result(session, left)
             elif left.about.get("alone"):
                 session.core.notify(
                     Level.INFO,
@@ -72,7 +72,7 @@ async def store_left_results(session: Session, found: Iterable[LeftBenchmark]) -
                 )
 
 
-async def _take_left_result(session: Session, left: LeftBenchmark) -> None:
+async def _store_left_result(session: Session, left: LeftBenchmark) -> None:
     with left_benchmarks.claim_note(left):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):

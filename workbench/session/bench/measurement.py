@@ -184,7 +184,7 @@ class Measurement:
             else:
                 measured = await self._measure_without_meter(ask, engine)
             if not (measured.outcome.partial or self._cancel.is_set()):
-                await self._probe_after(measured.outcome)
+                await self._probe_text_after_load(measured.outcome)
             summary = self._probe.judge_text(measured.summary, self._earlier)
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
@@ -192,13 +192,13 @@ class Measurement:
     async def _open_meter_and_measure(self, ask: AskPath, engine: EngineWatch) -> MeasuredLoad:
         started = self._load.prestarted.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
-            await self._result_unless_cancelled(
+            await self._await_unless_cancelled(
                 asyncio.gather(meter.wait_until_ready(), engine.identify_engine())
             )
             return await self._measure_with_meter(ask, engine, meter)
 
     async def _measure_without_meter(self, ask: AskPath, engine: EngineWatch) -> MeasuredLoad:
-        await self._result_unless_cancelled(self._prepare_load(ask, engine))
+        await self._await_unless_cancelled(self._prepare_load(ask, engine))
         outcome, during = await self._send_load(engine)
         summary = self._add_engine_counters(outcome, during)
         return MeasuredLoad(outcome, without_energy(summary, self._server.why_gpus_are_unknown))
@@ -210,10 +210,8 @@ class Measurement:
         idle = self._idle
         if idle is None:
             self._show_phase(PREPARING_PHASE)
-            idle = await self._result_unless_cancelled(
-                meter.idle_power(gpus, engine.count_requests)
-            )
-        await self._result_unless_cancelled(self._prepare_load(ask, engine))
+            idle = await self._await_unless_cancelled(meter.idle_power(gpus, engine.count_requests))
+        await self._await_unless_cancelled(self._prepare_load(ask, engine))
         watch = meter.watch_gpus(gpus)
         outcome, during = await self._send_load(engine)
         outcome = replace(outcome, summary=self._add_engine_counters(outcome, during))
@@ -240,7 +238,7 @@ class Measurement:
         clocks: tuple[Clock, ...] = ()
         if self._known:
             clocks = meter.clocks_under_load(*span, self._alterations, self._known)
-        changed, programs = await self._disturbances_during(watch)
+        changed, programs = await self._list_disturbances(watch)
         summary = replace(
             summary,
             notes=(*summary.notes, *(proof.line for proof in proofs), *programs),
@@ -257,7 +255,7 @@ class Measurement:
         """Return the indices of the server's GPUs; () without a reading."""
         return gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
 
-    async def _disturbances_during(
+    async def _list_disturbances(
         self, watch: DisturbanceWatch
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which foreign programs used the GPUs
@@ -295,10 +293,10 @@ class Measurement:
         before the load, then read the engine's counters."""
         if not self._spec.command:
             await self._find_tokenizer(ask, engine)
-        await self._probe_before(engine)
+        await self._probe_text_before_load(engine)
         await engine.read_before_load()
 
-    async def _probe_before(self, engine: EngineWatch) -> None:
+    async def _probe_text_before_load(self, engine: EngineWatch) -> None:
         """Send the part of the text probe before the load, and wait until the engine has counted
         it, so that the counters of the load do not contain it."""
         if self._probe.skipped:
@@ -313,7 +311,7 @@ class Measurement:
         if self._probe.given_up.requests and not await _wait_until_idle(engine):
             self._left = self._probe.given_up
 
-    async def _probe_after(self, outcome: BenchOutcome) -> None:
+    async def _probe_text_after_load(self, outcome: BenchOutcome) -> None:
         if outcome.summary.requests_ok and not self._probe.skipped:
             self._show_phase("looking at the text of answers")
             await self._probe.probe_after_load()
@@ -492,7 +490,7 @@ class Measurement:
             BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line)
         )
 
-    async def _result_unless_cancelled(self, work: Awaitable[T]) -> T:
+    async def _await_unless_cancelled(self, work: Awaitable[T]) -> T:
         """Return the result of `work`. Raises BenchCancelled as soon as the user cancels the
         benchmark."""
         working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())

@@ -93,8 +93,8 @@ def _changes_since(result: BenchResult, before: BenchResult) -> list[str]:
     if result.conditions.imported:
         return []
     return [
-        *_changed_words(before.conditions.flags, result.conditions.flags),
-        *_changed_words(before.conditions.env, result.conditions.env),
+        *_changed_assignments(before.conditions.flags, result.conditions.flags),
+        *_changed_assignments(before.conditions.env, result.conditions.env),
         *_changed_load(before, result),
     ]
 
@@ -103,10 +103,10 @@ def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
     """Return one text for each difference of `result` from `before` in the GPU settings and in the
     shape of the load."""
     settings = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
-    return settings + _changed_work(before.spec, result.spec)
+    return settings + _changed_load_options(before.spec, result.spec)
 
 
-def _changed_work(before: BenchSpec, now: BenchSpec) -> list[str]:
+def _changed_load_options(before: BenchSpec, now: BenchSpec) -> list[str]:
     """Return a word for each difference of two loads, such as "c=8", "content=text" or
     "no-stream"."""
     from workbench.model.declared_options import Command, JsonObject, Switch
@@ -141,7 +141,7 @@ def _is_named_in_label(option: DeclaredOption, load: BenchSpec) -> bool:
     return not (load.command and option.group in (STREAMS, SIZE))
 
 
-def _changed_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed_assignments(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in now.items():
         if name != "port" and before.get(name) != value:

@@ -22,7 +22,7 @@ from workbench.session.bench.benchmark_load import (
     BenchmarkLoad,
     PrestartedClient,
     ServerUnderTest,
-    client_place,
+    load_client_location,
     prestart_client,
 )
 from workbench.session.bench.spec import spec_from_fields
@@ -52,9 +52,9 @@ class ServerLoad:
         self._cancel: asyncio.Event | None = None
         self._run_id: str | None = None  # the run under load
         self._began_s = 0.0  # of the load, on the clock of time.monotonic
-        servers.before_end.append(self._cancel_for)
+        servers.before_end.append(self._cancel_load_of_run)
 
-    def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
+    def make_spec(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
         """Return the benchmark that the preset suggests, changed by `overrides`. Without a preset
         the default profile is used. Raises InputError for a spec that cannot be run."""
         suggested = None
@@ -63,7 +63,7 @@ class ServerLoad:
                 suggested = self._presets.get(preset_id).benchmark
         return spec_from_fields(suggested, overrides)
 
-    def why_without_preset(self, preset_id: str | None) -> str:
+    def why_preset_is_unreadable(self, preset_id: str | None) -> str:
         """Return why a load lacks what the preset of its run suggests: the preset cannot be read. ""
         if it can, or if there is none."""
         try:
@@ -108,10 +108,10 @@ class ServerLoad:
                 host=self._core.host.name,
                 next_step="give a READY run; `workbench servers` lists the runs",
             )
-        spec = _use_ascii_key(self.spec_of(status.preset_id, overrides))
+        spec = _use_ascii_key(self.make_spec(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
-            self._hold_host_alone(what, run_id, spec if ahead else None, status.node is None) as (
+            self._lock_host(what, run_id, spec if ahead else None, status.node is None) as (
                 cancel,
                 started,
             ),
@@ -125,7 +125,7 @@ class ServerLoad:
                 spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
             record, here = supervisor.record(run_id), status.node is None
             server = ServerUnderTest(self._core.host.name, status, record, gpus_known=here)
-            hear = partial(self._servers.take_engine_reading, run_id)
+            hear = partial(self._servers.publish_engine_reading, run_id)
             there = f"http://{status.node or LOOPBACK}:{status.port}"
             yield BenchmarkLoad(spec, server, env, cancel, started, hear, there)
 
@@ -137,9 +137,9 @@ class ServerLoad:
         yield that load. A loopback address means a server on the session's host. Raises BenchError
         if the server does not answer or names no model."""
         address = server_address.parse_server_url(url)
-        spec = _use_ascii_key(self.spec_of(None, overrides))
+        spec = _use_ascii_key(self.make_spec(None, overrides))
         async with (
-            self._hold_host_alone(
+            self._lock_host(
                 "a benchmark of a server", None, spec if ahead else None, address.loopback
             ) as (
                 cancel,
@@ -164,7 +164,7 @@ class ServerLoad:
                 host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
             )
             spec = replace(spec, url=base, model=model)
-            hear = partial(self._servers.take_engine_reading, address.base)
+            hear = partial(self._servers.publish_engine_reading, address.base)
             yield BenchmarkLoad(spec, server, {}, cancel, started, hear, address.base)
 
     @property
@@ -179,7 +179,7 @@ class ServerLoad:
         return self._lock.seconds_without_lock(self._began_s)
 
     @asynccontextmanager
-    async def _hold_host_alone(
+    async def _lock_host(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, PrestartedClient]]:
         """Prevent other loads on this host while the block runs. Yield (event that cancels the
@@ -193,7 +193,9 @@ class ServerLoad:
                 next_step="wait until that benchmark has ended, or cancel it",
             )
         lock = self._lock.hold_lock(what) if gpus_known else nullcontext()
-        worker = client_place(self._core.host, spec, gpus_known) if spec is not None else None
+        worker = (
+            load_client_location(self._core.host, spec, gpus_known) if spec is not None else None
+        )
         meter = spec is not None and gpus_known
         async with self._busy:
             cancel = asyncio.Event()
@@ -222,7 +224,7 @@ class ServerLoad:
             async with self._busy:
                 pass
 
-    async def _cancel_for(self, run_id: str) -> None:
+    async def _cancel_load_of_run(self, run_id: str) -> None:
         """Cancel the load on the run `run_id`, which is about to be stopped."""
         if self._run_id == run_id:
             await self.cancel()

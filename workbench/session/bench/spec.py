@@ -96,7 +96,7 @@ def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) 
     if merged.get("command") and "slo" not in given:
         merged["slo"] = ""  # of the preset, whose benchmark it is not
     _check_slo(merged)
-    _check_effects(merged)
+    _check_options_have_effect(merged)
     return BenchSpec(**{"url": "", "model": "", **merged})
 
 
@@ -131,7 +131,7 @@ def _check_slo(merged: dict[str, Any]) -> None:
     merged["slo"] = ", ".join(map(str, limits))
 
 
-def _check_effects(load: Mapping[str, Any]) -> None:
+def _check_options_have_effect(load: Mapping[str, Any]) -> None:
     """Raise InputError for an option in `load`, fields of BenchSpec, that has no effect there."""
 
     def is_set(field: str) -> bool:

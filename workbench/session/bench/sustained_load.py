@@ -34,10 +34,10 @@ async def drive_load(
     spec: BenchSpec,
     env: Mapping[str, str],
     cancel: asyncio.Event,
-    enough: Callable[[float], bool],
+    has_run_enough: Callable[[float], bool],
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
 ) -> DrivenLoad:
-    """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then
+    """Load the server with the shape of `spec` until `has_run_enough(seconds under load)` is true, then
     drop the requests in flight. Return the outcome. Raises BenchCancelled when `cancel` is set, and
     BenchError if the server answers nothing or the load ends by itself."""
     from workbench.bench import runner
@@ -45,7 +45,7 @@ async def drive_load(
     newest: list[BenchProgress] = []
     began: list[float] = []
 
-    def heard(progress: BenchProgress) -> None:
+    def note_progress(progress: BenchProgress) -> None:
         if not began and (progress.output_tokens or progress.streaming >= spec.concurrency):
             began.append(time.monotonic())
         newest[:] = [progress]
@@ -60,7 +60,9 @@ async def drive_load(
         until_steady=False,
         command=(),
     )
-    load = asyncio.create_task(runner.run_load(spec, on_progress=heard, cancel=end, env=env))
+    load = asyncio.create_task(
+        runner.run_load(spec, on_progress=note_progress, cancel=end, env=env)
+    )
     started = time.monotonic()
     try:
         while not load.done():
@@ -68,9 +70,9 @@ async def drive_load(
                 raise runner.BenchCancelled(
                     "the load was cancelled", next_step="nothing was stored; repeat the command"
                 )
-            if began and enough(time.monotonic() - began[0]):
+            if began and has_run_enough(time.monotonic() - began[0]):
                 break
-            _give_up_when_silent(spec, newest[-1] if newest else None, time.monotonic() - started)
+            _raise_if_silent(spec, newest[-1] if newest else None, time.monotonic() - started)
             await asyncio.wait({load}, timeout=_POLL_INTERVAL_S)
         if load.done():
             errors = dict(load.result().summary.errors)
@@ -86,7 +88,7 @@ async def drive_load(
             await load
 
 
-def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
+def _raise_if_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
     """Raise BenchError if all requests failed, or if the server has returned no token after
     _FIRST_TOKEN_TIMEOUT_S seconds."""
     if progress is not None and (progress.output_tokens or progress.streaming):

@@ -150,16 +150,16 @@ class TextProbe:
 
     async def _probe_one_part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
         for ask in alone:
-            await self._ask_together([ask], until, after)
+            await self._send_asks_together([ask], until, after)
         together = min(_MAX_ASKS_TOGETHER, self._spec.concurrency)
         if together > 1:
-            await self._ask_together(make_short_asks(together, Place.TOGETHER), until, after)
+            await self._send_asks_together(make_short_asks(together, Place.TOGETHER), until, after)
         if self._long_tokens:
             per_token = _characters_per_token(self._spec)
             long = [make_long_ask(self._long_tokens, n, per_token) for n in range(_LONG_ASKS)]
-            await self._ask_together(long, until, after)
+            await self._send_asks_together(long, until, after)
 
-    async def _ask_together(self, asks: Sequence[Ask], until: float, after: bool) -> None:
+    async def _send_asks_together(self, asks: Sequence[Ask], until: float, after: bool) -> None:
         """Send prompts at once, and keep the answers that come in time."""
         left_s = until - time.monotonic()
         if left_s <= 0:
@@ -194,7 +194,7 @@ class TextProbe:
         reply = await self._client.post(body, max(0.1, left_s))
         if reply.late:
             self.given_up = self.given_up.add_request(body)
-        answer = _answer_in(reply, prompt)
+        answer = _parse_reply(reply, prompt)
         if answer is None:
             self._sent.append((None, None))
         else:
@@ -293,7 +293,7 @@ class TextProbe:
                 ),
                 *answer_verdict.findings_about_load(
                     summary.text.load,
-                    _asked_of_load(self._spec, summary, hides=self._hides_reasoning),
+                    _describe_load(self._spec, summary, hides=self._hides_reasoning),
                     probe,
                     nonsense_expected=self._nonsense,
                     earlier=earlier,
@@ -337,7 +337,7 @@ def add_text_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     )
 
 
-def _asked_of_load(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
+def _describe_load(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
     ok = summary.requests_ok
     own = spec.prompts[:ok]
     prompt_tokens = None
@@ -352,7 +352,7 @@ def _asked_of_load(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> an
     )
 
 
-def _answer_in(reply: Reply, prompt: str = "") -> Answer | None:
+def _parse_reply(reply: Reply, prompt: str = "") -> Answer | None:
     """Return the answer in a reply, whether it was streamed or not. None if it contains none."""
     if reply.body is not None or not reply.text.lstrip().startswith(("data:", ":", "event:")):
         return read_answer(reply.body, prompt)

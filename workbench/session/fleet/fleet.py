@@ -99,9 +99,9 @@ class Fleet:
         """Return the state when every host is read or has failed, at the latest after `limit_s`
         seconds."""
         for member in self._members.values():
-            member.look_soon()
+            member.request_survey()
         deadline = time.monotonic() + limit_s
-        while not all(member.has_settled for member in self._members.values()):
+        while not all(member.is_first_reading_done for member in self._members.values()):
             self._made.clear()
             try:
                 await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
@@ -116,7 +116,7 @@ class Fleet:
         while True:
             for member in self._members.values():
                 member.begin_due_work()
-                member.keep_trail_of_second()
+                member.append_trail_values()
             self.state = self._present_state()
             self._made.set()
             for listener in tuple(self._listeners):

@@ -158,7 +158,7 @@ class FleetMember:
     def _servers_with_rates(self) -> tuple[FleetServer, ...]:
         servers = (
             *map(_server_of_run, self._runs_to_show()),
-            *(_server_found(metrics.server) for metrics in self._found),
+            *(_server_started_elsewhere(metrics.server) for metrics in self._found),
         )
         return tuple(map(self._add_rates_to_server, servers))
 
@@ -179,7 +179,7 @@ class FleetMember:
         return replace(server, values=rates.values, problem=rates.problem)
 
     @property
-    def has_settled(self) -> bool:
+    def is_first_reading_done(self) -> bool:
         """Whether the first reading of the host has ended: its GPUs, servers and settings are
         known, or the reason why they cannot be read."""
         if self._link in ("down", "refused"):
@@ -195,7 +195,7 @@ class FleetMember:
             return False
         return bool(telemetry.infos) or telemetry.driver.status is not DriverStatus.OK
 
-    def keep_trail_of_second(self) -> None:
+    def append_trail_values(self) -> None:
         """Add the readings of this second to the graphs. If the newest reading is too old, the
         graphs have no values at this second."""
         now, values = self.host_view(), _NO_TRAIL_VALUES
@@ -223,9 +223,7 @@ class FleetMember:
         self._link, self._problem = "connected", ""
         self._look_due_s = time.monotonic() + self._look_after_s
         if self._source is None:
-            self._source = TelemetrySource(
-                self._host, on_telemetry=self._take_telemetry, keep=False
-            )
+            self._source = TelemetrySource(self._host, on_telemetry=self._store_reading, keep=False)
             self._supervisor = Supervisor(self._host)
             self._supervisor.pause_s = _RUN_CHECK_INTERVAL_S
             await self._source.start()
@@ -256,12 +254,12 @@ class FleetMember:
     def _on_link_change(self, event: LinkEvent) -> None:
         if event.connected:
             self._link, self._problem = "connected", ""
-            self.look_soon()
+            self.request_survey()
         else:
             self._link = "refused" if event.refused is not None else "lost"
             self._problem = event.reason or "the link was lost"
 
-    def _take_telemetry(self, telemetry: Telemetry) -> None:
+    def _store_reading(self, telemetry: Telemetry) -> None:
         self._telemetry, self._arrived_s = telemetry, time.monotonic()
         facts = LiveFacts(telemetry, {}, server="")
         for server in self._servers_with_rates():
@@ -272,7 +270,7 @@ class FleetMember:
 
     # ---- servers and settings
 
-    def look_soon(self) -> None:
+    def request_survey(self) -> None:
         """Search for servers and altered settings as soon as the host is connected."""
         self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
@@ -292,11 +290,11 @@ class FleetMember:
         if task is not None and not task.done():
             return False
         self._tasks[name] = asyncio.create_task(
-            self._run_guarded(work()), name=f"{name} of {self._name}"
+            self._run_and_note_problem(work()), name=f"{name} of {self._name}"
         )
         return True
 
-    async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_and_note_problem(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except WorkbenchError as error:
@@ -326,7 +324,7 @@ class FleetMember:
             self._looked = True
 
     async def _read_servers_and_settings(self, host: Host, supervisor: Supervisor) -> None:
-        await self._look_for_others(host, await supervisor.runs())
+        await self._find_other_servers(host, await supervisor.runs())
         self._servers_read = True
         await self._read_settings(host)
         if self._latency_ms is None and not host.is_local:
@@ -343,7 +341,7 @@ class FleetMember:
         )
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 
-    async def _look_for_others(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
+    async def _find_other_servers(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
         """Find the servers of the host that Workbench did not start. A simulated host is not
         searched, because its processes are those of this machine."""
         if host.simulated is not None:
@@ -408,7 +406,7 @@ def _server_of_run(status: ServerStatus) -> FleetServer:
     )
 
 
-def _server_found(server: FoundServer) -> FleetServer:
+def _server_started_elsewhere(server: FoundServer) -> FleetServer:
     """Return a server that Workbench did not start."""
     models = ", ".join(server.models)
     return FleetServer(

@@ -36,7 +36,7 @@ class GpuEvidence:
             await read_clocks(self._core.host), load=load, others=self._core.state.others
         )
 
-    async def keep_clocks(
+    async def store_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
         """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in

@@ -104,16 +104,16 @@ class GpuGuard:
             self._core.host, await self.heartbeat_s() if self._attended else None
         )
         self._ours = self._attended
-        return await self._order_guard("confirm", view)
+        return await self._record_guard_order("confirm", view)
 
     async def keep(self) -> GuardView:
         """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
         Return the guard's state."""
         view = await client.keep_all_settings(self._core.host)
         self._ours = False
-        return await self._order_guard("keep", view)
+        return await self._record_guard_order("keep", view)
 
-    async def _order_guard(self, order: str, view: GuardView) -> GuardView:
+    async def _record_guard_order(self, order: str, view: GuardView) -> GuardView:
         self._core.update(guard=view)
         self._core.record_command(f"workbench gpu {order}", view.problem or "ok")
         await self._alterations.read()
@@ -185,7 +185,7 @@ class GpuGuard:
     async def _send_heartbeats(self) -> None:
         while self._attended:
             heartbeat_s = await self.heartbeat_s()
-            await self._look_for_changes(heartbeat_s)
+            await self._check_guard(heartbeat_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s(heartbeat_s)):
                     await self._nudged.wait()
@@ -200,11 +200,11 @@ class GpuGuard:
             return GUARD_LOOK_INTERVAL_S
         return IDLE_LOOK_INTERVAL_S
 
-    async def _look_for_changes(self, heartbeat_s: float) -> None:
+    async def _check_guard(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
             is_read = self._core.state.guard is None and await self._read_alterations()
-            marks = await self._marks_now(host)
+            marks = await self._read_change_marks(host)
             if marks is not None and marks == self._marks:
                 return
             # a starved screen may not be drawn for long, and its change goes on all the same
@@ -237,7 +237,7 @@ class GpuGuard:
             return True
         return False
 
-    async def _marks_now(self, host: Host) -> Marks | None:
+    async def _read_change_marks(self, host: Host) -> Marks | None:
         """Return the marks of the files that show what guard and other Workbenches do. None if the
         marks do not show it: while a guard runs or settings are altered, the state of processes
         counts as well."""

@@ -197,7 +197,7 @@ class GpuProof:
             clocks += tried
             proofs = meter.proofs_of_settings(*span, used, known.with_clocks(tried))
         if clocks:
-            await evidence.keep_clocks(known, clocks, proofs)
+            await evidence.store_clocks(known, clocks, proofs)
         return Verification(
             proofs,
             tuple(_why_not_loaded(a) for a in altered if a not in used),

@@ -25,14 +25,14 @@ class GpuRights:
             rights = self._known[1]
             if not (rights.refusal or rights.by_sudoers):
                 return rights
-        rights = await self._rights_on(host)
+        rights = await self._read_rights(host)
         self._known = (host, rights)
         self._core.update_host(
             can_change_gpus=rights.refusal, user=rights.user, sudo_password=rights.sudo_password
         )
         return rights
 
-    async def _rights_on(self, host: Host) -> Rights:
+    async def _read_rights(self, host: Host) -> Rights:
         entry = HostsStore().host(host.name)
         rights = await read_rights(host)
         if entry is None or entry.sudo is not False or not rights.by_sudoers:

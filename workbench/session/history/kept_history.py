@@ -37,11 +37,11 @@ class KeptHistory:
         self._link = core.state.host.link
         self._reads = False
         self._cells: tuple[CellWriter, ...] = ()
-        timeline.on_values.append(self._take_values)
-        timeline.on_event.append(self._take_event)
+        timeline.on_values.append(self._write_values)
+        timeline.on_event.append(self._write_event)
         timeline.on_clear.append(self.close)
         core.subscribe(self._follow_link)
-        telemetry.on_gpus_changed.append(self._take_infos)
+        telemetry.on_gpus_changed.append(self._write_gpu_properties)
 
     def read(self) -> None:
         """Insert the readings and events that earlier screens stored into the timeline, now and
@@ -60,13 +60,13 @@ class KeptHistory:
                     writer.write(cells.step_s, line)
             writer.close()
 
-    def _take_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+    def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         writer = self._writer or self._open_writer()
         for cells in self._cells:
             for line in cells.add(seconds, values):
                 writer.write(cells.step_s, line)
 
-    def _take_infos(self) -> None:
+    def _write_gpu_properties(self) -> None:
         from workbench.store.history_files import STEPS_S
         from workbench.store.recording import format_gpu_infos
 
@@ -76,7 +76,7 @@ class KeptHistory:
                 STEPS_S[-1], format_gpu_infos(time.time(), telemetry.infos)
             )
 
-    def _take_event(self, event: Event) -> None:
+    def _write_event(self, event: Event) -> None:
         from workbench.store.history_files import STEPS_S
         from workbench.store.recording import format_event
 
@@ -103,12 +103,12 @@ class KeptHistory:
         folder = history_directory(host, simulated=simulated)
         loop = asyncio.get_running_loop()
 
-        def tell(problem: str) -> None:
+        def report_problem(problem: str) -> None:
             loop.call_soon_threadsafe(self._report_problem, problem)
 
         header = Header(host, simulated, STEPS_S[0], time.time())
         self._writer = writer = HistoryWriter(
-            folder, header, tell, durable=self._core.host.is_local
+            folder, header, report_problem, durable=self._core.host.is_local
         )
         self._core.spawn(self._record_boot(writer))
         self._cells = tuple(CellWriter(step_s) for step_s in STEPS_S)
@@ -129,7 +129,7 @@ class KeptHistory:
             writer.name,
         )
         if writer is self._writer:  # still the same host
-            self._timeline.put_under_older(older.history)
+            self._timeline.add_older_history(older.history)
             await self._report_lost_benchmark(older.cut)
             await self._report_power_off(older)
 
@@ -158,7 +158,7 @@ class KeptHistory:
         """Say that a benchmark was lost with its Workbench, if none has run since this screen
         opened."""
         if cut is None or not await asyncio.to_thread(
-            _nothing_is_stored_of, cut, self._core.host.name
+            _has_no_stored_result, cut, self._core.host.name
         ):
             return
         bench = self._core.state.bench
@@ -176,7 +176,7 @@ class KeptHistory:
         )
 
 
-def _nothing_is_stored_of(cut: Event, host: str) -> bool:
+def _has_no_stored_result(cut: Event, host: str) -> bool:
     """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither a
     note, of which a part of it can still be kept, nor a result that was stored since."""
     from workbench.store import left_benchmarks, paths

@@ -35,9 +35,9 @@ class Recorder:
         self.begun = asyncio.Event()  # the first reading has come
         simulated = session.host.simulated is not None or session.state.simulated
         self._write([recording.Header(session.host.name, simulated, 1, time.time()).line()])
-        session.timeline.on_values.append(self._take_values)
-        session.timeline.on_event.append(self._take_event)
-        session.telemetry.on_gpus_changed.append(self._take_infos)
+        session.timeline.on_values.append(self._write_values)
+        session.timeline.on_event.append(self._write_event)
+        session.telemetry.on_gpus_changed.append(self._write_gpu_properties)
 
     def close(self) -> None:
         """Write the last seconds of the session and close the file. Raises StoreError if the
@@ -47,16 +47,16 @@ class Recorder:
         if self.problem is not None:
             raise self.problem
 
-    def _take_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+    def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         self.begun.set()
         self.seconds += self._write(self._cells.add(seconds, values))
 
-    def _take_event(self, event: Event) -> None:
+    def _write_event(self, event: Event) -> None:
         # the timeline also hears of earlier runs when it meets them
         if event.unix_s >= self._began_s:
             self._write([recording.format_event(event)])
 
-    def _take_infos(self) -> None:
+    def _write_gpu_properties(self) -> None:
         telemetry = self._session.state.telemetry
         if telemetry is not None:
             self._write([recording.format_gpu_infos(time.time(), telemetry.infos)])

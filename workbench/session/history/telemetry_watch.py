@@ -51,11 +51,11 @@ class TelemetryWatch:
             self._source = create_source(
                 self._core.host,
                 self.interval_s or DEFAULT_INTERVAL_S,
-                self._take_telemetry,
+                self._publish_reading,
                 keep=False,
             )
             await self._source.start()
-            self._core.spawn(self._watch_age())
+            self._core.spawn(self._watch_reading_age())
         return self._source
 
     async def stop(self) -> None:
@@ -101,11 +101,11 @@ class TelemetryWatch:
         self._single = (self._core.host, time.monotonic(), telemetry)
         return telemetry
 
-    def _take_telemetry(self, telemetry: Telemetry) -> None:
+    def _publish_reading(self, telemetry: Telemetry) -> None:
         """Keep a reading and tell the listeners. An exception of one listener is shown to the user,
         and the other listeners and the next readings follow."""
         try:
-            self._keep_telemetry(telemetry)
+            self._show_reading(telemetry)
         except Exception as error:
             self._core.notify_defect(error)
         for hear in self.on_reading:
@@ -114,7 +114,7 @@ class TelemetryWatch:
             except Exception as error:
                 self._core.notify_defect(error)
 
-    def _keep_telemetry(self, telemetry: Telemetry) -> None:
+    def _show_reading(self, telemetry: Telemetry) -> None:
         self._core.beat.note_reading()
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
@@ -128,7 +128,7 @@ class TelemetryWatch:
             for listener in self.on_gpus_changed:
                 listener()
 
-    async def _watch_age(self) -> None:
+    async def _watch_reading_age(self) -> None:
         keep = self._core.host.is_local and self._core.host.simulated is None
         while self._source is not None:
             telemetry = self._core.state.telemetry

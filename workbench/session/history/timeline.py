@@ -44,7 +44,7 @@ class Timeline:
         self.on_clear: list[Callable[[], None]] = []
         self.on_loaded: list[Callable[[], None]] = []
         self._start()
-        telemetry.on_reading.append(self._take_telemetry)
+        telemetry.on_reading.append(self._add_reading)
         core.subscribe(self._follow_state)
 
     def _start(self) -> None:
@@ -70,14 +70,14 @@ class Timeline:
         """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
         self._add_event(Event(unix_s or time.time(), kind, text))
 
-    def put_under_older(self, older: History) -> None:
+    def add_older_history(self, older: History) -> None:
         """Insert an older history of this host before the present one, and call the functions of
         `on_loaded`."""
         self.history.prepend_history(older)
         for hear in self.on_loaded:
             hear()
 
-    def _take_telemetry(self, telemetry: Telemetry) -> None:
+    def _add_reading(self, telemetry: Telemetry) -> None:
         from workbench.model.gpu_readings import READINGS  # not for the first frame
 
         now = time.time()
@@ -107,11 +107,11 @@ class Timeline:
                 hear()
             return
         if "bench" in changed and state.bench.progress is not None:
-            self._take_progress(state.bench.progress)
+            self._add_progress(state.bench.progress)
         for event in self._events.events_in_state(state, changed, time.time()):
             self._add_event(event)
 
-    def _take_progress(self, progress: BenchProgress) -> None:
+    def _add_progress(self, progress: BenchProgress) -> None:
         """Add the load client's output tokens per second since its last report to the history. The
         client reports several times a second."""
         before, self._progress = self._progress, progress

@@ -16,7 +16,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.host_commands import insert_host_in_fixes
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.session.hosts.names import words_of_recorded_host
+from workbench.session.hosts.names import host_options_for_command
 from workbench.session.hosts.settings import HostSettings
 from workbench.store.hosts_file import HostsStore
 
@@ -111,7 +111,7 @@ async def examine_host(session: Session) -> HostReport:
         text = f"{count_of(count, 'change')} of GPU settings by Workbench: {outcome}"
         found.append(Finding(Level.WARN, "gpu.begun", text, fix="workbench gpu revert"))
     can_change = rights is not None and rights.refusal is None
-    named = insert_host_in_fixes(found, words_of_recorded_host(host.name))
+    named = insert_host_in_fixes(found, host_options_for_command(host.name))
     return HostReport(seen, by_severity(named), can_change, paths)
 
 

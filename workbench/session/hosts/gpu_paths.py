@@ -77,7 +77,7 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
             why = "GPUs that are divided with MIG exchange no data"
             paths = replace(looked, untried=why)
         return _paths_report(host, paths)
-    installed = await _first_installed(session, candidates)
+    installed = await _find_first_installed(session, candidates)
     if installed is None:
         tried = " or ".join(registry.get_engine(name).title for name in candidates)
         paths = replace(looked, untried=f"neither {tried} was found, whose torch would copy")
@@ -103,7 +103,7 @@ def _find_torch_python(engine: str | None) -> Sequence[str]:
     return [engine]
 
 
-async def _first_installed(session: Session, names: Sequence[str]) -> InstalledEngine | None:
+async def _find_first_installed(session: Session, names: Sequence[str]) -> InstalledEngine | None:
     from workbench.server.engine_probe import probe_engine
 
     settings = HostSettings(session.core, ConfigStore())

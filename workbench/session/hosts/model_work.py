@@ -59,7 +59,7 @@ class ModelWork:
     ) -> None:
         speed, last_s = TransferSpeed(), 0.0
 
-        def told(done: int, total: int, text: str) -> None:
+        def report_progress(done: int, total: int, text: str) -> None:
             nonlocal last_s
             bytes_s, now = speed.add_progress(done), time.monotonic()
             view = self._core.state.host.model_work
@@ -73,7 +73,7 @@ class ModelWork:
 
         began_s, outcome = time.monotonic(), "cancelled"
         try:
-            found = await work(told)
+            found = await work(report_progress)
             outcome = f"done in {time.monotonic() - began_s:.1f} s"
         except WorkbenchError as error:
             outcome = f"failed: {error.message}"

@@ -149,7 +149,7 @@ class Models:
         """The content of hosts.toml, read again because the screen may have added a host."""
         return HostsStore()
 
-    def search_places(self, host: str, more: Sequence[str] = ()) -> SearchPlaces:
+    def search_paths_on_host(self, host: str, more: Sequence[str] = ()) -> SearchPlaces:
         """Return the places to search for models on a host: those in its entry in hosts.toml, and
         the paths `more`."""
         entry = self._entry_of_host(host)
@@ -176,14 +176,14 @@ class Models:
     ) -> Sequence[HostModels]:
         """Return the copies of `model`, or of all models for "", on each host. None stands for this
         session's host. A host that cannot be read has its problem in the result."""
-        return await asyncio.gather(*(self._copies_on(host, model) for host in hosts))
+        return await asyncio.gather(*(self._read_copies(host, model) for host in hosts))
 
-    async def _copies_on(self, name: str | None, model: str) -> HostModels:
+    async def _read_copies(self, name: str | None, model: str) -> HostModels:
         host = name or self._session.host.name
         try:
-            session = await self._session.hosts.session_of(name)
+            session = await self._session.hosts.get_session(name)
             found = await model_inventory.find_copies(
-                session.host, self.search_places(session.host.name), model
+                session.host, self.search_paths_on_host(session.host.name), model
             )
         except (WorkbenchError, TimeoutError) as error:
             return HostModels(host, problem=str(error))
@@ -193,7 +193,7 @@ class Models:
         """Return the copies of a plan's model on this session's host. The cache directory of the
         model hub is read from the plan's environment variables."""
         env = {setting.name: str(setting.value) for setting in plan.env}
-        places, host = self.search_places(self._session.host.name), self._session.host
+        places, host = self.search_paths_on_host(self._session.host.name), self._session.host
         places = SearchPlaces({**places.env, **env}, places.paths)
         model = arguments_to_locate_model(plan, env, plan.workdir)[0]
         return HostModels(host.name, tuple(await model_inventory.find_copies(host, places, model)))
@@ -225,7 +225,7 @@ class Models:
     ) -> HostModels:
         if not found.copies:
             return found
-        session = await self._session.hosts.session_of(found.host)
+        session = await self._session.hosts.get_session(found.host)
         copies = []
         for copy in found.copies:
             looked = await model_inventory.add_whole_sizes(session.host, copy)
@@ -261,11 +261,11 @@ class Models:
                 "the two hosts of the copy are the same",
                 next_step="give two hosts: --from A --to B",
             )
-        near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
-        copy = await self._complete_copy(near, model)
-        wanted = directory or self._directory_on(target, copy)
+        near, far = [await self._session.hosts.get_session(name) for name in (source, target)]
+        copy = await self._find_complete_copy(near, model)
+        wanted = directory or self._target_directory(target, copy)
         at = await model_shipment.resolve_absolute_path(
-            far.host, self.search_places(target), wanted
+            far.host, self.search_paths_on_host(target), wanted
         )
         shipment = model_shipment.plan_shipment(copy, at, follow_links=follow_links)
         started = time.monotonic()
@@ -290,9 +290,11 @@ class Models:
             tuple(notes),
         )
 
-    async def _complete_copy(self, session: Session, model: str) -> ModelCopy:
+    async def _find_complete_copy(self, session: Session, model: str) -> ModelCopy:
         name = session.host.name
-        found = await model_inventory.find_copies(session.host, self.search_places(name), model)
+        found = await model_inventory.find_copies(
+            session.host, self.search_paths_on_host(name), model
+        )
         complete = [copy for copy in found if copy.is_complete]
         if len(complete) == 1:
             return complete[0]
@@ -307,7 +309,7 @@ class Models:
         step = f"workbench --host {name} models list, or models download {model}"
         raise InputError(f"there is no complete copy of {model}: {why}", host=name, next_step=step)
 
-    def _directory_on(self, target: str, copy: ModelCopy) -> str:
+    def _target_directory(self, target: str, copy: ModelCopy) -> str:
         """Return the directory on the host `target` into which a copied model goes: the first one
         that hosts.toml names, or else a directory of the same path as on the source. "" stands for
         the model hub's cache, if the source has the model there."""
@@ -407,7 +409,7 @@ class Models:
         the host's copies of the model afterwards. Raises InputError for an invalid name, and
         HostError if there is no such program or it fails."""
         host = self._session.host
-        entry, places = self._entry_of_host(host.name), self.search_places(host.name)
+        entry, places = self._entry_of_host(host.name), self.search_paths_on_host(host.name)
         programs = [shlex.split(program)[0] for program in entry.engines.values()]
         directories = [program.rpartition("/")[0] for program in programs if "/" in program]
         program = await model_download.find_download_program(host, directories)

@@ -40,7 +40,7 @@ class KnownHost:
     way: str = ""
 
 
-def words_of_recorded_host(name: str) -> str:
+def host_options_for_command(name: str) -> str:
     """Return the options with which a command line names the host of a record, quoted for a shell,
     such as "--simulate rtx-pro-6000". "" for this machine."""
     if name.startswith(CLUSTER_PREFIX):

@@ -21,7 +21,7 @@ class OtherHosts:
         self._own, self._open_session = own, open_session
         self._others: dict[str, Session] = {}
 
-    async def session_of(self, name: str | None) -> Session:
+    async def get_session(self, name: str | None) -> Session:
         """Return the connected session of the host called `name`; the session is opened if there is
         none yet. None and this session's own host give this session."""
         own = self._own

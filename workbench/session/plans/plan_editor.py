@@ -78,7 +78,7 @@ class PlanEditor:
         self.engine = engines.get_engine(plan.engine)
         self.base = plan  # before the edits
         self.plan = plan
-        self.around = HostSurroundings()
+        self.surroundings = HostSurroundings()
         self._undo: list[LaunchPlan] = []
         self._redo: list[LaunchPlan] = []
 
@@ -86,7 +86,9 @@ class PlanEditor:
     def catalog(self) -> FlagCatalog:
         """The flags of the installed engine as it lists them, or those that Workbench ships for the
         nearest version. Without an installed engine, the newest ones that Workbench ships."""
-        return self.around.own_catalog or self.engine.catalog(self.around.installed_version)
+        return self.surroundings.own_catalog or self.engine.catalog(
+            self.surroundings.installed_version
+        )
 
     @property
     def is_edited(self) -> bool:
@@ -100,7 +102,9 @@ class PlanEditor:
     def forget_engine(self) -> None:
         """Forget which program starts the engine, because the plan names another one now. Its flags
         are those known so far until the host was searched."""
-        self.around = replace(self.around, installed=None, installed_problem=None, found=None)
+        self.surroundings = replace(
+            self.surroundings, installed=None, installed_problem=None, found=None
+        )
 
     @property
     def effective_plan(self) -> LaunchPlan:
@@ -109,25 +113,25 @@ class PlanEditor:
         return self._plan_as_started(self.plan)
 
     def _plan_as_started(self, plan: LaunchPlan) -> LaunchPlan:
-        around = self.around
-        version = around.installed_version or plan.engine_version
-        facts = choose_model_facts(plan, around.models)
+        surroundings = self.surroundings
+        version = surroundings.installed_version or plan.engine_version
+        facts = choose_model_facts(plan, surroundings.models)
         plan = self._inherit_gpus(replace(plan, engine_version=version, model_facts=facts))
-        if not around.places:
+        if not surroundings.places:
             return plan
-        return spread_over_nodes(plan, self.engine, around.places)
+        return spread_over_nodes(plan, self.engine, surroundings.places)
 
     @property
     def allotment(self) -> Allotment:
         """What the host's own environment says of its GPUs."""
-        return self.around.found.allotment if self.around.found else NO_ALLOTMENT
+        return self.surroundings.found.allotment if self.surroundings.found else NO_ALLOTMENT
 
     def _inherit_gpus(self, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan with the GPUs that the server would inherit from the host's environment,
         so that every launcher and every reader of the plan knows them. On a cluster, each host has
         an environment of its own."""
         devices = self.allotment.visible
-        if devices is None or self.around.places:
+        if devices is None or self.surroundings.places:
             return plan
         if VISIBLE_TO_CUDA in [variable.name for variable in plan.env]:
             return plan
@@ -142,19 +146,19 @@ class PlanEditor:
             plan = plan.without_flag(engines.canonical_flag_name(self.catalog, name))
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
-        return engines.estimate_memory(self._plan_as_started(plan), self.around.gpus)
+        return engines.estimate_memory(self._plan_as_started(plan), self.surroundings.gpus)
 
     @property
     def is_engine_known(self) -> bool:
         """Whether the host's engine was found, or a reason why it cannot be found."""
-        around = self.around
-        return around.installed is not None or around.installed_problem is not None
+        surroundings = self.surroundings
+        return surroundings.installed is not None or surroundings.installed_problem is not None
 
     @property
-    def needs_look_at_host(self) -> bool:
+    def needs_model_size(self) -> bool:
         """Whether the size of the plan's model must still be read from the model's files on the
         host."""
-        return must_read_model_files(self.plan, self.around.models)
+        return must_read_model_files(self.plan, self.surroundings.models)
 
     def set_flag(self, name: str, text: str) -> None:
         self._change_plan(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
@@ -318,19 +322,19 @@ class PlanEditor:
             found = [Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step)]
         for part in self.untrusted_parts():
             found.append(part.finding_with_fix("look at the preset, then start it with --trust"))
-        if self.around.places:
+        if self.surroundings.places:
             found += self._cluster_findings()
         found += self._executable_findings()
         found += engines.validate_plan(
             self.effective_plan,
             self.catalog,
-            installed_version=self.around.installed_version,
-            gpus=self.around.gpus,
+            installed_version=self.surroundings.installed_version,
+            gpus=self.surroundings.gpus,
             allotment=self.allotment,
         )
         return tuple(found)
 
-    def doubtful_values(self, sets: Sequence[str]) -> tuple[Finding, ...]:
+    def list_doubtful_values(self, sets: Sequence[str]) -> tuple[Finding, ...]:
         """Return the warnings about the values of the flags that `sets`, assignments such as
         "kv-cache-dtype=fp8", name: the engine may not have these values."""
         names = set()
@@ -343,13 +347,15 @@ class PlanEditor:
     def untrusted_parts(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
         trusted."""
-        return list_untrusted_parts(self.plan, self.around.trusted)
+        return list_untrusted_parts(self.plan, self.surroundings.trusted)
 
     def _cluster_findings(self) -> Iterator[Finding]:
         """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of
         memory."""
-        yield from cluster_findings(self.effective_plan, self.engine, self.around.places)
-        yield from report_missing_memory_reserve(self.around.gpus, self.around.reserve_gib)
+        yield from cluster_findings(self.effective_plan, self.engine, self.surroundings.places)
+        yield from report_missing_memory_reserve(
+            self.surroundings.gpus, self.surroundings.reserve_gib
+        )
 
     def _executable_findings(self) -> Iterator[Finding]:
         """Yield findings about the program that starts the engine, for example that the program is
@@ -367,19 +373,23 @@ class PlanEditor:
                 engines.EXECUTABLE,
                 f"to start another one, {engines.NAME_PROGRAM_STEP}",
             )
-        if self.around.installed_problem:
+        if self.surroundings.installed_problem:
             fix = f"install {title}, or "
-            if self.around.executables:
-                fix = f"found here: {', '.join(self.around.executables)}; "
+            if self.surroundings.executables:
+                fix = f"found here: {', '.join(self.surroundings.executables)}; "
             fix += engines.NAME_PROGRAM_STEP
             yield Finding(
-                Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix
+                Level.WARN,
+                "engine.missing",
+                self.surroundings.installed_problem,
+                engines.EXECUTABLE,
+                fix,
             )
 
-        if self.around.not_asked:
+        if self.surroundings.not_asked:
             text = (
                 f"checked against the shipped flag list of {title} {self.catalog.version}: "
-                f"{self.around.not_asked}"
+                f"{self.surroundings.not_asked}"
             )
             yield Finding(Level.INFO, "flags.shipped", text, engines.EXECUTABLE)
 
@@ -484,9 +494,9 @@ class PlanEditor:
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
             total_flags=len(self.catalog.flags),
-            installed=self.around.installed,
-            installed_problem=self.around.installed_problem,
-            executables=self.around.executables,
+            installed=self.surroundings.installed,
+            installed_problem=self.surroundings.installed_problem,
+            executables=self.surroundings.executables,
             memory=None if isinstance(estimate, str) else estimate.text,
             changes=tuple(map(mask_difference, plan_differences(self.base, self.plan))),
             can_undo=self.can_undo,

@@ -48,7 +48,7 @@ _PARTS = (
 )
 
 
-def _load_parts() -> None:
+def _import_plan_modules() -> None:
     for name in _PARTS:
         import_module(f"workbench.{name}")
 
@@ -74,12 +74,12 @@ class Plans:
         telemetry.on_gpus_changed.append(self._update_gpus_of_plan)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
-    def begin_to_load_parts(self) -> None:
+    def start_importing_modules(self) -> None:
         """Begin to import what edits and checks a plan, in a thread. A screen does so at each key: an
         idle one does without these modules, and the first preset does not wait for them."""
         if not self._loads_parts:
             self._loads_parts = True
-            self._core.spawn(asyncio.to_thread(_load_parts))
+            self._core.spawn(asyncio.to_thread(_import_plan_modules))
 
     @property
     def editor(self) -> PlanEditor:
@@ -93,29 +93,29 @@ class Plans:
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
         """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not
         applied."""
-        plan = self._presets.plan_of(preset_id, variables)
+        plan = self._presets.make_plan(preset_id, variables)
         self.edit_plan(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
-            self._core.spawn(self.look_for_engine_and_ask_flags())
+            self._core.spawn(self.locate_engine_and_ask_flags())
 
     def edit_plan(self, plan: LaunchPlan, title: str) -> None:
         """Make `plan` the plan under edit, with `title` on the screen. If the plan before was edited,
-        an undo brings it back. Call `look_for_engine` afterwards to check the plan against the host.
+        an undo brings it back. Call `locate_engine` afterwards to check the plan against the host.
         """
         if self.current is not None and self.current.is_edited:
             self._replaced = self.current
-        self.current, self._entry = self.editor_for(plan, title), self._settings.host_entry
+        self.current, self._entry = self.make_editor(plan, title), self._settings.host_entry
         # again, because the GPUs to check are those of the nodes of the plan under edit
-        self.current.around = self._host_surroundings()
+        self.current.surroundings = self._host_surroundings()
         self.show()
 
-    def editor_for(self, plan: LaunchPlan, title: str) -> PlanEditor:
+    def make_editor(self, plan: LaunchPlan, title: str) -> PlanEditor:
         """Return an editor of `plan` on this host that does not replace the plan under edit. Call
-        `look_for_engine` with it to check the plan against the installed engine."""
+        `locate_engine` with it to check the plan against the installed engine."""
         from workbench.session.plans.plan_editor import PlanEditor
 
         editor = PlanEditor(plan, title)
-        editor.around = self._host_surroundings()
+        editor.surroundings = self._host_surroundings()
         return editor
 
     def _host_surroundings(self) -> HostSurroundings:
@@ -143,8 +143,8 @@ class Plans:
         self._replaced = None  # it has values of the previous host
         if self.current is not None:
             self._adapt_editor(self.current)
-            self.current.around = replace(
-                self.current.around,
+            self.current.surroundings = replace(
+                self.current.surroundings,
                 gpus=(),
                 installed=None,
                 installed_version=None,
@@ -245,7 +245,7 @@ class Plans:
         from workbench.store.trusted_presets import trust, trusted
 
         trust(part.digest for part in self.editor.untrusted_parts())
-        self.editor.around = replace(self.editor.around, trusted=trusted())
+        self.editor.surroundings = replace(self.editor.surroundings, trusted=trusted())
         self.show()
 
     def export_plan(self, form: str) -> ExportedPlan:
@@ -269,7 +269,7 @@ class Plans:
         if not self.editor.untrusted_parts():  # this user wrote the preset
             self._trust_own_parts(plan)
         self._presets.refresh()
-        self._edit_saved(preset_id, title)
+        self._edit_saved_preset(preset_id, title)
         return str(path)
 
     def _trust_own_parts(self, plan: LaunchPlan) -> None:
@@ -278,7 +278,7 @@ class Plans:
 
         trust(part.digest for part in list_foreign_parts(plan, edited=True))
 
-    async def save_tuned(
+    async def save_tuned_preset(
         self,
         editor: PlanEditor,
         preset_id: str,
@@ -309,15 +309,15 @@ class Plans:
         self._presets.refresh()
         return str(path)
 
-    def _edit_saved(self, preset_id: str, title: str) -> None:
+    def _edit_saved_preset(self, preset_id: str, title: str) -> None:
         """Make the preset that was just saved the one under edit, without any change to it."""
         from workbench.session.plans.plan_editor import PlanEditor
 
         before = self.editor
         with suppress(WorkbenchError):  # it needs a variable: the plan stays as it is
-            saved = self._presets.plan_of(preset_id, before.plan.variables)
+            saved = self._presets.make_plan(preset_id, before.plan.variables)
             self.current = PlanEditor(saved, title)
-            self.current.around = before.around
+            self.current.surroundings = before.surroundings
             self.show()
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
@@ -345,12 +345,14 @@ class Plans:
 
     def _update_gpus_of_plan(self) -> None:
         if self.current is not None:
-            self.current.around = replace(self.current.around, gpus=self._gpus_to_check())
+            self.current.surroundings = replace(
+                self.current.surroundings, gpus=self._gpus_to_check()
+            )
             self.show()
         if self._core.state.presets:
             self._presets.refresh()
 
-    async def look_for_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
+    async def locate_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
         """Find out which engine and model the host has for a plan, by default the plan under edit.
         The findings about the plan under edit are shown. Return the engine."""
         editor = editor or self.editor
@@ -359,16 +361,16 @@ class Plans:
             self.show()
         return found
 
-    async def look_for_unknown_engine(self, editor: PlanEditor) -> None:
+    async def locate_unknown_engine(self, editor: PlanEditor) -> None:
         """Find out which engine the host has for a plan, unless that was found out before."""
         if not editor.is_engine_known:
-            await self.look_for_engine(editor)
+            await self.locate_engine(editor)
 
-    async def look_for_engine_and_ask_flags(self) -> None:
+    async def locate_engine_and_ask_flags(self) -> None:
         """Find the engine of the plan under edit. If this engine was never asked for its own flags,
         ask it now."""
         editor = self.editor
-        await self._ask_engine_flags(editor, await self.look_for_engine(editor))
+        await self._ask_engine_flags(editor, await self.locate_engine(editor))
 
     async def _ask_engine_flags(self, editor: PlanEditor, found: InstalledEngine) -> None:
         """Ask the engine `found` for its own flags, and check the editor's plan against them.
@@ -377,7 +379,7 @@ class Plans:
         asked, because that takes several seconds of CPU time.
         """
         state, plan = self._core.state, editor.plan
-        if found.path is None or editor.around.own_catalog or state.host.simulated:
+        if found.path is None or editor.surroundings.own_catalog or state.host.simulated:
             return
         if plan.stranger and plan.executable_from == "preset":
             return
@@ -388,14 +390,14 @@ class Plans:
             own = await self.engine_flags.ask_engine(editor.engine, found)
         except WorkbenchError as error:
             problem = error.message
-        if editor.around.found == found:  # no other program was chosen meanwhile
-            editor.around = replace(editor.around, own_catalog=own, not_asked=problem)
+        if editor.surroundings.found == found:  # no other program was chosen meanwhile
+            editor.surroundings = replace(editor.surroundings, own_catalog=own, not_asked=problem)
         if editor is self.current:
             self.show()
 
     async def survey_host(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and
-        store that in `editor.around`. Return the engine."""
+        store that in `editor.surroundings`. Return the engine."""
         from workbench.engines.containers import choose_image, parse_version_in_tag
         from workbench.model.run_options import runs_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
@@ -404,7 +406,7 @@ class Plans:
         host = self._core.host
         if is_cluster(host):  # its variables are known once it is connected
             editor.adapt_history(lambda plan: add_cluster_variables(plan, host.cluster_variables))
-        await self.look_for_model(editor)
+        await self.read_model_size(editor)
         plan, engine = editor.plan, editor.engine
         image = choose_image(plan, engine) if runs_image(plan.run_as) else None
         if image:
@@ -412,15 +414,15 @@ class Plans:
             found = InstalledEngine(engine.name, None, version, how="tag of the image")
         else:
             found = await probe_engine(host, engine, plan.executable, plan.workdir)
-        if _program_of(editor.plan) != _program_of(plan):
+        if _engine_program(editor.plan) != _engine_program(plan):
             return found  # the program was changed meanwhile, and is looked for by itself
         installed = None
         if image or found.path:
             installed = f"{engine.title} {found.version or '(version unknown)'}"
         if image:
             installed = f"{installed} in the image {image}"
-        editor.around = replace(
-            editor.around,
+        editor.surroundings = replace(
+            editor.surroundings,
             **self._cluster_fields(),  # the places of the nodes are known once the host is connected
             installed_version=found.version,
             installed=installed,
@@ -432,18 +434,18 @@ class Plans:
         )
         return found
 
-    async def look_for_model(self, editor: PlanEditor) -> None:
+    async def read_model_size(self, editor: PlanEditor) -> None:
         """Read the size of the editor's model from its files on the host, if that size is needed
         and not known yet."""
-        if not editor.needs_look_at_host:
+        if not editor.needs_model_size:
             return
         from workbench.engines.model_facts import model_key
         from workbench.server.model_files import read_facts
 
         plan = editor.plan
         facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
-        editor.around = replace(
-            editor.around, models={**editor.around.models, model_key(plan): facts}
+        editor.surroundings = replace(
+            editor.surroundings, models={**editor.surroundings.models, model_key(plan): facts}
         )
         if editor is self.current:
             self.show()
@@ -454,8 +456,8 @@ class Plans:
         """Show the plan after an edit. If the edit changed the model, start to read the size of the
         new model."""
         self.show()
-        if self.editor.needs_look_at_host and self._core.host.connected:
-            self._core.spawn(self.look_for_model(self.editor))
+        if self.editor.needs_model_size and self._core.host.connected:
+            self._core.spawn(self.read_model_size(self.editor))
 
     def set_flag(self, name: str, text: str) -> None:
         """Set a flag to the value that `text` denotes ("512", "on", JSON). Raises InputError, and
@@ -464,13 +466,13 @@ class Plans:
         self._show_edited()
         # an image has an engine of its own
         if name == engines.RUN_AS:
-            self._look_for_engine_again()
+            self._locate_engine_again()
 
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
         self._show_edited()
         if name in (EXECUTABLE_ROW, engines.RUN_AS):
-            self._look_for_engine_again()
+            self._locate_engine_again()
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
         """Set the program that starts the plan's engine; "" stands for the engine's usual program.
@@ -484,15 +486,15 @@ class Plans:
         editor.forget_engine()
         self.show()
         if self._core.host.connected:
-            self._core.spawn(self._ask_engine_flags(editor, await self.look_for_engine()))
+            self._core.spawn(self._ask_engine_flags(editor, await self.locate_engine()))
 
-    def _look_for_engine_again(self) -> None:
+    def _locate_engine_again(self) -> None:
         """Search the host for the plan's program, which an edit has changed. Until it is found,
         nothing is said about the program before."""
         if self._core.host.connected:
             self.editor.forget_engine()
             self.show()
-            self._core.spawn(self.look_for_engine_and_ask_flags())
+            self._core.spawn(self.locate_engine_and_ask_flags())
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)
@@ -520,7 +522,7 @@ class Plans:
             self.editor.apply_changes(changes)
         self._show_edited()
         if any(change.name == EXECUTABLE_ROW for change in changes):
-            self._look_for_engine_again()
+            self._locate_engine_again()
         return " ".join(change.option_text for change in finding.changes)
 
     def undo(self) -> None:
@@ -531,7 +533,7 @@ class Plans:
             self._step_history(self.editor.undo)
             return
         self.current, self._replaced = replaced, None
-        replaced.around = replace(replaced.around, gpus=self._gpus_to_check())
+        replaced.surroundings = replace(replaced.surroundings, gpus=self._gpus_to_check())
         self.show()
 
     def redo(self) -> None:
@@ -540,11 +542,11 @@ class Plans:
     def _step_history(self, step: Callable[[], None]) -> None:
         """Undo or redo an edit. If that changes the program that starts the engine, search the host
         for it again."""
-        before = _program_of(self.editor.plan)
+        before = _engine_program(self.editor.plan)
         step()
         self._show_edited()
-        if _program_of(self.editor.plan) != before:
-            self._look_for_engine_again()
+        if _engine_program(self.editor.plan) != before:
+            self._locate_engine_again()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)
@@ -635,7 +637,7 @@ class Plans:
         return changed
 
 
-def _program_of(plan: LaunchPlan) -> tuple[object, ...]:
+def _engine_program(plan: LaunchPlan) -> tuple[object, ...]:
     """Return what decides which program starts the engine of a plan."""
     return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir
 

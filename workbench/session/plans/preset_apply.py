@@ -135,7 +135,7 @@ class _ApplyProgress:
 
 
 class PresetApply:
-    """Applies everything that the preset of the plan under edit contains: `look_at_preset` says what will
+    """Applies everything that the preset of the plan under edit contains: `preview_preset` says what will
     change, `apply_preset` changes it."""
 
     def __init__(self, session: Session) -> None:
@@ -150,7 +150,7 @@ class PresetApply:
             )
         return self._presets.get(preset_id)
 
-    async def look_at_preset(self) -> WholePreset:
+    async def preview_preset(self) -> WholePreset:
         """Return all that applying the preset will change, in the order of the changes. Nothing is
         changed. Raises PlanError or NotTrusted if the plan cannot be started."""
         preset, editor = self._preset_of_plan(), self._plans.editor
@@ -191,7 +191,7 @@ class PresetApply:
                 try:
                     await self._gpu.plan_changes_by_gpu({gpu: one})
                 except (InputError, SettingsError) as error:
-                    lacking.append(_lacking_part(gpu, key, value, error))
+                    lacking.append(_unsupported_part(gpu, key, value, error))
                 else:
                     found[gpu] = GpuSettings({**found.get(gpu, {}), **one})
         return found, lacking
@@ -218,7 +218,7 @@ class PresetApply:
             with self._core.show_busy(APPLYING_PRESET):
                 return await self._apply_parts(whole, password, timeout_s, on_step, progress)
         except asyncio.CancelledError as cut:
-            raise Interrupted(_left_after_interruption(progress, cut)) from None
+            raise Interrupted(_interruption_text(progress, cut)) from None
 
     async def _apply_parts(
         self,
@@ -241,7 +241,7 @@ class PresetApply:
             progress.settings = "the guard reverts those settings that were changed"
             whole, report = await self._apply_settings(whole, run_id, password)
             if not report.ok:
-                return await self._applied_until_stop(whole, run_id, report)
+                return await self._stop_after_failed_settings(whole, run_id, report)
             progress.settings = "the settings stay in force until `workbench gpu revert`"
         problems = _setting_problems(report)
         if whole.has_part(FILES_PART) and status.pid is not None:
@@ -250,7 +250,7 @@ class PresetApply:
             on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
             problems[WARM_UP_PART] = await self._warm_up_server(run_id, warm_up)
             self._plans.show_missing_parts(
-                status.preset_id, await self._servers.missing_of_preset(status)
+                status.preset_id, await self._servers.missing_preset_parts(status)
             )
         parts = whole.parts_with_problems(problems)
         return AppliedPreset(whole.preset_id, run_id, status, parts, report)
@@ -275,7 +275,7 @@ class PresetApply:
             )
 
     async def _drop_foreign_settings(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since `look_at_preset` showed
+        """Return the preset without the settings that somebody else has changed since `preview_preset` showed
         them, because the user has not agreed to overwrite these values. The parts of these settings
         have the reason in `problem`."""
         dry_run = await self._gpu.apply_settings_by_gpu(whole.settings, dry_run=True)
@@ -298,7 +298,7 @@ class PresetApply:
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
     ) -> tuple[WholePreset, SettingsReport]:
-        """Apply the settings, except those that somebody else has changed since `look_at_preset` showed them.
+        """Apply the settings, except those that somebody else has changed since `preview_preset` showed them.
         Return the preset with the applied settings, and the report. Raises WorkbenchError after
         stopping the server if the settings cannot be applied."""
         try:
@@ -309,7 +309,7 @@ class PresetApply:
             error.message += f"; the server {run_id} was stopped again"
             raise
 
-    async def _applied_until_stop(
+    async def _stop_after_failed_settings(
         self, whole: WholePreset, run_id: str, report: SettingsReport
     ) -> AppliedPreset:
         await self._servers.stop(run_id)
@@ -417,7 +417,7 @@ def _foreign_text(found: SettingOutcome) -> str:
     return f"left alone: changed to {value} after you had confirmed{note}; apply it again"
 
 
-def _lacking_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
+def _unsupported_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
     where = f"GPU{gpu}"
     if setting_of(key).of_host:
         where = ""
@@ -449,7 +449,7 @@ def _setting_problems(report: SettingsReport | None) -> dict[str, str]:
     return problems
 
 
-def _left_after_interruption(progress: _ApplyProgress, cut: asyncio.CancelledError) -> str:
+def _interruption_text(progress: _ApplyProgress, cut: asyncio.CancelledError) -> str:
     """Return what an interrupted application of a preset has left."""
     if progress.run_id is None:
         return "no setting was changed; `workbench servers` shows whether the server was started"

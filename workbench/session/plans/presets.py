@@ -77,13 +77,13 @@ class Presets:
             return self.library.get(id_or_path)
         return self.library.load_given(Path(id_or_path))
 
-    def file_of(self, preset_id: str | None) -> str | None:
+    def path_of_preset(self, preset_id: str | None) -> str | None:
         """Return the absolute path of the file that gave the preset with this id; None if it is a
         preset of the library, or unknown."""
         path = self.library.given_path(preset_id or "")
         return str(path.absolute()) if path is not None else None
 
-    def note_file_of(self, plan: LaunchPlan) -> None:
+    def remember_preset_file(self, plan: LaunchPlan) -> None:
         """Note the file of the preset of a plan that another Workbench has made. From then on, its id
         stands for this file, unless the library or a file read here has that id."""
         if plan.preset_id is not None and plan.preset_file is not None:
@@ -154,7 +154,7 @@ class Presets:
             given,
         )
 
-    def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
+    def make_plan(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
         """Return the launch plan of a preset. `variables` are the values that the user gave for the
         preset's variables. Raises HostUnreachable if the cluster would provide a value but a node
         cannot be reached."""
@@ -172,7 +172,7 @@ class Presets:
         plan = replace(
             plan,
             stranger=not self.library.is_shipped(path),
-            preset_file=self.file_of(preset.id),
+            preset_file=self.path_of_preset(preset.id),
         )
         return add_host_settings(
             plan, self._settings.host_entry, self._settings.program_for_engine(plan.engine)

@@ -44,7 +44,7 @@ MAX_ANSWERS_TOGETHER = 256
 _WORK_SHARES = {FIRST_STEP: 1.0, AGAIN_STEP: 0.5, CHANGED_STEP: 0.5, JUDGED_STEP: 0.25}
 
 
-def text_set_of(spec: ExperimentSpec) -> TextSet:
+def load_text_set(spec: ExperimentSpec) -> TextSet:
     """Return the texts with which an experiment compares answers. Raises InputError if the user's
     file cannot be read."""
     if spec.quality_texts:
@@ -52,20 +52,20 @@ def text_set_of(spec: ExperimentSpec) -> TextSet:
     return texts.shipped_text_set()
 
 
-def quality_options_of(
+def make_quality_options(
     spec: ExperimentSpec, concurrency: int | None, *, starts_a: bool
 ) -> QualityOptions:
     """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
     `starts_a` says whether each run of A has a server of its own."""
     together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
     again = starts_a and spec.pairs > 1
-    return QualityOptions(texts=text_set_of(spec), concurrency=together, restart=again)
+    return QualityOptions(texts=load_text_set(spec), concurrency=together, restart=again)
 
 
 class AnswersBesideRuns:
     """Makes the comparisons of answers that experiments need."""
 
-    def cost(
+    def cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,
@@ -77,10 +77,10 @@ class AnswersBesideRuns:
         """Return what the comparison of the answers adds to an experiment. `why` names the settings
         in which A and B differ, and `names` the engines, as far as they are known."""
         return answers_cost_text(
-            why, names, quality_options_of(spec, concurrency, starts_a=starts_a)
+            why, names, make_quality_options(spec, concurrency, starts_a=starts_a)
         )
 
-    async def comparison_of(
+    async def load_comparison(
         self,
         experiment: Experiment,
         sides: Mapping[str, ComparedSide],
@@ -91,7 +91,9 @@ class AnswersBesideRuns:
         Raises InputError if its texts cannot be read."""
         spec, side_a = experiment.spec, sides[_first_side_name(sides, "A")]
         starts_a = side_a.standing_server is None
-        options = await asyncio.to_thread(quality_options_of, spec, concurrency, starts_a=starts_a)
+        options = await asyncio.to_thread(
+            make_quality_options, spec, concurrency, starts_a=starts_a
+        )
         parts = await asyncio.to_thread(db.parts, experiment.id)
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
 
@@ -141,13 +143,15 @@ class ExperimentQuality:
         self._first_s: float | None = None
         self._ended = False
 
-    async def after(self, run: ExperimentRun, tell: ReportLine) -> QualityResult | None:
+    async def measure_after_run(
+        self, run: ExperimentRun, report_line: ReportLine
+    ) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
         step = self._next_step(run)
         if step is None:
             return None
-        self._say = tell
+        self._say = report_line
         while step is not None:
             await self._measure_step(step, run)
             await asyncio.to_thread(self._db.store_parts, self._id, self._measuring.parts)

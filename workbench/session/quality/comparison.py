@@ -127,20 +127,20 @@ class QualityComparisons:
         b: Arm,
         bases: BasePlans,
         options: QualityOptions,
-        tell: ReportLine,
+        report_line: ReportLine,
         on_step: ReportStep | None = None,
     ) -> QualityResult:
         """Compare the answers of B with those of A, store the result and return it. `bases` are the
-        plans that `targets` has looked up. `tell` hears what is being done, and `on_step` also how
+        plans that `targets` has looked up. `report_line` hears what is being done, and `on_step` also how
         far it is. Raises WorkbenchError if a server cannot be started or reached. A server that fails
         later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(_mask_arm(a), _mask_arm(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
         for line in _plan_warnings(sides):
-            tell(line)
+            report_line(line)
         began = time.time()
         async with self._reserve_servers(sides):
-            work = _RunningComparison(spec, sides, options, tell, on_step)
+            work = _RunningComparison(spec, sides, options, report_line, on_step)
             measured = await work.carry_out_comparison(self._core.host.name)
         result = work.add_own_measure(measured.quality_result((arm_text(a), arm_text(b))))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
@@ -172,12 +172,12 @@ class _RunningComparison:
         spec: ExperimentSpec,
         sides: Mapping[str, ComparedSide],
         options: QualityOptions,
-        tell: ReportLine,
+        report_line: ReportLine,
         on_step: ReportStep | None,
     ) -> None:
-        self._spec, self._sides, self._tell = spec, sides, tell
+        self._spec, self._sides, self._report_line = spec, sides, report_line
         self._arms = ExperimentArms(spec, sides, restarts=True)
-        self._measuring = Measuring(options, tell, on_step=on_step)
+        self._measuring = Measuring(options, report_line, on_step=on_step)
         self._own: dict[str, Scores] = {}  # step -> the scores of the user's own measure
         self._own_problem = ""
 
@@ -193,9 +193,9 @@ class _RunningComparison:
 
             async def restore() -> None:
                 # so that the server that ran before is started again, and not B goes on
-                with suppress(WorkbenchError):  # then give_back says what still runs
-                    await self._arms.clear()
-                parts.notes += tuple(await self._arms.give_back(new))
+                with suppress(WorkbenchError):  # then restore_host says what still runs
+                    await self._arms.stop_and_revert()
+                parts.notes += tuple(await self._arms.restore_host(new))
 
             await await_uninterrupted(restore())
         return self._measuring
@@ -243,9 +243,11 @@ class _RunningComparison:
         side = self._sides[name]
         run_id = side.standing_server
         if run_id is None:
-            self._tell(f"{step}: starting")
-            run_id = await self._arms.server(name)
-            await self._arms.ready(name, run_id, lambda text: self._tell(f"{step}: {text}"))
+            self._report_line(f"{step}: starting")
+            run_id = await self._arms.ensure_server(name)
+            await self._arms.prepare_server(
+                name, run_id, lambda text: self._report_line(f"{step}: {text}")
+            )
         async with side.load(run_id) as load, open_scored_server(load) as server:
             await self._measuring.measure_step(
                 step, server, standing=side.standing_server is not None
@@ -261,15 +263,15 @@ class _RunningComparison:
         command = self._measuring.options.own
         if command is None or self._own_problem:
             return
-        from workbench.session.quality.own_scores import scores_of_command
+        from workbench.session.quality.own_scores import run_score_command
 
         try:
-            self._own[step] = await scores_of_command(
-                command, load, self._tell, f"{step}, your measure"
+            self._own[step] = await run_score_command(
+                command, load, self._report_line, f"{step}, your measure"
             )
         except (BenchError, InputError) as error:
             self._own_problem = f"{OWN_MEASURE_FAILED} of {step}: {error.message}"
-            self._tell(self._own_problem)
+            self._report_line(self._own_problem)
 
     def add_own_measure(self, result: QualityResult) -> QualityResult:
         """Return the result with the user's own measure of both sides, or with the reason why there

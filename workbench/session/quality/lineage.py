@@ -84,7 +84,7 @@ class Lineage:
     # ---- presets
 
     def _change_from_preset(self, b: Arm, name: str, variables: Mapping[str, str]) -> ChangedFrom:
-        plan = self._presets.plan_of(name, variables)
+        plan = self._presets.make_plan(name, variables)
         found = self._nearest_different_ancestor(
             f"preset {name}", plan, self._baselines_of_preset(name, variables)
         )
@@ -104,7 +104,7 @@ class Lineage:
     def _preset_as_ancestor(self, preset_id: str, variables: Mapping[str, str]) -> _Ancestor:
         known = self._presets.get(preset_id).variables
         given = {name: value for name, value in variables.items() if name in known}
-        return _Ancestor(preset_id, self._presets.plan_of(preset_id, given))
+        return _Ancestor(preset_id, self._presets.make_plan(preset_id, given))
 
     # ---- runs
 

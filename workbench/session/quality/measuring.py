@@ -64,19 +64,20 @@ class QualityOptions:
 
 class Measuring:
     """Measures the steps of a comparison of answers. `parts` has what was measured so far. With
-    `each_text`, `tell` hears of each text, else only of the last one. `on_step` hears of each text in any case."""
+    `each_text`, `report_line` is called for each text, else only for the last one. `on_step` is
+    called for each text in any case."""
 
     def __init__(
         self,
         options: QualityOptions,
-        tell: ReportLine,
+        report_line: ReportLine,
         parts: QualityParts | None = None,
         *,
         each_text: bool = False,
         on_step: ReportStep | None = None,
     ) -> None:
         self._on_step = on_step or (lambda step, done, total: None)
-        self.options, self._tell, self._each_text = options, tell, each_text
+        self.options, self._report_line, self._each_text = options, report_line, each_text
         self.parts = parts or QualityParts()
         self.parts.text_version = options.texts.version
 
@@ -91,7 +92,7 @@ class Measuring:
             return
         serving = await server.foreign_requests_now()
         if serving and serving not in self.parts.notes:
-            self._tell(serving)
+            self._report_line(serving)
             self.parts.notes += (serving,)
 
     async def measure_step(self, step: str, server: ScoredServer, *, standing: bool) -> None:
@@ -130,7 +131,7 @@ class Measuring:
             self.parts.a = await self._score_texts(instrument, "A")
             took_s = time.monotonic() - began
             if not self.parts.problems:
-                self._tell(f"A: one scoring took {took_s:.0f} s")
+                self._report_line(f"A: one scoring took {took_s:.0f} s")
             self.parts.floors += (await self._score_texts(instrument, "A, again"),)
         self.parts.answers_a = await self._write_answers(instrument, "A")
         self.parts.answers_again = await self._write_answers(instrument, "A, again")
@@ -167,7 +168,7 @@ class Measuring:
             self.options.texts.texts, [one for answers in every for one in answers]
         )
         if scored.problem:
-            self._tell(f"{JUDGED_STEP}: {scored.problem}")
+            self._report_line(f"{JUDGED_STEP}: {scored.problem}")
             self.note_not_judged(scored.problem)
             return
         left = iter(scored.scores)
@@ -184,9 +185,9 @@ class Measuring:
         def show(what: str, done: int, total: int) -> None:
             self._on_step(f"{title}: {what}", done, total)
             if done == total:
-                self._tell(f"{title}: {total} {what}")
+                self._report_line(f"{title}: {total} {what}")
             elif self._each_text:
-                self._tell(f"{title}: {done} of {total} {what}")
+                self._report_line(f"{title}: {done} of {total} {what}")
 
         return server.make_instrument(show)
 
@@ -194,12 +195,12 @@ class Measuring:
         proof = await instrument.prove_instrument(self.options.texts.texts, side)
         self.parts.proofs += (proof,)
         if proof.usable:
-            self._tell(
+            self._report_line(
                 f"{side}: the instrument is proven, {proof.positions} positions scored in two ways "
                 f"differ by at most {proof.largest:.2g}"
             )
         else:
-            self._tell(f"{side}: instrument not usable: {proof.reason}")
+            self._report_line(f"{side}: instrument not usable: {proof.reason}")
         return proof.usable
 
     async def _score_texts(self, instrument: Instrument, title: str) -> tuple[ScoredText, ...]:

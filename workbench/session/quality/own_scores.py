@@ -42,8 +42,8 @@ class OwnMeasureCommand:
         return shlex.join(mask_argv(self.argv))
 
 
-async def scores_of_command(
-    command: OwnMeasureCommand, load: BenchmarkLoad, tell: Callable[[str], None], title: str
+async def run_score_command(
+    command: OwnMeasureCommand, load: BenchmarkLoad, report_line: Callable[[str], None], title: str
 ) -> Scores:
     """Run the command against a server, and return the scores that it wrote. Raises BenchError if
     it fails, and InputError for files without usable scores."""
@@ -51,7 +51,7 @@ async def scores_of_command(
     base_url = f"{spec.url}/v1"
     name = spec.api_key_env
     key = api_key(name, {**os.environ, **load.env}) if name else None
-    tell(f"{title}: {command.shown_command}")
+    report_line(f"{title}: {command.shown_command}")
     with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
         words = [word.replace(ITEMS_PLACEHOLDER, directory) for word in command.argv]
         env = own_command.command_environment(base_url, spec.model, key)
@@ -70,5 +70,5 @@ async def scores_of_command(
             )
         scores = await asyncio.to_thread(read_scores, Path(directory), command.field)
     took_s = time.monotonic() - began
-    tell(f"{title}: {count_of(len(scores.by_item), 'item')} scored in {took_s:.0f} s")
+    report_line(f"{title}: {count_of(len(scores.by_item), 'item')} scored in {took_s:.0f} s")
     return scores

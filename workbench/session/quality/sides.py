@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _NEXT_STEP_HINT = "give a preset, a run or a URL"
 
 
-async def sides_to_measure(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
+async def resolve_sides(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
     """Return the sides with the servers that were measured in place of the numbers of results. Runs
     that must be started anew get their own port. Raises InputError if the server of a result is not
     known."""
-    found_a, found_b = await arm_of_result(session, a), await arm_of_result(session, b)
+    found_a, found_b = await resolve_result_arm(session, a), await resolve_result_arm(session, b)
     known = {status.run_id: status for status in await session.servers.supervisor.runs()}
     status_a, status_b = known.get(_arm_name(found_a)), known.get(_arm_name(found_b))
     a_from_result, b_from_result = found_a != a, found_b != b
@@ -61,7 +61,7 @@ def _arm_for_new_start(arm: Arm, status: ServerStatus | None) -> Arm:
     return replace(arm, sets=(f"port={status.port}",))
 
 
-async def arm_of_result(session: Session, arm: Arm) -> Arm:
+async def resolve_result_arm(session: Session, arm: Arm) -> Arm:
     """Return a side that is the number of a result with the server that was measured in its place.
     Any other side is returned unchanged. Raises InputError for a result without such a server."""
     number = parse_whole_number(_arm_name(arm).removeprefix("#"))
@@ -81,7 +81,7 @@ async def arm_of_result(session: Session, arm: Arm) -> Arm:
     return replace(arm, target=replace(arm.target, name=server))
 
 
-def stopped_runs(session: Session, a: Arm, b: Arm) -> list[str]:
+def runs_to_stop(session: Session, a: Arm, b: Arm) -> list[str]:
     """Return the READY runs that a comparison stops, because it starts a server."""
     targets = list(filter(None, (a.target, b.target)))
     if all(target.plan is None for target in targets):

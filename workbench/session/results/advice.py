@@ -87,7 +87,7 @@ class Advisor:
         result = self._results.db.get(result_id)
         names = self._presets.gpu_names(result.conditions.preset_id)
         facts = facts_from_result(
-            result, replace(beside, before=self._earlier_result_of(result), preset_gpus=names)
+            result, replace(beside, before=self._find_earlier_result(result), preset_gpus=names)
         )
         known = QualityDb(self._results.db.path).newest_comparisons()
         found = drop_changes_with_worse_answers(advise(facts), result.conditions, known)
@@ -98,7 +98,7 @@ class Advisor:
                 verdicts[finding.code] = texts
         return AdvisedResult(found, result, result.conditions.run_id, verdicts)
 
-    def _earlier_result_of(self, result: BenchResult) -> BenchResult | None:
+    def _find_earlier_result(self, result: BenchResult) -> BenchResult | None:
         """Return the newest valid result before `result` that has the same configuration and load;
         None if there is none."""
         for page in self._results.db.pages(

@@ -112,7 +112,7 @@ class Results:
         """Return `rows`, with advice on the result `newest` added to the row of that result."""
         number, findings = self._advice
         if number != newest.id:
-            findings = await asyncio.to_thread(_advice_on_result, newest)
+            findings = await asyncio.to_thread(_advise_on_stored_result, newest)
             self._advice = (newest.id, findings)
         return tuple(replace(row, advice=findings) if row.id == newest.id else row for row in rows)
 
@@ -330,7 +330,7 @@ class Results:
         return stored
 
 
-def _advice_on_result(result: BenchResult) -> tuple[Finding, ...]:
+def _advise_on_stored_result(result: BenchResult) -> tuple[Finding, ...]:
     from workbench.advisor.advisor import advise  # loads a flag catalog
     from workbench.advisor.facts import facts_from_result
 

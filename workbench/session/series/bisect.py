@@ -56,13 +56,17 @@ def check_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Bisector:
-    """Carries out a bisection and stores it after each step. `tell` is called with a line on each."""
+    """Carries out a bisection and stores it after each step. `report_line` is called with a line on each."""
 
     def __init__(
-        self, found: Bisection, session: Session, store: BisectionStore, tell: Callable[[str], None]
+        self,
+        found: Bisection,
+        session: Session,
+        store: BisectionStore,
+        report_line: Callable[[str], None],
     ) -> None:
         self.found = found
-        self._session, self._store, self._tell = session, store, tell
+        self._session, self._store, self._report_line = session, store, report_line
 
     async def carry_out_bisection(self) -> Bisection:
         """Compare versions until the first bad one is known. Return the bisection as done. Raises
@@ -92,7 +96,7 @@ class Bisector:
     async def _compare_version(self, version: int) -> None:
         found = self.found
         known = next((one for one in found.steps if one.version == version), BisectStep(version))
-        self._tell(f"{found.versions[0]} against {found.versions[version]}")
+        self._report_line(f"{found.versions[0]} against {found.versions[version]}")
         experiment = await self._run_experiment(known)
         step = next(one for one in self.found.steps if one.version == version)
         self._put_step(self._judge_step(step, experiment))

@@ -27,7 +27,7 @@ from workbench.session.series.sweep_progress import (
     SweepDesign,
     SweepProgress,
     stored_shape,
-    why_broken,
+    why_invalid,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def plan_concurrency_sweep(
     InputError or BenchError for a sweep that cannot be carried out."""
     rising = check_levels(levels)
     check_minutes(max_minutes)
-    parts.load.spec_of(None, dict(bench))
+    parts.load.make_spec(None, dict(bench))
     target = await sweep_target_of(parts, run_id, url)
     spec = SweepSpec(
         values=tuple(map(str, rising)),
@@ -120,7 +120,7 @@ class ConcurrencySweep(SweepDesign):
         results = await self.progress.measure_point(run, bench)
         await self.progress.save()
         point = self.progress.sweep.points[run]
-        if not results or why_broken(results[0]):  # an invalid result does not end the sweep
+        if not results or why_invalid(results[0]):  # an invalid result does not end the sweep
             raise SeriesEndedEarly(f"{point.label} failed: {point.error}")
         if failed := results[0].summary.requests_failed:
             self.progress.add_note(f"{point.label}: {count_of(failed, 'request')} failed")
@@ -140,9 +140,9 @@ class ConcurrencySweep(SweepDesign):
             "warmup": level if warmup is None else warmup,
         }
 
-    def needs_s(self, run: int) -> float:
+    def estimated_run_s(self, run: int) -> float:
         """Return the time of a level at the highest tok/s that was measured so far."""
-        spec: BenchSpec = self.parts.load.spec_of(None, self.fields(self.levels[run]))
+        spec: BenchSpec = self.parts.load.make_spec(None, self.fields(self.levels[run]))
         best_tok_s = max((point.tok_s or 0.0 for point in self.progress.sweep.points), default=0.0)
         if not best_tok_s:
             return 0.0

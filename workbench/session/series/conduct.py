@@ -47,7 +47,7 @@ class Design(ABC, Generic[Run]):
     async def conclude(self) -> None:
         """Do what follows the last run. By default nothing."""
 
-    async def give_back(self) -> None:
+    async def restore_host(self) -> None:
         """Restore what the series changed. Called however it ends. By default nothing."""
 
 
@@ -77,7 +77,7 @@ async def conduct_series(design: Design[Run]) -> SeriesEnding:
                 await design.make(run)
             await design.conclude()
         finally:
-            await design.give_back()
+            await design.restore_host()
     except SeriesEndedEarly as early:
         return SeriesEnding(SeriesState.DONE, early)
     except (SeriesStopped, BenchCancelled, HostError) as stopped:

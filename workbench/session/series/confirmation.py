@@ -41,12 +41,14 @@ async def confirm_value(
     progress.change_sweep(experiment_id=experiment.id, confirmed=confirmed)
     if compared is not None and compared.quality_verdict:
         progress.change_sweep(quality=f"{label}: {compared.quality}")
-    check_ended(progress, label, experiment)
+    check_experiment_ended(progress, label, experiment)
     outcome = experiment.verdict or experiment.state
-    return progress.add_note(f"{label} against {against}: {outcome}{_speed_beside(experiment)}")
+    return progress.add_note(
+        f"{label} against {against}: {outcome}{_speed_change_text(experiment)}"
+    )
 
 
-def check_ended(progress: SweepProgress, label: str, experiment: Experiment) -> None:
+def check_experiment_ended(progress: SweepProgress, label: str, experiment: Experiment) -> None:
     """Raise what ended an experiment of a sweep before its end: CancelledError, BenchCancelled, or
     Stopped."""
     task = asyncio.current_task()
@@ -58,7 +60,7 @@ def check_ended(progress: SweepProgress, label: str, experiment: Experiment) -> 
         raise SeriesStopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
 
 
-def _speed_beside(experiment: Experiment) -> str:
+def _speed_change_text(experiment: Experiment) -> str:
     """Return the change of the tok/s of an experiment that decides by another metric, as text."""
     if experiment.comparison is None or experiment.spec.metric == _SPEED_METRIC:
         return ""

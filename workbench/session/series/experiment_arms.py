@@ -179,7 +179,7 @@ class ExperimentArms:
 
     # ---- the test bed
 
-    async def compiles_first(self, arm: str) -> bool:
+    async def must_compile_first(self, arm: str) -> bool:
         editor = self._sides[arm].editor
         if editor is None or not editor.engine.compiles_at_first_start:
             return False
@@ -192,25 +192,25 @@ class ExperimentArms:
                 return False
         return True
 
-    async def server(self, arm: str, named: NoteRunId | None = None) -> str:
+    async def ensure_server(self, arm: str, note_run_id: NoteRunId | None = None) -> str:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
-            await self.clear()
+            await self.stop_and_revert()
         if side.standing_server is not None or side.editor is None:
             return side.standing_server or ""
         if self._run is None:
             self._run_side = side
             # a cancelled run must end this server too
-            await await_uninterrupted(self._launch_server(side.session, side.editor, named))
+            await await_uninterrupted(self._launch_server(side.session, side.editor, note_run_id))
         return self._run or ""
 
     async def _launch_server(
-        self, session: Session, editor: PlanEditor, named: NoteRunId | None
+        self, session: Session, editor: PlanEditor, note_run_id: NoteRunId | None
     ) -> None:
         replaced = self._selected_server_to_stop(session)
         if replaced is not None:
             self._before = (session, replaced.run_id)
-        status = await session.servers.launch(editor, replaced, named)
+        status = await session.servers.launch(editor, replaced, note_run_id)
         self._run = self.started = status.run_id
 
     def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
@@ -220,13 +220,13 @@ class ExperimentArms:
             return None
         return selected
 
-    async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
+    async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
-        arm's GPU settings. `tell` is called with texts on the progress. Raises StartFailedError if the
+        arm's GPU settings. `report_line` is called with texts on the progress. Raises StartFailedError if the
         server does not become READY."""
         side = self._sides[arm]
         if side.url is not None:
-            await self._wait_until_answers(side, side.url, tell)
+            await self._wait_until_answers(side, side.url, report_line)
         else:
             status = await side.session.servers.wait_ready(run_id)
             if status.state is ServerState.STOPPED:
@@ -235,7 +235,9 @@ class ExperimentArms:
                 raise _start_failed_error(status)
         await self._apply_settings_of(arm)
 
-    async def _wait_until_answers(self, side: ComparedSide, url: str, tell: ReportLine) -> None:
+    async def _wait_until_answers(
+        self, side: ComparedSide, url: str, report_line: ReportLine
+    ) -> None:
         """Wait until the server at `url` answers: whoever runs it may have restarted it. Raises
         StartFailed if it does not answer within RESTART_TIMEOUT_S seconds."""
         began = time.monotonic()
@@ -252,13 +254,13 @@ class ExperimentArms:
                         next_step="resume the experiment when the server runs; finished pairs are "
                         "kept",
                     ) from None
-                tell(
+                report_line(
                     f"waiting for the server, since {error.message} "
                     f"({waited_s:.0f} of at most {RESTART_TIMEOUT_S:.0f} s)"
                 )
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def clear(self) -> None:
+    async def stop_and_revert(self) -> None:
         if self._settings_arm is not None:
             await self._revert_settings_of(self._settings_arm)
         run_id, self._run = self._run, None
@@ -266,11 +268,11 @@ class ExperimentArms:
             await self._run_side.session.servers.end(run_id)
             self.started = None
 
-    async def settle(
-        self, target_c: float | None, within_c: float, tell: ReportLine
+    async def wait_until_cool(
+        self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most
-        SETTLE_TIMEOUT_S seconds. `tell` is called with texts on the progress. Return the last temperature
+        SETTLE_TIMEOUT_S seconds. `report_line` is called with texts on the progress. Return the last temperature
         in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
@@ -280,7 +282,7 @@ class ExperimentArms:
             highest_c = target_c + within_c
             if now_c <= highest_c or time.monotonic() > deadline:
                 return now_c
-            tell(f"waiting until the GPU has cooled from {now_c:.0f} to {highest_c:.0f} °C")
+            report_line(f"waiting until the GPU has cooled from {now_c:.0f} to {highest_c:.0f} °C")
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _hottest_gpu_c(self) -> float | None:
@@ -291,7 +293,7 @@ class ExperimentArms:
         known_c = [s.temperature_c for s in samples if s.temperature_c is not None]
         return max(known_c, default=None)
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         side = self._sides[arm]
         session, run_id = side.session, side.run_id or self._run
         if side.url is None and run_id is None:
@@ -309,7 +311,9 @@ class ExperimentArms:
         self._fit = self._fit or result.spec.prompt_fit
         return result
 
-    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+    async def read_server_report(
+        self, arm: str, run_id: str
+    ) -> tuple[float | None, Mapping[str, str]]:
         side = self._sides[arm]
         if side.url is not None or not run_id:
             return None, {}
@@ -326,7 +330,7 @@ class ExperimentArms:
             self._reported[run_id] = ready_after_s, chosen
         return self._reported[run_id]
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         notes = []
         if self._settings_arm is not None:
             try:
@@ -352,7 +356,7 @@ class ExperimentArms:
                 "configuration keeps running"
             )
         try:
-            await self.clear()
+            await self.stop_and_revert()
         except WorkbenchError as error:
             return (
                 f"run {self.started} was not stopped: {error.message} (run `workbench stop "
@@ -370,7 +374,7 @@ class ExperimentArms:
         if self.started is not None and supervisor.status(self.started).may_live:
             return ""
         try:
-            status = await session.servers.launch(session.servers.editor_of(run_id))
+            status = await session.servers.launch(session.servers.editor_of_run(run_id))
         except WorkbenchError as error:
             return (
                 f"the server that ran before ({run_id}) was not started again: {error.message} "

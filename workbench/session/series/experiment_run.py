@@ -73,48 +73,50 @@ class TestBed(Protocol):
         """The run id of the server that the experiment started and that is running now, or None."""
         ...
 
-    async def compiles_first(self, arm: str) -> bool:
+    async def must_compile_first(self, arm: str) -> bool:
         """Return whether the arm's server must compile before its next start, because this
         configuration was never started before."""
         ...
 
-    async def server(self, arm: str, named: NoteRunId) -> str:
+    async def ensure_server(self, arm: str, note_run_id: NoteRunId) -> str:
         """Return the run id of the arm's server, started if necessary. The server need not be READY
         yet. A new server is started for each run if the arms differ in anything that only a restart
-        changes. `named` is called with the run id of a new server before its process starts."""
+        changes. `note_run_id` is called with the run id of a new server before its process starts."""
         ...
 
-    async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
+    async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
         """Wait until the server `run_id` is READY, or until the server at a URL answers, then apply
-        the GPU settings of `arm`. `tell` is called with texts on the progress. Raises StartFailedError
+        the GPU settings of `arm`. `report_line` is called with texts on the progress. Raises StartFailedError
         if the server does not become READY."""
         ...
 
-    async def clear(self) -> None:
+    async def stop_and_revert(self) -> None:
         """Revert the GPU settings that the experiment has applied, then stop the server that the
         experiment uses."""
         ...
 
-    async def settle(
-        self, target_c: float | None, within_c: float, tell: ReportLine
+    async def wait_until_cool(
+        self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         """Wait, for a limited time, until the GPUs are at most `within_c` °C away from `target_c`.
-        `tell` is called with texts on the progress. Return the last temperature in °C, or None if
+        `report_line` is called with texts on the progress. Return the last temperature in °C, or None if
         it is not known."""
         ...
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         """Benchmark the arm's server with prompts made from the random seed `seed`. Return the
         stored result."""
         ...
 
-    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+    async def read_server_report(
+        self, arm: str, run_id: str
+    ) -> tuple[float | None, Mapping[str, str]]:
         """Return what the arm's server says about itself: the seconds that its start took, if the
         experiment started it, and what its engine uses, by name. Nothing that cannot be read raises
         an error."""
         ...
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         """Revert the GPU settings, and stop the experiment's server unless a server ran before the
         experiment. Return notes for the user on what failed and on what keeps running."""
         ...
@@ -124,7 +126,9 @@ class AnswersBeside(Protocol):
     """The comparison of the answers of A and B, made while the servers of an experiment run anyway.
     Nothing that fails in it ends the experiment, except a lost link."""
 
-    async def after(self, run: ExperimentRun, tell: ReportLine) -> QualityResult | None:
+    async def measure_after_run(
+        self, run: ExperimentRun, report_line: ReportLine
+    ) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
         ...
@@ -142,7 +146,7 @@ class AnswersBeside(Protocol):
 class AnswersMaker(Protocol):
     """Makes the comparisons of answers of experiments."""
 
-    def cost(
+    def cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,
@@ -155,7 +159,7 @@ class AnswersMaker(Protocol):
         in which A and B differ, and `names` the engines, as far as they are known."""
         ...
 
-    async def comparison_of(
+    async def load_comparison(
         self,
         experiment: Experiment,
         sides: Mapping[str, ComparedSide],
@@ -167,7 +171,7 @@ class AnswersMaker(Protocol):
 
 
 class ExperimentConduct(Design[ExperimentRun]):
-    """Carries out one experiment. `tell` is called with the changed experiment after each change,
+    """Carries out one experiment. `report_line` is called with the changed experiment after each change,
     and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
     and `left_s` is the estimated duration in seconds, None if unknown. `quality` has the
     measured comparisons of answers, the newest first, and `answers` makes the experiment's own;
@@ -179,7 +183,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         bench: TestBed,
         *,
         save: Callable[[Experiment], Awaitable[None]],
-        tell: Callable[[Experiment], None] = lambda _: None,
+        show_experiment: Callable[[Experiment], None] = lambda _: None,
         results: Sequence[BenchResult] = (),
         left_s: float | None = None,
         quality: Sequence[QualityResult] = (),
@@ -189,7 +193,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         self._answers = answers
         self._bench = bench
         self._save = save
-        self._tell = tell
+        self._show_experiment = show_experiment
         self._results = {result.id: result for result in results}
         self._quality = quality
         self._first_estimate_s = left_s  # the estimate before the first run
@@ -228,7 +232,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         self._note_restarts(*self._end_notes)
         self._judge_experiment()
         self._estimate_time_left()
-        self._tell(self.experiment)
+        self._show_experiment(self.experiment)
 
     async def prepare(self) -> None:
         if design.why_enough_pairs(self.experiment) is None:
@@ -258,8 +262,8 @@ class ExperimentConduct(Design[ExperimentRun]):
         if why is not None and self.experiment.spec.until_pct is not None:
             self._note_restarts(why)
 
-    async def give_back(self) -> None:
-        self._end_notes = await self._bench.give_back(self.experiment)
+    async def restore_host(self) -> None:
+        self._end_notes = await self._bench.restore_host(self.experiment)
 
     # ---- one run
 
@@ -276,7 +280,9 @@ class ExperimentConduct(Design[ExperimentRun]):
             if not spec.throw_away:
                 again = self.experiment.restarts
                 compiling = [
-                    a for a in arms if again and await self._bench.compiles_first(side_of(a, host))
+                    a
+                    for a in arms
+                    if again and await self._bench.must_compile_first(side_of(a, host))
                 ]
                 chosen = compiling or arms[:1]
             for arm in chosen:
@@ -285,12 +291,12 @@ class ExperimentConduct(Design[ExperimentRun]):
                 ).state == RunState.FAILED:
                     pass
 
-    async def _start_or_find_server(self, arm: str, tell: ReportLine) -> str:
+    async def _start_or_find_server(self, arm: str, report_line: ReportLine) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
         and return the run id."""
-        run_id = await self._bench.server(arm, self._name_server)
+        run_id = await self._bench.ensure_server(arm, self._name_server)
         await self._name_server(self._bench.started)
-        await self._bench.ready(arm, run_id, tell)
+        await self._bench.prepare_server(arm, run_id, report_line)
         return run_id
 
     async def _name_server(self, run_id: str | None) -> None:
@@ -311,12 +317,14 @@ class ExperimentConduct(Design[ExperimentRun]):
         def say(text: str) -> None:
             self._show_phase(f"{title}: {text}")
 
-        run = await self._put_run(replace(run, state=RunState.STARTING), f"{title}: starting")
+        run = await self._store_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
             run = replace(run, run_id=await self._start_or_find_server(run.side, say))
-            run = replace(run, start_temperature_c=await self._settle_gpus(run, title))
-            run = await self._put_run(replace(run, state=RunState.MEASURING), f"{title}: measuring")
-            result = await self._bench.measure(
+            run = replace(run, start_temperature_c=await self._wait_until_gpus_cool(run, title))
+            run = await self._store_run(
+                replace(run, state=RunState.MEASURING), f"{title}: measuring"
+            )
+            result = await self._bench.run_benchmark(
                 run.side, run, design.seed_of(self.experiment.spec, max(0, run.pair))
             )
         except HostError:
@@ -353,22 +361,22 @@ class ExperimentConduct(Design[ExperimentRun]):
             if run.pair != WARM_UP:
                 return await self._store_failed_run(run, why, BenchError(why))
         run = replace(run, value=find_metric(metric).value_in(result.summary))
-        ready_after_s, chosen = await self._bench.reported(run.side, run.run_id or "")
+        ready_after_s, chosen = await self._bench.read_server_report(run.side, run.run_id or "")
         run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:
-            run = await self._put_run(replace(run, state=RunState.DISCARDED, error=why))
+            run = await self._store_run(replace(run, state=RunState.DISCARDED, error=why))
         else:
             self._results[result.id] = result
-            run = await self._put_run(replace(run, state=RunState.DONE))
+            run = await self._store_run(replace(run, state=RunState.DONE))
         await self._compare_answers(run, say)
         return run
 
-    async def _compare_answers(self, run: ExperimentRun, tell: ReportLine) -> None:
+    async def _compare_answers(self, run: ExperimentRun, report_line: ReportLine) -> None:
         """Measure the answers of the run's server, if that is still to be done: after its benchmark,
         which they cannot disturb any more, and before the server of the next run starts."""
         if self._answers is None:
             return
-        found = await self._answers.after(run, tell)
+        found = await self._answers.measure_after_run(run, report_line)
         self._show_phase("")
         if found is not None:
             self._use_answers(found)
@@ -382,7 +390,7 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     def _was_server_away(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
-        because its owner restarts it. The next run waits for it (TestBed.ready)."""
+        because its owner restarts it. The next run waits for it (TestBed.prepare_server)."""
         none_served = not result.summary.requests_ok
         return (
             none_served
@@ -394,7 +402,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         target = design.arm_of(self.experiment.spec, run.arm).target
         return target is not None and target.url is not None
 
-    async def _settle_gpus(self, run: ExperimentRun, title: str) -> float | None:
+    async def _wait_until_gpus_cool(self, run: ExperimentRun, title: str) -> float | None:
         within = self.experiment.spec.match_temperature_c
         if within is None:
             return None
@@ -406,7 +414,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             ),
             None,
         )
-        temperature = await self._bench.settle(
+        temperature = await self._bench.wait_until_cool(
             first, within, lambda text: self._show_phase(f"{title}: {text}")
         )
         if first is not None and temperature is not None and abs(temperature - first) > within:
@@ -420,7 +428,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         """Store a failed run and return it. The run and the other run of its pair are repeated
         later. Raises BenchError if a repetition would not help, or if the pair has failed too
         often."""
-        run = await self._put_run(replace(run, state=RunState.FAILED, error=why))
+        run = await self._store_run(replace(run, state=RunState.FAILED, error=why))
         never = not any(
             r.arm == run.arm and r.state in design.MEASURED_STATES for r in self.experiment.runs
         )
@@ -437,7 +445,7 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     # ---- state
 
-    async def _put_run(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
+    async def _store_run(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
         self.experiment = replace(design.add_or_replace_run(self.experiment, run), phase=phase)
         if run.state == RunState.DONE and self.experiment.completed_pairs > run.pair:
             self._judge_experiment()
@@ -445,7 +453,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         if run.state in (RunState.DONE, RunState.DISCARDED, RunState.FAILED):
             await self._save_experiment()
         else:
-            self._tell(self.experiment)
+            self._show_experiment(self.experiment)
         return run
 
     def _judge_experiment(self) -> None:
@@ -463,11 +471,11 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     async def _save_experiment(self) -> None:
         await self._save(self.experiment)
-        self._tell(self.experiment)
+        self._show_experiment(self.experiment)
 
     def _show_phase(self, text: str) -> None:
         self.experiment = replace(self.experiment, phase=text)
-        self._tell(self.experiment)
+        self._show_experiment(self.experiment)
 
     def _note_restarts(self, *lines: str) -> None:
         known = self.experiment.note.splitlines()

@@ -177,7 +177,9 @@ class Experiments:
         options["bench"] = set_content(make_paths_absolute(options.get("bench", {})), TEXT_CONTENT)
         given = {"preset_id": preset_id, **options}
         spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), common_plan, **given))
-        design.require_measurable(spec.metric, self._load.spec_of(spec.preset_id, dict(spec.bench)))
+        design.require_measurable(
+            spec.metric, self._load.make_spec(spec.preset_id, dict(spec.bench))
+        )
         return spec
 
     def estimate_duration_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
@@ -257,7 +259,7 @@ class Experiments:
             return ""
         names = {plan.engine for plan in filter(None, (plan_a, plan_b))}
         starts_a = a.target is None or a.target.plan is not None
-        return self._answers().cost(spec, shape.concurrency, why, names, starts_a=starts_a)
+        return self._answers().cost_text(spec, shape.concurrency, why, names, starts_a=starts_a)
 
     def value_warnings(
         self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({})
@@ -270,7 +272,7 @@ class Experiments:
                 continue
             editor = self._changed_editor(name, arm, bases)
             if editor is not None:
-                for finding in editor.doubtful_values(arm.sets):
+                for finding in editor.list_doubtful_values(arm.sets):
                     fix = f": {finding.fix}" if finding.fix else ""
                     found.append(f"{name}: {finding.text}{fix}")
         return found
@@ -288,7 +290,7 @@ class Experiments:
         """Return the changed plan of an arm whose server is started, None for one that runs."""
         if arm.target is None:
             editor = PlanEditor(self._plans.editor.plan)
-            editor.around = self._plans.editor.around
+            editor.surroundings = self._plans.editor.surroundings
         elif name in bases:
             editor = PlanEditor(bases[name])
         else:
@@ -426,7 +428,7 @@ class Experiments:
         if not (bench.get("trace_file") or bench.get("prompts_file")):
             return
         results = await self._read_results(experiment)
-        now = await asyncio.to_thread(self._load.spec_of, experiment.spec.preset_id, dict(bench))
+        now = await asyncio.to_thread(self._load.make_spec, experiment.spec.preset_id, dict(bench))
         first = results[0].spec if results else now
         for name in ("trace_name", "prompts_name"):
             present, before = getattr(now, name), getattr(first, name)
@@ -490,7 +492,7 @@ class Experiments:
     async def _find_engine(self) -> None:
         """Search the host for the installed engine, against which both arms are checked. Do nothing
         if that was done before."""
-        await self._plans.look_for_unknown_engine(self._plans.editor)
+        await self._plans.locate_unknown_engine(self._plans.editor)
 
     @asynccontextmanager
     async def _hold_locks(
@@ -556,7 +558,7 @@ class Experiments:
             replace(experiment, server=None, settings_on=False),
             bed,
             save=self._save_experiment,
-            tell=self._show_experiment,
+            show_experiment=self._show_experiment,
             results=results,
             left_s=experiment.left_s,
             quality=await self._list_quality_results(experiment),
@@ -586,12 +588,12 @@ class Experiments:
         shape = self._load_shape(spec)
         if shape.endpoint == "embeddings":
             return None
-        return await self._answers().comparison_of(
+        return await self._answers().load_comparison(
             experiment, sides, shape.concurrency, self._quality_db
         )
 
     def _load_shape(self, spec: ExperimentSpec) -> BenchSpec:
-        return self._load.spec_of(spec.preset_id, dict(spec.bench))
+        return self._load.make_spec(spec.preset_id, dict(spec.bench))
 
     def _show_experiment(self, experiment: Experiment) -> None:
         self._ending = experiment.state != SeriesState.RUNNING

@@ -76,12 +76,12 @@ class FlagSweep(SweepDesign):
     _begun: bool = field(default=False, init=False)
 
     async def prepare(self) -> None:
-        await self._check_first()
+        await self._check_first_start()
         self._begun = True
         self.progress.pair_runs = 2 * self.pairs
         if self._changes_answers():
             self.progress.change_sweep(quality=NOT_MEASURED)
-        await self._stop_selected()
+        await self._stop_selected_server()
 
     async def conclude(self) -> None:
         if all(point.state != PointState.DONE for point in self.progress.sweep.points[1:]):
@@ -90,22 +90,22 @@ class FlagSweep(SweepDesign):
         self.progress.add_note(SCREENED_NOTE.format(runs))
         await self._confirm_best_value()
 
-    async def give_back(self) -> None:
+    async def restore_host(self) -> None:
         if self._begun:
-            await await_uninterrupted(self._restore_servers())
+            await await_uninterrupted(self._restart_earlier_server())
 
     def _changes_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
         return any(changes_answers(engine, one.sets) for one in self.combinations)
 
-    async def _check_first(self) -> None:
+    async def _check_first_start(self) -> None:
         """Raise ServerError, while the selected server still runs, if no server of this plan can be
         started on the host."""
         server = self.parts.core.state.server
         replaced = server if server is not None and server.state.is_alive else None
         await self.parts.servers.check_on_host(self.combinations[0].editor, replaced)
 
-    async def _stop_selected(self) -> None:
+    async def _stop_selected_server(self) -> None:
         """Stop the selected server. Its run id is stored first, so that a killed sweep can start
         that server again when it is resumed."""
         server = self.parts.core.state.server
@@ -114,7 +114,7 @@ class FlagSweep(SweepDesign):
             await self.progress.save()
             await self.parts.servers.end(server.run_id)
 
-    def load_of(self, run: int) -> Mapping[str, Any]:
+    def load_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the fields of BenchSpec for the run of the point with this index."""
         return self.bench
 
@@ -131,7 +131,7 @@ class FlagSweep(SweepDesign):
 
     # ---- screening
 
-    def needs_s(self, run: int) -> float:
+    def estimated_run_s(self, run: int) -> float:
         return self.progress.seconds_per_value
 
     async def make(self, run: int) -> None:
@@ -156,12 +156,12 @@ class FlagSweep(SweepDesign):
     async def measure_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
         """Measure a point on its server, and return the results; () if a run raised an error."""
         return await self.progress.measure_point(
-            run, lambda: self.result_of(run_id, run), self.runs
+            run, lambda: self.measure_run(run_id, run), self.runs
         )
 
-    async def result_of(self, run_id: str, run: int) -> int:
+    async def measure_run(self, run_id: str, run: int) -> int:
         """Benchmark the server of a point, and return the id of the result."""
-        return await self.parts.bench.run_on(run_id, **self.load_of(run))
+        return await self.parts.bench.run_on(run_id, **self.load_of_run(run))
 
     async def set_up_server(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""
@@ -182,7 +182,7 @@ class FlagSweep(SweepDesign):
         run_id = self._server or ""
         self.progress.change_sweep(server=run_id)
         await self.progress.save()
-        status = await self._result_unless_stopped(self.parts.servers.wait_ready(run_id))
+        status = await self._await_unless_stopped(self.parts.servers.wait_ready(run_id))
         if status.state is not ServerState.READY:
             raise WorkbenchError(_failure_reason(status))
         return run_id
@@ -193,7 +193,7 @@ class FlagSweep(SweepDesign):
         self.progress.change_sweep(starting=run_id)
         await self.progress.save()
 
-    async def _result_unless_stopped(self, work: Awaitable[T]) -> T:
+    async def _await_unless_stopped(self, work: Awaitable[T]) -> T:
         """Return the result of `work`, such as the start of a server, which may take half an hour.
         Raises BenchCancelled as soon as the sweep is cancelled."""
         task = asyncio.ensure_future(work)
@@ -257,7 +257,7 @@ class FlagSweep(SweepDesign):
             Arm(), b, opened=self.progress.note_experiment, **options
         )
 
-    async def _restore_servers(self) -> None:
+    async def _restart_earlier_server(self) -> None:
         await self._end_server()
         if self.before is None:
             return

@@ -66,8 +66,8 @@ class FlagSweepPlanner:
             )
         editor = self.parts.plans.editor
         plan = editor.effective_plan
-        self.parts.load.spec_of(plan.preset_id, dict(bench))
-        before = self._restartable_runs()
+        self.parts.load.make_spec(plan.preset_id, dict(bench))
+        before = self._editor_to_restore()
         spec = SweepSpec(
             mask_argv([f"{name}={value}" for name, values in flags.items() for value in values]),
             stored_shape(bench),
@@ -76,7 +76,7 @@ class FlagSweepPlanner:
             await conditions_of_plan(self.parts, editor, bench),
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
-            preset_file=self.parts.presets.file_of(plan.preset_id),
+            preset_file=self.parts.presets.path_of_preset(plan.preset_id),
             max_minutes=max_minutes,
             quality=quality,
             quality_texts=quality_texts,
@@ -105,7 +105,7 @@ class FlagSweepPlanner:
         check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
         return self._planned_sweep(
-            spec, combinations, spec.bench, self._restartable_runs(sweep.before)
+            spec, combinations, spec.bench, self._editor_to_restore(sweep.before)
         )
 
     def _stored_plan(self, spec: SweepSpec) -> LaunchPlan:
@@ -145,14 +145,14 @@ class FlagSweepPlanner:
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[FlagCombination]:
         plans = self.parts.plans
-        around = plans.editor.around
-        if around.installed is None and around.installed_problem is None:
-            await plans.look_for_engine()
-        combinations = combinations_of(plans.editor, flags)
+        surroundings = plans.editor.surroundings
+        if surroundings.installed is None and surroundings.installed_problem is None:
+            await plans.locate_engine()
+        combinations = list_combinations(plans.editor, flags)
         self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
         return combinations
 
-    def _restartable_runs(self, stopped: str | None = None) -> PlanEditor | None:
+    def _editor_to_restore(self, stopped: str | None = None) -> PlanEditor | None:
         """Return the plan with which the selected live run can be started again after the sweep. If
         there is no such run, the run `stopped` takes its place, and None is returned if that is
         None, too. Raises PlanError if the run was started with a secret, which is not stored."""
@@ -164,7 +164,7 @@ class FlagSweepPlanner:
         plan = self.parts.servers.supervisor.record(run_id).plan
         if plan is not None and MASK not in repr(plan):
             editor = PlanEditor(plan, f"run {run_id}")
-            editor.around = current.around
+            editor.surroundings = current.surroundings
             return editor
         if plan is not None and not plan_differences(mask_plan(current.plan), plan):
             return with_assignments(current, ())
@@ -201,7 +201,7 @@ class FlagSweepPlanner:
                 await self.parts.servers.end(status.run_id)
 
 
-def combinations_of(
+def list_combinations(
     editor: PlanEditor, flags: Mapping[str, Sequence[str]]
 ) -> tuple[FlagCombination, ...]:
     """Return the plan's current values as the first combination, then every other combination of
@@ -276,7 +276,7 @@ def _current_assignments(editor: PlanEditor, names: Sequence[str]) -> FlagCombin
 def with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
     """Return an editor of the plan of `base` with the assignments `sets`, on the same host."""
     editor = PlanEditor(base.plan, base.title)
-    editor.around = base.around
+    editor.surroundings = base.surroundings
     if sets:
         editor.apply_assignments(sets, (), ())
     return editor

@@ -127,7 +127,7 @@ class GpuSweep(SweepDesign):
         await self._compare_clocks()
         await self._confirm_value()
 
-    async def give_back(self) -> None:
+    async def restore_host(self) -> None:
         if self._touched:
             await await_uninterrupted(self._restore_setting())
 
@@ -172,7 +172,7 @@ class GpuSweep(SweepDesign):
             return await self._check_server(error.message)
         if moving:
             self.progress.add_note(
-                f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
+                f"{value.label}: not is_settled after {self.settle_s:.0f} s ({moving})"
             )
         results = await self.progress.measure_point(index, self.measure_benchmark, self.runs)
         if not results:
@@ -212,7 +212,7 @@ class GpuSweep(SweepDesign):
             Meter(self.parts.core.host) as meter,
         ):
 
-            def settled(loaded_s: float) -> bool:
+            def is_settled(loaded_s: float) -> bool:
                 nonlocal unsteady
                 now = time.monotonic()
                 if loaded_s >= 2 * WINDOW_S:
@@ -221,7 +221,7 @@ class GpuSweep(SweepDesign):
                     )
                 return loaded_s >= self.settle_s or unsteady is None
 
-            await drive_load(load.spec, load.env, load.cancel, settled)
+            await drive_load(load.spec, load.env, load.cancel, is_settled)
         return unsteady
 
     def _was_power_limit_binding(self, result: BenchResult, value: GpuValue) -> bool | None:
@@ -390,36 +390,36 @@ class ValuePairs:
     started: str | None = None
     _fit: dict[str, Any] = field(default_factory=dict)  # of the prompts: the same in all runs
 
-    async def compiles_first(self, arm: str) -> bool:
+    async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str, named: NoteRunId) -> str:
+    async def ensure_server(self, arm: str, note_run_id: NoteRunId) -> str:
         if self.sweep.progress.stop.is_set():
             raise SeriesStopped("cancelled")
         return self.sweep.target.run_id or ""
 
-    async def ready(self, arm: str, run_id: str, tell: ReportLine) -> None:
+    async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
         previous = {gpu: start.settings for gpu, start in self.sweep.previous.items()}
         wanted = previous if arm == "A" else dict.fromkeys(previous, self.value.wanted)
         report = await self.sweep.apply_settings(wanted)
         failed = report.first_failure
         if failed is not None:
             raise SettingsError(f"{failed.command.where}: {failed.message}")
-        tell("under load until the readings are steady")
+        report_line("under load until the readings are steady")
         try:
             await self.sweep.wait_until_settled()
         except BenchCancelled:
             raise SeriesStopped("cancelled") from None
 
-    async def clear(self) -> None:
+    async def stop_and_revert(self) -> None:
         return
 
-    async def settle(
-        self, target_c: float | None, within_c: float, tell: ReportLine
+    async def wait_until_cool(
+        self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         return None
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+    async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         try:
             result_id = await self.sweep.measure_benchmark(seed=seed, **self._fit)
         except BenchCancelled:
@@ -428,8 +428,10 @@ class ValuePairs:
         self._fit = self._fit or result.spec.prompt_fit
         return result
 
-    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+    async def read_server_report(
+        self, arm: str, run_id: str
+    ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}  # one server makes all runs
 
-    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
         return ()

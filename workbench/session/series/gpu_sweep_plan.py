@@ -71,7 +71,7 @@ class GpuSweepPlanner:
                 f"a sweep with {pairs} pairs is not possible",
                 next_step=f"give --pairs 2 to {MAX_PAIRS}, or 0 for none",
             )
-        parts.load.spec_of(None, shape)
+        parts.load.make_spec(None, shape)
         target = await sweep_target_of(parts, run_id, url)
         gpus = await self._gpus_of_sweep(gpu, target.run_id)
         previous = await self._previous_values(setting, gpus)

@@ -100,7 +100,7 @@ class LoadSearch(Design[float]):
                 self.results[point.x] = found
 
     async def make(self, level: float) -> None:
-        index = self._point_of(level)
+        index = self._index_of_level(level)
         self.progress.change_point(index, state=PointState.MEASURING)
         runs = self.results.get(level, [])
         bench = partial(
@@ -113,7 +113,7 @@ class LoadSearch(Design[float]):
         try:
             result = await self._make_judgeable_run(index, bench)
         except WorkbenchError as error:
-            await self._keep_runs(index, level, error)
+            await self._restore_level(index, level, error)
             raise
         why = self.why_unjudged(result)
         if why:
@@ -122,14 +122,14 @@ class LoadSearch(Design[float]):
                 host=self.parts.core.host.name,
                 next_step="`workbench capacity resume` goes on with the levels that were measured",
             )
-            await self._keep_runs(index, level, unusable)
+            await self._restore_level(index, level, unusable)
             raise unusable
         self.results[level] = [*runs, result]
         self._took_s.append(self.progress.elapsed_s - began_s)
         self._show_level(index, level)
         await self.progress.save()
 
-    async def _keep_runs(self, index: int, level: float, error: WorkbenchError) -> None:
+    async def _restore_level(self, index: int, level: float, error: WorkbenchError) -> None:
         """Show a level whose run could not be made as it was before that run."""
         if self.results.get(level):
             self.progress.change_point(index, state=PointState.DONE)
@@ -152,7 +152,7 @@ class LoadSearch(Design[float]):
             result = await self.progress.run_once(index, bench, self.refusal_of_result)
         return result
 
-    def _point_of(self, level: float) -> int:
+    def _index_of_level(self, level: float) -> int:
         points = self.progress.sweep.points
         found = next((n for n, point in enumerate(points) if point.x == level), None)
         if found is not None:
@@ -262,4 +262,4 @@ def load_for_target(parts: SweepParts, target: SweepTarget, bench: dict[str, Any
     preset_id = None
     if target.run_id is not None:
         preset_id = parts.servers.supervisor.status(target.run_id).preset_id
-    return parts.load.spec_of(preset_id, bench)
+    return parts.load.make_spec(preset_id, bench)

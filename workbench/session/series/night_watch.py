@@ -98,7 +98,7 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
 
 def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> LaunchPlan:
     """Return the plan of a preset. `variables` has words of the form name=value."""
-    return session.presets.plan_of(preset, dict(word.split("=", 1) for word in variables))
+    return session.presets.make_plan(preset, dict(word.split("=", 1) for word in variables))
 
 
 def trust_image(candidate: LaunchPlan) -> None:
@@ -127,13 +127,17 @@ def arms_of_plans(
 
 class NightRun:
     """Carries out a night and stores it after each step. `opened` connects to the host of a watch,
-    and `tell` is called with a line on each step."""
+    and `report_line` is called with a line on each step."""
 
     def __init__(
-        self, night: Night, store: WatchStore, opened: OpenSession, tell: Callable[[str], None]
+        self,
+        night: Night,
+        store: WatchStore,
+        opened: OpenSession,
+        report_line: Callable[[str], None],
     ) -> None:
         self.night = night
-        self._store, self._opened, self._tell = store, opened, tell
+        self._store, self._opened, self._report_line = store, opened, report_line
         self._pairs: dict[int, tuple[_LossesByMeasure, _LossesByMeasure]] = {}
         self._began = time.monotonic() - night.took_s
 
@@ -150,13 +154,13 @@ class NightRun:
                 why = error.message
                 if error.next_step:
                     why += f" ({error.next_step})"
-                self._tell(f"{entry.watch.watch_name}: {why}")
-                self._put_experiment(place, state=FAILED, error=why)
+                self._report_line(f"{entry.watch.watch_name}: {why}")
+                self._change_entry(place, state=FAILED, error=why)
         self._judge_night()
         self.night = replace(self.night, done=True)
         return self._save_night()
 
-    def _put_experiment(self, place: int, **changes: Any) -> NightEntry:
+    def _change_entry(self, place: int, **changes: Any) -> NightEntry:
         entries = list(self.night.entries)
         entries[place] = replace(entries[place], **changes)
         self.night = replace(self.night, entries=tuple(entries))
@@ -169,25 +173,29 @@ class NightRun:
 
     async def _measure_watch(self, place: int, session: Session) -> None:
         watch = self.night.entries[place].watch
-        self._tell(f"{watch.watch_name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs")
+        self._report_line(
+            f"{watch.watch_name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs"
+        )
         first = await self._run_experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
-        losses = losses_of(first)
+        losses = compute_pair_losses(first)
         has_room = first.completed_pairs < watch_rule.MOST_FIRST_PAIRS
         if has_room and watch_rule.needs_more_pairs(losses):
-            self._tell(f"{watch.watch_name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs")
+            self._report_line(
+                f"{watch.watch_name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs"
+            )
             first = await self._make_more_pairs(session, first)
-            losses = losses_of(first)
+            losses = compute_pair_losses(first)
         second, again = None, dict[str, Sequence[float]]()
         if watch_rule.needs_second_experiment(losses) or _are_answers_worse(first):
-            self._tell(
+            self._report_line(
                 f"{watch.watch_name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs"
             )
             second = await self._run_experiment(
                 place, session, "second_id", watch_rule.SECOND_PAIRS
             )
-            again = losses_of(second)
+            again = compute_pair_losses(second)
         self._pairs[place] = losses, again
-        self._put_experiment(place, **_facts_of_experiments(first, second))
+        self._change_entry(place, **_facts_of_experiments(first, second))
 
     async def _run_experiment(
         self, place: int, session: Session, field: str, pairs: int
@@ -205,7 +213,7 @@ class NightRun:
             bench["requests"] = watch.requests
 
         async def note_id(number: int) -> None:
-            self._put_experiment(place, **{field: number})
+            self._change_entry(place, **{field: number})
 
         ended = await session.experiments.run(
             a, b, bases=bases, opened=note_id, pairs=pairs, bench=bench, quality=watch.quality
@@ -225,13 +233,13 @@ class NightRun:
             of_answers = [loss for loss in entry.losses if loss.measure == ANSWERS]
             found = (*losses, *of_answers)
             state = ALARM if of_answers or any(loss.alarm for loss in losses) else QUIET
-            self._put_experiment(place, losses=found, state=state)
+            self._change_entry(place, losses=found, state=state)
 
 
 _LossesByMeasure = Mapping[str, Sequence[float]]
 
 
-def losses_of(experiment: Experiment) -> dict[str, Sequence[float]]:
+def compute_pair_losses(experiment: Experiment) -> dict[str, Sequence[float]]:
     """Return for each measure by how much B is worse than A in each pair, as logarithms. A measure
     that a run lacks is left out."""
     pairs = design.complete_pairs(experiment)

@@ -124,7 +124,7 @@ async def conditions_of_plan(
     """Return the conditions that must not change during a sweep of the plan, as text by name:
     engine, the files that the load sends, GPUs and driver. GPUs and driver are missing if no GPU
     can be read. `shape` has fields of BenchSpec."""
-    engine = f"{editor.engine.name} {editor.around.installed_version or UNKNOWN_VERSION_TEXT}"
+    engine = f"{editor.engine.name} {editor.surroundings.installed_version or UNKNOWN_VERSION_TEXT}"
     found = {"engine": engine, **_files_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
@@ -136,7 +136,7 @@ def _files_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str
     """Return the names of the trace and of the prompts that a load sends from a file. Such a name
     has the digest of the file."""
     of_files = ("trace_file", "first", "speed", "prompts_file")
-    spec = parts.load.spec_of(None, {name: shape[name] for name in of_files if shape.get(name)})
+    spec = parts.load.make_spec(None, {name: shape[name] for name in of_files if shape.get(name)})
     names = {"trace": spec.trace_name, "prompts file": spec.prompts_name}
     return {what: name for what, name in names.items() if name}
 
@@ -156,7 +156,7 @@ async def check_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) ->
     return target
 
 
-def condition_differences(before: str, present: str) -> bool:
+def are_conditions_different(before: str, present: str) -> bool:
     """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may not
     tell the version in time, and one that is unknown does not differ from any."""
     unknown = [one for one in (before, present) if one.endswith(UNKNOWN_VERSION_TEXT)]
@@ -181,7 +181,7 @@ def check_same_conditions(
         )
     for name, before in spec.measured.items():
         present = now.get(name)
-        if present is None or condition_differences(before, present):
+        if present is None or are_conditions_different(before, present):
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "

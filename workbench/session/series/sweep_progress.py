@@ -197,7 +197,7 @@ class SweepProgress:
         self.check_stop()
         result = await self._results.get(await bench())
         why = refusal(result)
-        if why and not why_broken(result):
+        if why and not why_invalid(result):
             self.add_note(f"{self.sweep.points[index].label}: measured again ({why})")
             self.check_stop()
             result = await self._results.get(await bench())
@@ -214,17 +214,17 @@ class SweepDesign(Design[int]):
     def next_run(self) -> int | None:
         return self.progress.next_value
 
-    def needs_s(self, run: int) -> float:
+    def estimated_run_s(self, run: int) -> float:
         """Return the estimated time of a run in seconds; 0 if it is not known."""
         return 0.0
 
     def raise_if_stopped(self, run: int) -> None:
         self.progress.check_stop()
         label = self.progress.sweep.points[run].label
-        self.progress.check_time(self.needs_s(run), label)
+        self.progress.check_time(self.estimated_run_s(run), label)
 
 
-def why_broken(result: BenchResult) -> str | None:
+def why_invalid(result: BenchResult) -> str | None:
     """Return why a result shows that the server does not work, such as too many failed requests;
     None if the server works."""
     summary = result.summary
@@ -242,7 +242,7 @@ def why_broken(result: BenchResult) -> str | None:
 def _why_useless(result: BenchResult) -> str | None:
     """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
     invalid = result.summary.refused
-    return why_broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
+    return why_invalid(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 
 
 def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:

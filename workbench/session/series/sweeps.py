@@ -184,9 +184,9 @@ class Sweeps:
 
     def check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
-        from workbench.session.series.flag_sweep_plan import combinations_of
+        from workbench.session.series.flag_sweep_plan import list_combinations
 
-        combinations_of(self._parts.plans.editor, flags)
+        list_combinations(self._parts.plans.editor, flags)
 
     async def run_flags(
         self,
@@ -242,7 +242,7 @@ class Sweeps:
         """Return in words the load of each run of a tune of the plan. `shape` has fields of
         BenchSpec."""
         plan = self._parts.plans.editor.effective_plan
-        return load_text(self._parts.load.spec_of(plan.preset_id, dict(shape)))
+        return load_text(self._parts.load.make_spec(plan.preset_id, dict(shape)))
 
     def tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""

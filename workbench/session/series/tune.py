@@ -44,7 +44,7 @@ from workbench.session.bench.find_users import find_users
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
-from workbench.session.series.confirmation import check_ended, confirm_value
+from workbench.session.series.confirmation import check_experiment_ended, confirm_value
 from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, changes_answers
 from workbench.session.series.sweep_progress import point_values
 from workbench.session.uninterrupted import await_uninterrupted
@@ -232,7 +232,7 @@ class Tune(FlagSweep):
             )
         self.progress.add_note(note)
 
-    def load_of(self, run: int) -> Mapping[str, Any]:
+    def load_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
         return {**self._load_of_tune, "seed": self._first_seed + block}
@@ -267,7 +267,7 @@ class Tune(FlagSweep):
             f"{block}: {changes_text(entry)}: its runs differ by {apart_pct:.0f} %, so one more decides"
         )
         try:
-            one_more = await self.progress.run_once(run, lambda: self.result_of(run_id, run))
+            one_more = await self.progress.run_once(run, lambda: self.measure_run(run_id, run))
         except (BenchCancelled, HostError):
             raise
         except WorkbenchError as error:
@@ -281,11 +281,11 @@ class Tune(FlagSweep):
         self.progress.change_point(run, **point_values(found))
         return found
 
-    async def result_of(self, run_id: str, run: int) -> int:
+    async def measure_run(self, run_id: str, run: int) -> int:
         if self._spec.goal != tune.USERS:
-            return await super().result_of(run_id, run)
+            return await super().measure_run(run_id, run)
         bench = partial(self.parts.bench.run_on, run_id)
-        return await find_users(bench, self.parts.results, self.load_of(run))
+        return await find_users(bench, self.parts.results, self.load_of_run(run))
 
     @property
     def _tune_goal(self) -> Goal:
@@ -522,7 +522,7 @@ class Tune(FlagSweep):
             return f"the KLD {UNMEASURED} ({error.message})"
         self._checks += 1
         await self._read_answers_time()
-        check_ended(self.progress, changes_text(entry), experiment)
+        check_experiment_ended(self.progress, changes_text(entry), experiment)
         if experiment.state == SeriesState.FAILED:
             return f"the KLD {UNMEASURED} ({experiment.error})"
         return await self._broken_kld_limit(await self.parts.experiments.get(experiment.id))

@@ -86,10 +86,10 @@ class TunePlanner(FlagSweepPlanner):
         shape = dict(bench)
         if kept.slo:
             shape["slo"] = kept.slo
-        await self._look_for_engine()
+        await self._locate_engine()
         editor = self.parts.plans.editor
         plan = editor.effective_plan
-        load = self.parts.load.spec_of(plan.preset_id, shape)
+        load = self.parts.load.make_spec(plan.preset_id, shape)
         if chosen.metric.startswith("ttft") and not load.stream:
             raise InputError(
                 "answers that are not streamed have no TTFT", next_step="use another --goal"
@@ -119,7 +119,7 @@ class TunePlanner(FlagSweepPlanner):
             measured=await conditions_of_plan(self.parts, editor, shape),
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
-            preset_file=self.parts.presets.file_of(plan.preset_id),
+            preset_file=self.parts.presets.path_of_preset(plan.preset_id),
             max_minutes=max_minutes,
             quality=quality,
             quality_texts=quality_texts,
@@ -133,7 +133,7 @@ class TunePlanner(FlagSweepPlanner):
         )
         labels = [point_label(1, tune_race.START)]
         labels += [point_label(1, candidate.sets) for candidate in racing]
-        return self._planned_tune(spec, labels, self._restartable_runs(), anew=True)
+        return self._planned_tune(spec, labels, self._editor_to_restore(), anew=True)
 
     async def plan_resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored tune can be resumed, and return it. The tune's plan becomes the plan
@@ -141,17 +141,17 @@ class TunePlanner(FlagSweepPlanner):
         check_minutes(spec.max_minutes)
         await self._check_runs_known(sweep)
         self.parts.plans.edit_plan(self._stored_plan(spec), f"tune {sweep.id}")
-        await self._look_for_engine()
+        await self._locate_engine()
         editor = self.parts.plans.editor
         now = await conditions_of_plan(self.parts, editor, spec.bench)
         check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
         labels = [point.label for point in sweep.points]
-        return self._planned_tune(spec, labels, self._restartable_runs(sweep.before), anew=False)
+        return self._planned_tune(spec, labels, self._editor_to_restore(sweep.before), anew=False)
 
-    async def _look_for_engine(self) -> None:
+    async def _locate_engine(self) -> None:
         plans = self.parts.plans
-        await plans.look_for_unknown_engine(plans.editor)
+        await plans.locate_unknown_engine(plans.editor)
         self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
 
     def _planned_tune(
@@ -213,7 +213,7 @@ class TunePlanner(FlagSweepPlanner):
         checks = _count_check_starts(engine, candidates, spec.tune.limits)
         starts = RaceSize(count, tune_race.count_kept_candidates(count), spec.pairs).starts + checks
         took_s = self._estimate_duration_s(spec, starts)
-        load = self.parts.load.spec_of(spec.preset_id, dict(spec.bench))
+        load = self.parts.load.make_spec(spec.preset_id, dict(spec.bench))
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
@@ -256,7 +256,7 @@ class TunePlanner(FlagSweepPlanner):
         name = f"{base_name[:40]}-tune-{number}"
         title = f"{base_name}, tune {number}"
         settings = gpu_settings_from_assignments(found.sets)
-        return name, await self.parts.plans.save_tuned(
+        return name, await self.parts.plans.save_tuned_preset(
             found.editor, name, title, evidence, settings
         )
 
@@ -266,13 +266,13 @@ def check_candidates(
 ) -> tuple[list[TuneCandidate], list[LeftOut]]:
     """Return the candidates that can be started as far as is known, and what is left out. A
     candidate with a finding that the plan itself has not is left out with it."""
-    plan, around = editor.effective_plan, editor.around
+    plan, surroundings = editor.effective_plan, editor.surroundings
     here = Situation(
         plan,
         editor.catalog,
         editor.engine,
-        list_visible_gpus(plan, around.gpus),
-        around.installed_version,
+        list_visible_gpus(plan, surroundings.gpus),
+        surroundings.installed_version,
         editor.allotment,
         cores=_usable_cores(editor),
     )
@@ -302,7 +302,7 @@ def check_candidates(
 def _usable_cores(editor: PlanEditor) -> HostCores | None:
     """Return the cores of the host, if the plan's server runs there with all of them: a scheduler or
     an image may give it fewer."""
-    found = editor.around.found
+    found = editor.surroundings.found
     if found is None or not uses_host_files(editor.plan.run_as):
         return None
     return found.cores

@@ -65,7 +65,7 @@ async def restart_in_place(session: Session, run_id: str) -> None:
     """Restart the server of a run with the launcher (such as systemd) that runs it, in the same
     unit, container or job. Raises ServerError, and leaves the server running, if its program
     is missing."""
-    session.servers.check_free()
+    session.servers.check_not_reserved()
     record = session.servers.supervisor.record(run_id)
     await preflight.check_files(
         session.host, record.plan, record.command, simulated=record.simulated

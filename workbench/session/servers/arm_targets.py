@@ -133,7 +133,7 @@ class ArmTargets:
         """Find what an arm of an experiment names: a URL, a run or a preset. Return (target with
         the full URL or run id, plan to start). The plan is None if a running server is measured as
         it is."""
-        name, session = target.name, await self._hosts.session_of(target.host)
+        name, session = target.name, await self._hosts.get_session(target.host)
         if "://" in name:
             if arm.changes_launch or target.executable:
                 raise InputError(
@@ -144,7 +144,7 @@ class ArmTargets:
         run = _find_named_run(await session.servers.supervisor.runs(), name)
         if run is None:
             return target, _plan_with_program(
-                session.presets.plan_of(name, variables), target.executable
+                session.presets.make_plan(name, variables), target.executable
             )
         if arm.changes_launch or target.executable:
             plan = session.servers.supervisor.record(run.run_id).plan
@@ -186,7 +186,7 @@ class ArmTargets:
             base, target = bases.get(name), arm.target or ArmTarget("")
             editor = PlanEditor(base) if base is not None else None
             for host in twins or (target.host,):
-                session = await self._hosts.session_of(host)
+                session = await self._hosts.get_session(host)
                 gpus, _ = await ComparedSide(session, editor, run_id=target.run_id).gpus()
                 by_gpu = dict.fromkeys(map(str, gpus), arm.gpu)
                 found += (await session.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
@@ -219,7 +219,7 @@ class ArmTargets:
         return sides
 
     async def _side_of_standing_server(self, name: str, target: ArmTarget) -> ComparedSide:
-        session = await self._hosts.session_of(target.host)
+        session = await self._hosts.get_session(target.host)
         if target.url is not None:
             await _check_url(name, session, target.url)
         return ComparedSide(session, run_id=target.run_id, url=target.url)
@@ -229,7 +229,7 @@ class ArmTargets:
     ) -> ComparedSide:
         """Return a side whose server the experiment starts, on the host `twin` if there is one."""
         target = arm.target or ArmTarget(self._plans.editor.title)
-        session = await self._hosts.session_of(twin or target.host)
+        session = await self._hosts.get_session(twin or target.host)
         editor = PlanEditor(base, f"{target.name}, {name}")
         return ComparedSide(session, await self._prepare_editor(name, arm, editor, session, twin))
 
@@ -239,10 +239,10 @@ class ArmTargets:
         """Apply the changes of an arm to its plan, and check that the plan can be started."""
         current = self._plans.current
         if current is not None and arm.target is None and twin is None:
-            editor.around = current.around
+            editor.surroundings = current.surroundings
         else:
             infos = (await session.telemetry.reading()).infos
-            editor.around = replace(editor.around, gpus=infos, trusted=trusted())
+            editor.surroundings = replace(editor.surroundings, gpus=infos, trusted=trusted())
             await session.plans.survey_host(editor)
         try:
             editor.apply_assignments(arm.sets, arm.unsets, arm.envs)
@@ -263,7 +263,7 @@ def spec_with_secrets(
     for arm in (spec.a, spec.b):
         preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
         if preset_id is not None and MASK in repr(spec):
-            plan = presets.plan_of(preset_id)
+            plan = presets.make_plan(preset_id)
             for setting in (*plan.env, *plan.flags):
                 if setting.value != MASK:
                     known[setting.name] = str(setting.value)
@@ -351,7 +351,7 @@ async def _twin_facts(arm: str, side: ComparedSide) -> Mapping[str, str]:
     telemetry = await side.session.telemetry.reading()
     gpus, _ = await side.gpus()
     models = [_gpu_model_text(info) for info in telemetry.infos if info.index in gpus]
-    installed = side.editor.around.installed if side.editor is not None else None
+    installed = side.editor.surroundings.installed if side.editor is not None else None
     return {
         f"GPUs of {arm}": ", ".join(models) or "none",
         "driver": telemetry.driver.driver_version or "unknown",

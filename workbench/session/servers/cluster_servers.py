@@ -43,7 +43,7 @@ def cluster_host_of(session: Session) -> ClusterHost:
     return session.host
 
 
-async def look_at_cluster(session: Session, editor: PlanEditor | None) -> ClusterLook:
+async def survey_cluster(session: Session, editor: PlanEditor | None) -> ClusterLook:
     """Check the cluster that is the session's host, and read its servers. With `editor`, also check
     what the editor's plan needs on the nodes."""
     report, servers = await asyncio.gather(

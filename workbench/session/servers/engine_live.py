@@ -105,7 +105,7 @@ class EngineReader:
             from workbench.server.external_servers import ExternalMetrics
 
             self._looked_s = time.monotonic()
-            found = await self._servers.other_servers()
+            found = await self._servers.find_other_servers()
             # engines with known metrics first
             known = sorted(found, key=lambda server: not server.engine)
             self._external = ExternalMetrics(self._core.host, known[0]) if known else None

@@ -119,7 +119,7 @@ class Servers:
         plan = self.supervisor.record(event.run_id).plan
         state_before = None
         if before is None:
-            self._presets.note_file_of(plan)
+            self._presets.remember_preset_file(plan)
         else:
             state_before = before.state
         if event.state is ServerState.READY is not state_before:
@@ -131,7 +131,7 @@ class Servers:
         elif event.state.is_alive:
             self._report_new_findings(before, event)
 
-    def take_gpu_reading(self, telemetry: Telemetry) -> None:
+    def forward_gpu_reading(self, telemetry: Telemetry) -> None:
         """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
         if self._supervisor is not None and not is_cluster(self._core.host):
             self._supervisor.note_gpu_samples(telemetry.gpus)
@@ -289,7 +289,7 @@ class Servers:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
                 self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
 
-    async def other_servers(self) -> Sequence[FoundServer]:
+    async def find_other_servers(self) -> Sequence[FoundServer]:
         """Return the servers of the host that no Workbench started. () on a simulated host."""
         if self._core.state.host.simulated is not None:
             return ()
@@ -302,7 +302,7 @@ class Servers:
             self._external = ExternalServers(self._core.host)
         return await self._external.find(own)
 
-    def take_engine_reading(self, server: str, reading: EngineMetrics) -> None:
+    def publish_engine_reading(self, server: str, reading: EngineMetrics) -> None:
         for hear in self.on_engine_reading:
             hear(server, reading)
 
@@ -321,7 +321,7 @@ class Servers:
         # A plan with a masked secret cannot be started again.
         if plan is not None and MASK not in repr(plan):
             self._plans.edit_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
-            self._core.spawn(self._plans.look_for_engine())
+            self._core.spawn(self._plans.locate_engine())
 
     def log_ring(self) -> LogRing | None:
         """Return the log of the selected run. None if no run is selected or its directory was
@@ -418,7 +418,7 @@ class Servers:
             )
         return run_id
 
-    async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
+    async def missing_preset_parts(self, status: ServerStatus) -> tuple[str, ...]:
         """Return as texts what the server of a run lacks of its preset: the limit of open files, or
         the warm-up. () if nothing is missing or the preset no longer exists."""
         from workbench.session.plans.preset_process_parts import missing_process_parts
@@ -435,7 +435,7 @@ class Servers:
     async def _compare_with_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of the preset from which it
         was started."""
-        self._plans.show_missing_parts(status.preset_id, await self.missing_of_preset(status))
+        self._plans.show_missing_parts(status.preset_id, await self.missing_preset_parts(status))
 
     # ---- start and stop
 
@@ -449,7 +449,7 @@ class Servers:
         finally:
             self._reserved.remove(holder)
 
-    def check_free(self) -> None:
+    def check_not_reserved(self) -> None:
         """Raise ServerError if an experiment or a sweep has reserved the servers."""
         if self._reserved:
             raise ServerError(
@@ -491,7 +491,7 @@ class Servers:
                 "command yourself: `workbench plan` prints them",
             )
 
-    def check_nodes(self) -> None:
+    def check_nodes_reached(self) -> None:
         """Raise HostUnreachable if the host is a cluster and one of its nodes could not be reached
         when the cluster was opened."""
         if is_cluster(self._core.host):
@@ -507,7 +507,7 @@ class Servers:
                 host=self._core.host.name,
                 next_step="wait until that server is listed with a run id",
             )
-        self.check_free()
+        self.check_not_reserved()
 
     async def start(self) -> str:
         """Start the plan under edit, after stopping the selected run if it is live. Return the id
@@ -524,8 +524,8 @@ class Servers:
         else the selected one. The plan under edit stays as it is. Return the id of the new run.
         Raises PlanError or ServerError if the plan cannot be started."""
         self._check_may_start()
-        editor = self.editor_of(run_id)
-        await self._plans.look_for_unknown_engine(editor)
+        editor = self.editor_of_run(run_id)
+        await self._plans.locate_unknown_engine(editor)
         self.check_startable(editor.effective_plan, editor)
         status = self.supervisor.status(run_id)
         to_replace = status if _must_stop_before_start(status) else self._core.state.server
@@ -548,7 +548,7 @@ class Servers:
             with self._core.show_busy(_STARTING_TEXT):
                 return (await self.launch(editor, _server_to_stop(selected))).run_id
 
-    def editor_of(self, run_id: str) -> PlanEditor:
+    def editor_of_run(self, run_id: str) -> PlanEditor:
         """Return an editor with the plan with which a run was started. A secret, which is not
         stored, comes from this session, the environment or the preset. Raises PlanError if a secret
         is missing or the plan is not known."""
@@ -568,7 +568,7 @@ class Servers:
                     "PRESET`",
                 )
             plan = plan_with_secrets(self._presets, record.plan)
-        return self._plans.editor_for(plan, f"run {run_id}")
+        return self._plans.make_editor(plan, f"run {run_id}")
 
     async def start_problem(self) -> Finding | None:
         """Return why a start of the plan under edit would be refused now. None if nothing is known
@@ -650,7 +650,7 @@ class Servers:
         from workbench.server import preflight
 
         own = preflight.uses_host_files(editor.plan.run_as)
-        engine = editor.around.found if own else None
+        engine = editor.surroundings.found if own else None
         seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
         return (*start_findings(seen), *await self._gpu_path_findings(editor, telemetry))
 
@@ -754,7 +754,7 @@ class Servers:
         """Whether a run is being started that is not listed yet."""
         return self._start.locked()
 
-    async def wait_started(self) -> None:
+    async def wait_for_start(self) -> None:
         """Wait until the server that is being started appears in the list of servers, or its start
         has failed."""
         async with self._start:
@@ -807,13 +807,13 @@ class Servers:
     ) -> PreparedServer:
         """Check the start of a plan on the host, and write the files of the new run. `replaced` is
         the server that is stopped before the launch."""
-        await self._plans.look_for_unknown_engine(editor)
-        await self._plans.look_for_model(editor)
+        await self._plans.locate_unknown_engine(editor)
+        await self._plans.read_model_size(editor)
         await self._check_memory_after_replacement(editor, replaced)
         await self._check_cluster(editor, replaced)
         supervisor, plan = self.supervisor, editor.effective_plan
         options: dict[str, Any] = {
-            "engine_version": editor.around.installed_version,
+            "engine_version": editor.surroundings.installed_version,
             "simulated": self._core.state.host.simulated is not None,
             "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
         }
@@ -851,7 +851,7 @@ class Servers:
         """Ask the READY server of a run for text again, by default that of the selected run. Return
         what it answers. Raises ServerError if there is no such server, or if it does not answer."""
         run_id = run_id or self._selected_run()
-        self.check_free()
+        self.check_not_reserved()
         with self._core.show_busy("asking for text"):
             text = await self.supervisor.probe(run_id)
         self._core.record_command(f"workbench probe {run_id}", text.summary)

@@ -60,7 +60,7 @@ class ApplyController(Controller):
             from workbench.session.plans.preset_apply import PresetApply
 
             preset = PresetApply(self.session)
-            return preset, await preset.look_at_preset()
+            return preset, await preset.preview_preset()
 
         self.run_in_background(
             look_up, lambda found: self._confirm_parts(*found), only="look up a preset"

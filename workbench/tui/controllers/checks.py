@@ -101,8 +101,8 @@ class CheckController(Controller):
 
             try:
                 async with asyncio.timeout(CLUSTER_LIMIT_S):
-                    session = await self.session.hosts.session_of(name)
-                    return await cluster_servers.look_at_cluster(session, session.plans.current)
+                    session = await self.session.hosts.get_session(name)
+                    return await cluster_servers.survey_cluster(session, session.plans.current)
             except TimeoutError:
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
                 step = f"workbench cluster check {name.removeprefix(CLUSTER_PREFIX)}"
@@ -155,7 +155,7 @@ class CheckController(Controller):
         host = self.state.host
         if (host.name, host.link) != (name, "connected"):  # the screen says why
             return
-        await asyncio.gather(self.session.servers.adopt(), self.session.plans.look_for_engine())
+        await asyncio.gather(self.session.servers.adopt(), self.session.plans.locate_engine())
         await self.controllers.servers.start_server()
 
     def stop_server(self) -> None:
@@ -202,7 +202,7 @@ class CheckController(Controller):
         )
 
     async def _stop_run(self, name: str, run_id: str) -> ServerStatus:
-        session = await self.session.hosts.session_of(name)
+        session = await self.session.hosts.get_session(name)
         await session.servers.stop(run_id)
         return session.servers.supervisor.status(run_id)
 

@@ -306,7 +306,7 @@ class ExperimentController(SeriesController[Experiment]):
         def decided(values: Values | None) -> None:
             if values is not None:
                 wanted = parse_experiment_form(values)
-                self.session.memory.keep_form("experiment", values)
+                self.session.memory.store_form("experiment", values)
                 arms, options = (wanted.a, wanted.b), self._run_options(wanted)
                 if advice is not None and arms == (a, b):
                     options["advice"] = advice

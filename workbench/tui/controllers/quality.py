@@ -83,20 +83,20 @@ class QualityController(Controller):
         await import_in_thread("workbench.session.quality.comparison")
         from workbench.quality import texts
         from workbench.session.quality.measuring import QualityOptions
-        from workbench.session.quality.sides import sides_to_measure
+        from workbench.session.quality.sides import resolve_sides
 
         arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a, b)]
-        of_a, of_b = await sides_to_measure(self.session, *arms)
+        of_a, of_b = await resolve_sides(self.session, *arms)
         of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
         return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
 
     def _confirm_comparison(self, page: QualityPage, planned: Planned) -> None:
         """Show what a comparison does and what it takes, and start it if the user agrees."""
         from workbench.session.quality.comparison import plan_lines
-        from workbench.session.quality.sides import stopped_runs
+        from workbench.session.quality.sides import runs_to_stop
 
         a, b, bases, options = planned
-        stopped = stopped_runs(self.session, a, b)
+        stopped = runs_to_stop(self.session, a, b)
         rows_by_id = {row.id: row for row in self.state.results}
         lines, engines = [], {"A": ""}
         for side, number in zip("AB", page.shown.pair or (), strict=False):

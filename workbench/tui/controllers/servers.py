@@ -339,7 +339,9 @@ class ServerController(Controller):
         )
 
     def pick_run(self) -> None:
-        self.run_in_background(self.session.servers.other_servers, self._show_runs, only="runs")
+        self.run_in_background(
+            self.session.servers.find_other_servers, self._show_runs, only="runs"
+        )
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
         """Show a list of all server runs, from which the user selects one. The servers `others`,

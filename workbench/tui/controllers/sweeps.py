@@ -72,7 +72,7 @@ class SweepController(SeriesController[Sweep]):
             if values is None:
                 return
             wanted = parse_sweep_form(values, count)
-            self.session.memory.keep_form("sweep", values)
+            self.session.memory.store_form("sweep", values)
             if sets_gpus(wanted):
                 self._confirm_sweep(wanted, server.run_id)
             else:

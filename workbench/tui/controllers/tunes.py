@@ -86,7 +86,7 @@ class TuneController(SeriesController[Sweep]):
 
         def decided(values: Values | None) -> None:
             if values is not None and found:
-                self.session.memory.keep_form("tune", values)
+                self.session.memory.store_form("tune", values)
                 self._confirm_tune(found[0])
 
         load = self.session.sweeps.tune_load(self.session.bench.default_fields())

@@ -284,6 +284,11 @@ def test_a_value_as_before_on_a_full_disk_is_not_blamed_on_others() -> None:
     assert "changed by someone else" in by_hand
 
 
+def test_a_value_as_before_may_also_come_from_a_revert_that_was_killed() -> None:
+    """It can be killed between its command and its journal, and blamed somebody else for that."""
+    assert "a revert that was killed" in (claims.drift_message(entry(), 300.0) or "")
+
+
 def test_a_revert_names_who_still_uses_the_value() -> None:
     """Two users set the same limit, as one preset does."""
     later = claims.decide_revert(entry(), 250.0, [claim(250.0)])

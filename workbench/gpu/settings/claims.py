@@ -47,6 +47,9 @@ UNWRITTEN = (
     "as it was before; a revert could not be written down, because the disk of the journal is full: "
     "free some space there, then revert again"
 )
+RESET = (
+    "as it was before; someone else, a reload of the driver or a revert that was killed reset it"
+)
 TOLD = "claim"  # source of a `before` that only another user knows
 
 
@@ -323,8 +326,7 @@ def drift_message(
     if by is not None:
         whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"
     elif is_as_before:
-        reset = "as it was before; someone else or a reload of the driver reset it"
-        whose = UNWRITTEN if disk_full else reset
+        whose = UNWRITTEN if disk_full else RESET
     elif was_interrupted(setting, live, now, entry["before"]):
         whose = "a change or a revert was interrupted"
     return f"{ours}, now {value_text(setting, live)}: {whose}"

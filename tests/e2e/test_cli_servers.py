@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from support import fake_engine
 from support.procs import alive
 from support.serving import free_port, processes_of
 
+from workbench.session.servers.servers import Servers
 from workbench.sim.simulated_host import BIN
 from workbench.store import paths
 
@@ -473,3 +476,30 @@ def test_restart_replaces_a_server_and_starts_an_ended_one_again(cli: Cli) -> No
     back = cli(*PRO, "restart", first["run_id"], "--wait", "--json")  # nothing to ask: it has ended
     assert back.code == 0 and back.document["state"] == "ready"
     assert cli(*PRO, "stop", back.document["run_id"]).code == 0
+
+
+@pytest.mark.slow
+def test_a_restart_that_a_signal_ends_before_its_start_says_what_it_leaves(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with "ended by SIGTERM" alone, and nobody heard that the server of before was stopped."""
+    first = start(cli)["run_id"]
+
+    end = Servers.end
+
+    async def ends_and_is_signalled(servers: Servers, run_id: str) -> None:
+        await end(servers, run_id)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Servers, "end", ends_and_is_signalled)
+        cut = cli(*PRO, "restart", first, "--yes", "--json")
+    assert cut.code == 128 + signal.SIGTERM, cut
+    said = cut.document["error"]
+    assert f"the server of run {first} may be stopped" in said
+    assert f"`workbench {' '.join(PRO)} restart {first}` starts it" in said
+    (left,) = cli(*PRO, "servers", "--json").document["servers"]
+    assert left["state"] == "stopped"
+    again = cli(*PRO, "restart", first, "--wait", "--json")
+    assert again.code == 0 and again.document["state"] == "ready", again

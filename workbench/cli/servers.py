@@ -29,6 +29,7 @@ from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, TRUST, YES
+from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level, by_severity
@@ -374,10 +375,11 @@ async def restart_run(arguments: argparse.Namespace) -> int:
         if status.may_live:
             await _confirm_restart(session, arguments, status, shown)
         run_id = status.run_id
-        if in_place:
-            await adoption.restart_in_place(session, run_id)
-        else:
-            run_id = await session.servers.start_again(run_id)
+        async with cancel_on_signals(_explain_cut_restart(run_id)):
+            if in_place:
+                await adoption.restart_in_place(session, run_id)
+            else:
+                run_id = await session.servers.start_again(run_id)
         status = session.servers.supervisor.status(run_id)
         if arguments.wait:
             print_message(f"{run_id}: waiting for READY")
@@ -386,6 +388,14 @@ async def restart_run(arguments: argparse.Namespace) -> int:
     said = f"{run_id} restarted: {shown}" if in_place else run_id
     print_json_or_lines(arguments.json, document, said)
     return _report_start(status, arguments, session.servers.supervisor.statuses())
+
+
+def _explain_cut_restart(run_id: str) -> str:
+    """Return what a restart leaves that a signal ends between its stop and its start."""
+    return (
+        f"the server of run {run_id} may be stopped and not started again; `workbench servers` shows "
+        f"what runs, and `workbench restart {run_id}` starts it"
+    )
 
 
 async def _confirm_restart(

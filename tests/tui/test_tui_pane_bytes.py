@@ -83,7 +83,7 @@ class Screen:
             assert time.monotonic() < deadline, "\n".join(self.screen.display)
             self.settle()
 
-    def format_arm(self, text: str) -> int:
+    def line_of(self, text: str) -> int:
         """Return the first line that has `text`."""
         return next(y for y, line in enumerate(self.screen.display) if text in line)
 

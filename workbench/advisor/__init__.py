@@ -11,7 +11,7 @@ tries. `alert_rules.py` has what the rules of alerts measure, and `alert_watch.p
 and end.
 
     from workbench.advisor.advisor import advise
-    from workbench.advisor.facts import facts_of_result
+    from workbench.advisor.facts import facts_from_result
 
-    findings = advise(facts_of_result(result))
+    findings = advise(facts_from_result(result))
 """

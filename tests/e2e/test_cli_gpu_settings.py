@@ -300,9 +300,9 @@ def test_kept_settings_and_the_commands_of_a_revert_are_shown(cli: Any) -> None:
         and ("  keep  host  CPU governor  powersave  ok") in text
     )
     status = cli(*host, "gpu", "status").out
-    assert (
-        "altered: host CPU governor performance -> powersave, kept in force (workbench gpu revert)"
-    ) in status
+    command = f"workbench --simulate {PRO} gpu revert"
+    change = "CPU governor performance -> powersave"
+    assert f"altered: host {change}, kept in force ({command})" in status
     assert "altered: GPU0 power limit 600 W -> 400 W, kept in force" in status
     before = Path(directory(), "gpu", "journal.json").read_bytes()
     dry = cli(*host, "gpu", "revert", "--dry-run", "--json").document
@@ -591,7 +591,8 @@ def test_a_change_killed_before_its_first_command_is_begun_and_not_altered(
         ("gpu_clocks", "begun, not known whether applied"),
     ]
     said = cli("--simulate", PRO, "gpu", "status").out
-    assert "begun, not applied: GPU0 power limit 600 W -> 450 W (workbench gpu revert" in said
+    command = f"workbench --simulate {PRO} gpu revert"
+    assert f"begun, not applied: GPU0 power limit 600 W -> 450 W ({command}" in said
     assert "altered:" not in said
     codes = {one["code"] for one in box("doctor").document["findings"]}
     assert "gpu.begun" in codes and "gpu.altered" not in codes

@@ -82,16 +82,13 @@ def report_missing_values(facts: Facts) -> Iterator[Advice]:
             )
         if facts.summary.engine is None:
             lacks.append("the engine's own counters")
+    next_step = ""
     if facts.here is None:
         lacks.append("the server's flags")
+        next_step = "measure a server that Workbench started from a preset"
     if lacks:
         text = f"no advice from facts that are missing: {', '.join(lacks)}"
-        yield make_advice(
-            Level.INFO,
-            "facts.missing",
-            text,
-            fix="measure a server that Workbench started from a preset",
-        )
+        yield make_advice(Level.INFO, "facts.missing", text, fix=next_step)
 
 
 RULES: tuple[Rule, ...] = (

@@ -19,6 +19,7 @@ from workbench.cli.gpu_text import (
     read_affected_gpus,
     report_lines,
 )
+from workbench.cli.host_words import add_host_options, add_host_options_to_lines
 from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
 from workbench.cli.output import (
     print_json,
@@ -250,7 +251,7 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
         code = _print_report(report, arguments, session)
         of_others = any(o.foreign or o.left_to for o in report.outcomes)
         if of_others and not arguments.json:
-            print_message(FOREIGN_NEXT)
+            print_message(add_host_options(FOREIGN_NEXT, arguments))
         return code
 
 
@@ -317,9 +318,9 @@ async def _print_guard_state(
         "ok": True,
         "simulated": session.state.simulated,
     }
-    return print_json_or_lines(
-        arguments.json, document, [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)]
-    )
+    lines = [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)]
+    named = add_host_options_to_lines(lines, arguments)
+    return print_json_or_lines(arguments.json, document, named)
 
 
 def _print_report(
@@ -335,7 +336,7 @@ def _print_report(
             {**_report_as_json(report, session.host.name, session.state.simulated), **affected}
         )
     else:
-        print_lines(report_lines(report))
+        print_lines(add_host_options_to_lines(report_lines(report), arguments))
     return 0 if report.ok else 1
 
 

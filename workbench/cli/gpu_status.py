@@ -20,6 +20,7 @@ from workbench.cli.gpu_text import (
     list_changes_of_others,
     time_text,
 )
+from workbench.cli.host_words import add_host_options_to_lines
 from workbench.cli.open_session import (
     connect_session,
     read_gpus_in_background,
@@ -36,7 +37,7 @@ from workbench.cli.registry import command
 from workbench.model.begun_changes import split_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
-from workbench.model.gpu import DriverStatus, GpuState, clocks_text
+from workbench.model.gpu import DriverStatus, GpuState, absent_texts, clocks_text
 from workbench.model.gpu_readings import READINGS
 from workbench.model.setting_commands import PENDING, user_with_setting
 from workbench.model.settings import HOST, label_of, setting_place, stored_text
@@ -97,11 +98,14 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     else:
-        print_lines(_status_lines(document, telemetry))
-        print_lines(list_changes_of_others(state))
-        print_lines(f"  {text}" for text in doubts)
-        print_lines(journal_recovery_lines(state.host.journal_recovery))
-        print_lines(guard_lines(guard, last_action=True))
+        lines = [
+            *_status_lines(document, telemetry),
+            *list_changes_of_others(state),
+            *(f"  {text}" for text in doubts),
+            *journal_recovery_lines(state.host.journal_recovery),
+            *guard_lines(guard, last_action=True),
+        ]
+        print_lines(add_host_options_to_lines(lines, arguments))
     if journal_problem is not None:
         print_message(f"cannot read which settings Workbench has changed: {journal_problem}")
     if telemetry.driver.status is DriverStatus.NO_LIBRARY:
@@ -144,8 +148,8 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
         if gpu["absent"]:
-            reasons = (f"{name} ({reason})" for name, reason in gpu["absent"].items())
-            yield f"  n/a: {'; '.join(reasons)}"
+            texts = (f"{titles} ({reason})" for reason, titles in absent_texts(gpu["absent"]))
+            yield f"  n/a: {'; '.join(texts)}"
     for one in document["altered"]:
         state = one["extra"].get("state", "")
         kept = kept_mark(state)
@@ -240,16 +244,14 @@ async def print_journal(arguments: argparse.Namespace) -> int:
             "journal_recovery": session.state.host.journal_recovery,
             "log": list(log),
         }
-    return print_json_or_lines(
-        arguments.json,
-        document,
-        [
-            *_journal_lines(document),
-            *list_changes_of_others(session.state),
-            *journal_recovery_lines(session.state.host.journal_recovery),
-            *map(_log_line, log),
-        ],
-    )
+    lines = [
+        *_journal_lines(document),
+        *list_changes_of_others(session.state),
+        *journal_recovery_lines(session.state.host.journal_recovery),
+        *map(_log_line, log),
+    ]
+    named = add_host_options_to_lines(lines, arguments)
+    return print_json_or_lines(arguments.json, document, named)
 
 
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:

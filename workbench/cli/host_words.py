@@ -27,6 +27,12 @@ def add_host_options(text: str, arguments: argparse.Namespace) -> str:
     return insert_host_words(text, format_host_options(arguments))
 
 
+def add_host_options_to_lines(lines: Iterable[str], arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines with the host of the command line in their commands."""
+    for line in lines:
+        yield add_host_options(line, arguments)
+
+
 def add_options_of_recorded_host(text: str, host: str) -> str:
     """Return the text with the host of a stored sweep or experiment in each `workbench` command."""
     return insert_host_words(text, host_options_for_command(host))

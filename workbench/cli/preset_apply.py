@@ -15,6 +15,7 @@ from workbench.cli.gpu_text import (
     guard_lines,
     read_affected_gpus,
 )
+from workbench.cli.host_words import add_host_options_to_lines
 from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
 from workbench.cli.output import print_json, print_lines, print_message
 from workbench.cli.plan import load_plan
@@ -88,7 +89,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
                 on_step=_make_step_reporter(arguments),
             )
         if not arguments.json:
-            print_lines(_applied_lines(applied))
+            print_lines(add_host_options_to_lines(_applied_lines(applied), arguments))
         return _print_outcome(arguments, session, _applied_document(applied))
 
 

@@ -106,7 +106,7 @@ def check_presets(arguments: argparse.Namespace) -> int:
         ok = not any(f.level is Level.ERROR for f in findings)
         checked.append({"file": file, "ok": ok, "findings": [f.as_json() for f in findings]})
         if not arguments.json:
-            print_line(f"{file}: {'ok' if not findings else ''}")
+            print_line(f"{file}: {'ok' if ok else 'not valid'}")
             for finding in findings:
                 print_message(f"  {format_finding_line(finding)}")
     if arguments.json:

@@ -288,7 +288,7 @@ def load_stored_sweep(arguments: argparse.Namespace, command: str, what: str) ->
 
 
 def _make_other_sweep_error(sweep: Sweep, what: str, next_step: str) -> InputError:
-    text = f"sweep {sweep.id} is not {what} but of the {sweep.name}"
+    text = f"sweep {sweep.id} ({sweep.name}) is not {what}"
     return InputError(text, next_step=next_step)
 
 

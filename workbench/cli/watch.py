@@ -90,7 +90,10 @@ def add_watch(arguments: argparse.Namespace) -> int:
     )
     _check_preset(arguments, watch)
     _watch_store().add(watch)
-    line = f"{watch.watch_name} is watched; `workbench watch run` judges it now, `watch install` nightly"
+    line = (
+        f"{watch.watch_name} is watched; `workbench watch run` judges it now, `workbench watch "
+        "install` nightly"
+    )
     return print_json_or_lines(arguments.json, asdict(watch), line)
 
 

@@ -49,8 +49,10 @@ def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngin
     them."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
-    if found.path is None or found.version is None:
-        return f"no {engine.title} of a known version was found"
+    if found.path is None:
+        return found.problem or f"no {engine.title} was found"
+    if found.version is None:
+        return f"the version of {found.path} is not known: {found.how}"
     if engine.parser is not None and _python_of_engine(found) is None:
         return f"{found.path} does not name the Python that runs it"
     if engine.parser is None and not engine.help_arguments:

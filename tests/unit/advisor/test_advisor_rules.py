@@ -256,6 +256,12 @@ def test_without_facts_only_what_is_missing_is_said() -> None:
     assert [finding.code for finding in advise(Facts())] == ["facts.missing"]
 
 
+def test_a_server_that_workbench_started_is_not_told_to_be_started_by_it() -> None:
+    known = by_code(facts(here=served(), summary=summary(10.0)))["facts.missing"]
+    assert "the server's flags" not in known.text and not known.fix
+    assert by_code(Facts())["facts.missing"].fix
+
+
 def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
     """The document calls the set-up compute-bound, blames synchronization and calls all settings
     optimal."""

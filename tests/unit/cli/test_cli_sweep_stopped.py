@@ -6,11 +6,14 @@ import asyncio
 
 import pytest
 
+from workbench.cli.run import run
 from workbench.cli.sweeps import report_how_to_resume
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import FLAGS, USERS, PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.tune import TUNE
 from workbench.session.session import Session
+from workbench.store import paths
+from workbench.store.sweeps import SweepStore
 
 POINTS = (SweepPoint("1", 1.0, PointState.DONE), SweepPoint("2", 2.0))
 SPEC = SweepSpec(("1", "2"))
@@ -47,3 +50,19 @@ def test_a_stopped_sweep_says_its_number_and_its_way_back(
     assert first.startswith("sweep 3 (load) was stopped; so far: ")
     assert (found or "1 of 2 ") in first
     assert second == f"to resume it: workbench --host here {said}"
+
+
+@pytest.mark.parametrize("words", [("tune", "show"), ("capacity", "show"), ("tune", "resume")])
+def test_a_sweep_of_another_kind_is_named_with_what_it_varies(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "sweep 1 is not a tune but of the max-num-seqs"."""
+    sweep = Sweep(
+        *(1, 1.0, "here", "flag", "max-num-seqs", "", POINTS, SeriesState.DONE),
+        spec=SPEC,
+        kind_facts=FLAGS,
+    )
+    number = SweepStore(paths.sweeps_dir()).add(sweep).id
+    assert run([*words, str(number)]) == 2
+    said = capsys.readouterr().err
+    assert f"sweep {number} (max-num-seqs) is not a " in said

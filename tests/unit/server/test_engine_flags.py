@@ -249,6 +249,17 @@ def test_an_engine_that_refused_is_not_asked_again_and_a_damaged_answer_is(tmp_p
     asyncio.run(scenario())
 
 
+def test_a_program_that_was_not_run_is_named_with_the_reason() -> None:
+    """`flags llamacpp --probe --executable PATH` said that none of a known version was found."""
+    engine, host = engines.get_engine("llamacpp"), LocalHost()
+    elsewhere = InstalledEngine("llamacpp", "/opt/x/llama-server", how="it was not run")
+    why = engine_flags.why_flags_cannot_be_listed(host, engine, elsewhere)
+    assert why == "the version of /opt/x/llama-server is not known: it was not run"
+    missing = InstalledEngine("llamacpp", None, problem="llama-server not found on local")
+    why = engine_flags.why_flags_cannot_be_listed(host, engine, missing)
+    assert why == "llama-server not found on local"
+
+
 def test_the_help_of_a_real_llama_server_gives_every_flag_of_its_catalog() -> None:
     engine = engines.get_engine("llamacpp")
     data = own_flags.make_catalog_entries(engine, "b11434", HELP.read_text())

@@ -319,9 +319,9 @@ def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
     session = Levels({1: 10.0, 4: 10.0, 16: 10.0})
     sweep = levels(session, [1, 4, 16], max_minutes=2.0)
     assert states(sweep) == ["done", "skipped", "skipped"] and len(session.asked) == 1
-    assert "limit of 2 minutes" in str(sweep.points[1].error) and ("c=4 would take about") in str(
-        sweep.points[1].error
-    )
+    assert "limit of 2 min leaves" in str(sweep.points[1].error) and (
+        "c=4 would take about"
+    ) in str(sweep.points[1].error)
 
 
 def test_a_resumed_sweep_measures_only_the_levels_that_are_missing() -> None:

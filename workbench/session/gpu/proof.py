@@ -11,7 +11,7 @@ from workbench.gpu.settings.disturbance import lock_change_texts
 from workbench.gpu.settings.proof import judge_all_settings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.settings import HOST_INDEX, setting_of
+from workbench.model.settings import HOST_INDEX, label_of, setting_of
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import DrivenLoad, drive_load
 from workbench.session.conditions import gpus_of_plan, load_digest
@@ -212,6 +212,6 @@ class GpuProof:
 
 def _why_not_loaded(one: Alteration) -> str:
     return (
-        f"GPU{one.gpu_index}: {one.setting} was not checked, because the server does not use "
+        f"GPU{one.gpu_index}: {label_of(one.setting)} was not checked, because the server does not use "
         "this GPU"
     )

@@ -87,7 +87,7 @@ class SweepProgress:
             return
         left_s = max(0.0, self.limit.left_s or 0.0)
         text = (
-            f"the sweep's limit of {self.limit.minutes:g} minutes leaves too little time to go on: "
+            f"the time limit of {self.limit.minutes:g} min leaves too little time to go on: "
             f"{left_s:.0f} s are left"
         )
         if what and left_s:

@@ -89,7 +89,7 @@ class BenchForm(Form):
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
         title = STANDING.get(chosen) or self.profiles.get(chosen, ("",))[0]
-        return [*paragraph_rows(title, width), *_folded_values(values, width)]
+        return [*paragraph_rows(title, width), *describe_load(values, width)]
 
     def update_for_change(self, name: str) -> None:
         if name == "profile":
@@ -130,14 +130,15 @@ def _check_values(values: Values) -> None:
         )
 
 
-def _folded_values(values: Values, width: int) -> list[Row]:
+def describe_load(values: Values, width: int) -> list[Row]:
+    """Return rows that say what the load of the form consists of; none for an invalid value."""
     try:
         made = spec_overrides(values)
     except InputError:  # enter shows the error
         return []
     if "trace_file" in made:
         return paragraph_rows(_replay_text(made), width, "dim", "  ")
-    what = f"{made['input_tokens']} prompt tokens"
+    what = count_of(made["input_tokens"], "prompt token")
     if made.get("prompts_file"):
         what = made["prompts_file"]
     elif made.get("content") == "text":
@@ -145,13 +146,13 @@ def _folded_values(values: Values, width: int) -> list[Row]:
     loop = "closed loop"
     if made["rate"] is not None:
         loop = f"{made['rate']:g} requests a second, {made['arrival']}"
-    warm = "requests"
+    warm = count_of(made["warmup"], "request")
     if made["until_steady"]:
-        warm = "until steady"
-    text = f"{what}, {made['max_tokens']} output tokens; {loop}"
+        warm = f"{made['warmup']} until steady"
+    text = f"{what}, {count_of(made['max_tokens'], 'output token')}; {loop}"
     if made["seconds"] is not None:
         text += f", at most {made['seconds']:g} s"
-    text += f"; warm-up {made['warmup']} {warm}"
+    text += f"; warm-up {warm}"
     if made["shared_prefix"]:
         text += ", prefix cache in play"
     return paragraph_rows(text, width, "dim", "  ")

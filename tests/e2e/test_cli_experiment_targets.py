@@ -194,7 +194,7 @@ def while_another_measures(cli: Cli, *words: str) -> Any:
 
     async def go() -> Any:
         async with locked_for_measurement(
-            open_host_by_name(None, "four-pcie"), "experiment 7", tell=print
+            open_host_by_name(None, "four-pcie"), "experiment 7", report=print
         ):
             return await asyncio.to_thread(cli, *FOUR, *words, "--json")
 

@@ -115,7 +115,7 @@ def test_another_workbenchs_measurement_is_shown_as_progress_and_before_a_distur
             await screen.until(lambda: screen.session.gpu.alterations.register_dir is not None)
             warning = "This host is being measured: a sweep of power limits, by"
             async with locked_for_measurement(
-                screen.session.host, "a sweep of power limits", tell=print
+                screen.session.host, "a sweep of power limits", report=print
             ):
                 await screen.until(
                     f"{getpass.getuser()} measures  since", "a sweep of power limits"

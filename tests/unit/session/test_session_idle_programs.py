@@ -115,7 +115,7 @@ def test_the_holder_of_the_measurement_lock_is_read_without_programs(
 
     async def scenario() -> None:
         host = LocalHost()
-        async with measurement_lock.locked_for_measurement(host, "a load", tell=print):
+        async with measurement_lock.locked_for_measurement(host, "a load", report=print):
             count_programs(monkeypatch, started)
             holder = await measurement_lock.read_lock_holder(host, str(tmp_path))
             assert holder is not None

@@ -322,8 +322,8 @@ def _read_role(message: Any) -> str:
 
 
 def _read_completion_prompt(fields: dict[str, Any]) -> CapturedPrompt:
-    prompt = next(filter(None, map(fields.get, ("prompt", "text", "input_ids"))), None)
-    if prompt is None:
+    prompt = fields.get("prompt") or fields.get("text") or fields.get("input_ids")
+    if not prompt:
         raise LeftOutError("without a prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         [prompt] = prompt

@@ -471,12 +471,11 @@ def judge_experiment(
         of_pair = known_values(results.get(run.result_id or 0) for run in (a, b))
         if len(of_pair) == 2:
             pairs.append((of_pair[0], of_pair[1]))
-            kinds.append(twins.arms_are_swapped(spec, a.pair))
+            if spec.twins:
+                kinds.append(twins.arms_are_swapped(spec, a.pair))
     if not pairs:
         verdict = _verdict_sentence(experiment, None)
         return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
-    if not spec.twins:
-        kinds.clear()
     left, right = zip(*pairs, strict=True)
     comparison = compare(
         left,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from operator import mul, not_
+from operator import mul
 from statistics import fmean, median
 
 from workbench.bench import twins
@@ -242,7 +242,7 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
 
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
-    b_first = list(map(not_, map(_ran_a_first, pairs)))
+    b_first = [not _ran_a_first(pair) for pair in pairs]
     found = twins.separate_machine_effect(_log_ratios(pairs), b_first, 0.0)
     if found is None or not found.error:
         return

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import compress
 from operator import sub
 
 from workbench.bench import twins
@@ -176,8 +175,9 @@ def machine_change(
     first, second = metric.values_in(a), metric.values_in(b)
     # On each host, a swapped pair has the other arm: seen from the hosts, the arms are what is
     # swapped.
-    for place in compress(range(len(first)), swapped):
-        first[place], second[place] = second[place], first[place]
+    for place, is_swapped in enumerate(swapped):
+        if is_swapped:
+            first[place], second[place] = second[place], first[place]
     return _change_of_metric(metric, first, second, True, level, swapped)[0]
 
 
@@ -294,8 +294,8 @@ def withhold_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[M
     such as "itl_ms"; "" means all metrics."""
     changes = []
     for change in found:
-        may_stand = of not in ("", change.metric.partition(".")[0])
-        changes.append(_turn_verdict_into_hint(change, may_stand))
+        is_of_other_metric = bool(of) and change.metric.partition(".")[0] != of
+        changes.append(_turn_verdict_into_hint(change, stands=is_of_other_metric))
     return tuple(changes)
 
 

@@ -155,7 +155,8 @@ class RateSearch:
         """Return the next rate to look at. None if the looks have found the region."""
         if not self.levels:
             return self.first
-        missed = min(set(self.levels).difference(self._kept_rates), default=None)
+        kept_rates = self._kept_rates
+        missed = min((rate for rate in self.levels if rate not in kept_rates), default=None)
         if missed is None:
             top = max(self.levels)
             return _round_rate(min(2 * top, self.most)) if top < self.most else None

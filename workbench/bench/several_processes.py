@@ -160,7 +160,10 @@ class SharedRun:
         warmups: list[RequestRecord] = []
         for line in self._records:
             for record in map(RequestRecord.of_json, json.loads(line)["records"]):
-                (warmups if record.warmup else counted).append(record)
+                if record.warmup:
+                    warmups.append(record)
+                else:
+                    counted.append(record)
         counted.sort(key=record_end_s)
         if stopped and (stopped not in self._kept_after or not successful(counted)):
             return {"type": "stopped", "reason": stopped}

@@ -138,17 +138,16 @@ def _run_metrics(
 
 
 def _metrics_in_window(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
+    metrics: dict[str, object] = dict.fromkeys(_METRICS_OF_WINDOW)
     if not good:
-        return dict.fromkeys(_METRICS_OF_WINDOW)
+        return metrics
     tokens, requests = count_tokens_in(window, good), count_requests_in(window, good)
-    seconds = window.seconds
-    values = (
-        ratio_or_none(tokens, seconds, 4),
-        round(requests / seconds, 4) if seconds > 0 else None,
-        round_or_none(tokens, 3),
-        round(requests, 4),
-    )
-    return dict(zip(_METRICS_OF_WINDOW, values, strict=True))
+    metrics["output_tok_s"] = ratio_or_none(tokens, window.seconds, 4)
+    if window.seconds > 0:
+        metrics["request_s"] = round(requests / window.seconds, 4)
+    metrics["window_output_tokens"] = round_or_none(tokens, 3)
+    metrics["window_requests"] = round(requests, 4)
+    return metrics
 
 
 def _prompt_tok_per_s(good: Sequence[RequestRecord], window: Window) -> float | None:

@@ -47,7 +47,7 @@ def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
     """
     measured = _measured_points(points)
     known = [(i, p) for i, p in measured if p.in_force != NO_EFFECT]
-    if {p.bound for _, p in known} == {False}:
+    if known and all(p.bound is False for _, p in known):
         return Knee(None, NOTHING_LIMITED_TEXT)
     found = _knee_of_curve(known)
     idle = [p.label for _, p in measured if p.in_force == NO_EFFECT]

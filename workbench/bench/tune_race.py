@@ -195,14 +195,14 @@ def simulate_tune(
         return true + server + rng.gauss(0.0, noise.run_pct / 100 / math.sqrt(runs))
 
     first: list[Entry] = [START, *((name,) for name in true_pct)]
-    blocks = [dict(zip(first, map(one, first), strict=True))]
+    blocks = [{entry: one(entry) for entry in first}]
     second = [
         START,
         *entries_of_second_block(
             mean_gains_of_newest_block(blocks), size.kept, lambda joined: True, noise
         ),
     ]
-    blocks.append(dict(zip(second, map(one, second), strict=True)))
+    blocks.append({entry: one(entry) for entry in second})
     best = entry_for_final(mean_gains_of_newest_block(blocks))
     if best is None:
         return SimulatedTune(None, None)

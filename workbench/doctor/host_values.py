@@ -144,6 +144,6 @@ def _parse_listening_port(text: str) -> tuple[int, int | None] | None:
 def _parse_worker(text: str) -> Worker | None:
     words = text.split(None, 3)
     ids = _numbers_in(" ".join(words[:2]))
-    if (len(words), len(ids)) != (4, 2):
+    if len(words) != 4 or len(ids) != 2:
         return None
     return Worker(ids[0], ids[1], words[2], words[3])

@@ -152,18 +152,16 @@ def check_unkillable_processes(paths: GpuPaths) -> Iterator[Finding]:
 def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     """Report an all-reduce of NCCL that hangs, fails or gives a wrong sum, and whether it works
     without peer-to-peer copies."""
-    by_p2p = {one.p2p: one for one in reversed(paths.reductions)}
-    with_p2p, without = by_p2p.get(True), by_p2p.get(False)
+    with_p2p = next((one for one in paths.reductions if one.p2p), None)
+    without = next((one for one in paths.reductions if not one.p2p), None)
     if with_p2p is None or with_p2p.is_correct or with_p2p.skipped is not None:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
     code, text = _all_reduce_outcome(paths, with_p2p, said)
     changes, fix = WITHOUT_P2P, _cause_of_broken_path(paths, paths.pairs)
-    if without is None:
-        pass
-    elif without.is_correct:
+    if without is not None and without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
-    elif without.skipped is None:
+    elif without is not None and without.skipped is None:
         text += "; so it does without peer-to-peer copies"
         fix = "start with NCCL_DEBUG=INFO: its last lines name the transport that fails"
         changes = ()

@@ -296,9 +296,10 @@ def _are_tokens_incomparable(
     """Return whether no token of A can be compared with one of B: each text is cut differently, or
     one server names its tokens by ids and the other by their texts."""
     named = {type(one.tokens[0]) for one in (*greedy_a, *greedy_b) if one.tokens}
-    mine, others = _texts_by_key(a), _texts_by_key(b)
-    alike = {have_same_tokens(mine[key], others[key]) for key in mine.keys() & others}
-    return alike == {False} or len(named) > 1
+    others = _texts_by_key(b)
+    pairs = [(text, others[text.key]) for text in a if text.key in others]
+    recut = bool(pairs) and not any(have_same_tokens(one, other) for one, other in pairs)
+    return recut or len(named) > 1
 
 
 def _compare_one_way(

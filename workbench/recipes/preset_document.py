@@ -42,9 +42,9 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
     as text. Raises InputError if the recipe has no server."""
     plan = recipe.plan
     if plan is None:
-        for finding in recipe.findings:
-            raise InputError(finding.text, next_step=finding.fix)
-        raise InputError(f"the {recipe.form} starts no server")
+        if not recipe.findings:
+            raise InputError(f"the {recipe.form} starts no server")
+        raise InputError(recipe.findings[0].text, next_step=recipe.findings[0].fix)
     title = recipe.title or (
         f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get_engine(plan.engine).title}"
     )

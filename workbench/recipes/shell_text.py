@@ -314,7 +314,7 @@ class _Lexer:
         if following in ("@", "*"):
             self.at = begin + 2
             return Variable("@")
-        if following in tuple("?$!#0123456789-"):
+        if following and following in "?$!#0123456789-":
             self.at = begin + 2
             return Code(text[begin : self.at])
         self.at = begin + 1

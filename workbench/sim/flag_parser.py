@@ -150,7 +150,7 @@ def _parse_flag_value(
     values = [_convert_value(engine, flag, title, text) for text in given]
     if many:
         return values
-    return next(iter(values), True)
+    return values[0] if values else True
 
 
 def _parse_json_value(engine: SimulatedEngine, title: str, text: str) -> Any:

@@ -167,7 +167,7 @@ def explaining_claim(
     newer."""
     setting = key[1]
     matching = [c for c in claims_on_setting(claims, key) if _can_be_live(setting, c.now, live)]
-    by = next(reversed(matching), None)
+    by = matching[-1] if matching else None
     if by is None or entry is None or not _is_own(entry, live):
         return by
     return None if by.set_unix_s <= last_changed_unix_s(entry) else by
@@ -237,7 +237,7 @@ def decide_revert(
                 f"only {origin} reports {value_text(setting, value)} as the previous value",
             )
         return RevertDecision(RESTORE, value)
-    if any(value_equals(setting, live, previous) for previous in (value, entry["before"])):
+    if value_equals(setting, live, value) or value_equals(setting, live, entry["before"]):
         return RevertDecision(DONE, live, "the setting has its previous value already")
     return RevertDecision(ASK, live, drift_message(entry, live, claims) or "")
 

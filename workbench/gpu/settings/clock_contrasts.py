@@ -206,7 +206,7 @@ def find_clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | Non
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
     for other in filter(clock.differs_only_in_lock, known):
-        is_free = (other.lock, other.limiter) == (None, None)
+        is_free = other.lock is None and other.limiter is None
         if is_free and clock.mhz - other.mhz >= MIN_CONTRAST_MHZ:
             return other
     return None

@@ -630,7 +630,8 @@ async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
             raise _unusable_journal_error("locked", path, host.name, answer)
         held = clean_text(str(answer.get("by") or ""))
         # left by an interrupted change of this process, or by a process of this machine
-        void = (held, _ours[path]) == (owner, 1) or lock_is_dead(held)
+        left_by_this_process = held == owner and _ours[path] == 1
+        void = left_by_this_process or lock_is_dead(held)
         if void and not dead:
             dead = [held.rpartition(":")[0]]
         elif time.monotonic() > until:

@@ -7,7 +7,6 @@ under load.
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 
 from workbench.engines import memory_locks
@@ -63,8 +62,7 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
     card, joined to one text. "" if there are none."""
     known = find_gpu_type(info.name)
     found = []
-    highest_mhz = info.sm_max_mhz or sys.maxsize
-    if setting == GPU_CLOCKS.key and clocks.min_mhz >= NEAR_HIGHEST_CLOCK_SHARE * highest_mhz:
+    if setting == GPU_CLOCKS.key and _is_near_highest_clock(clocks, info):
         found.append(fill_in_trap("clock.max-is-not-sustained"))
     if setting == MEMORY_CLOCKS.key and known is not None:
         normal = known.memory_under_compute_mhz
@@ -75,6 +73,12 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
         if memory_locks.does_lock_cost_throughput(info.name):
             found.append(memory_lock_trap())
     return "; ".join(one.text for one in found)
+
+
+def _is_near_highest_clock(clocks: ClockRange, info: GpuInfo) -> bool:
+    if not info.sm_max_mhz:
+        return False
+    return clocks.min_mhz >= NEAR_HIGHEST_CLOCK_SHARE * info.sm_max_mhz
 
 
 def alternative_to_clock_lock(info: GpuInfo) -> str | None:

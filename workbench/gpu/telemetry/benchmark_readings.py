@@ -57,6 +57,7 @@ def summarize_gpu_readings(
     by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
     clocks = [_known_values(one, "sm_mhz") for one in by_gpu]
     sm_mhz = list(itertools.chain.from_iterable(clocks))
+    spreads_mhz = [pstdev(one) for one in clocks if one]
     pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _counts_traffic(one))
     if not pcie:
         absent["pcie"] = _why_no_traffic(readings)
@@ -77,7 +78,7 @@ def summarize_gpu_readings(
         energy_integrated_j=_sum_if_all_known([one.integrated_j for one in found]),
         sm_mhz_min=min(sm_mhz, default=None),
         sm_mhz_max=max(sm_mhz, default=None),
-        sm_mhz_sd=round_or_none(mean_or_none(list(map(pstdev, filter(None, clocks)))), 1),
+        sm_mhz_sd=round_or_none(mean_or_none(spreads_mhz), 1),
         pcie=pcie,
     )
 
@@ -223,8 +224,8 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
     for (t_a, a), (t_b, b) in itertools.pairwise(points):
         if t_a <= at_s <= t_b:
             return a if t_b == t_a else a + (b - a) * (at_s - t_a) / (t_b - t_a)
-    if len(points) == 1:
-        return dict(points).get(at_s)
+    if len(points) == 1 and points[0][0] == at_s:
+        return points[0][1]
     return None
 
 

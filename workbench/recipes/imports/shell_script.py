@@ -293,11 +293,9 @@ def _is_executed(command: Simple, state: _State) -> bool:
             _read_pattern(command, block, state)
             return False
         block.in_patterns = command.end in CASE_ENDS
-    elif block is None:
-        pass
-    elif first in (("then",), ("else",), ("fi",)):
+    elif block is not None and first in (("then",), ("else",), ("fi",)):
         _next_branch(str(first[0]), block, state)
-    elif block.deciding:
+    elif block is not None and block.deciding:
         block.outcome = None  # a second command decides as well: if A && B
     if not any(each.skipped for each in state.blocks):
         return not _begins_case(command, state)
@@ -486,7 +484,7 @@ def _activated_directory(words: Sequence[str], state: _State) -> str:
 def _conda_programs(names: Sequence[str], state: _State) -> str | None:
     """Return the directory of the programs of the conda environment that a script activates by its
     name or path. None if only conda knows where that is."""
-    name = next(iter(names), "base")
+    name = names[0] if names else "base"
     if "/" in name:
         return posixpath.join(_from_workdir(name, state), "bin")
     if state.conda is None:

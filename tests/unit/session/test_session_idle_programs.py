@@ -92,7 +92,7 @@ def test_a_guard_that_nobody_needs_is_looked_at_without_programs(
         looks = []
         for _ in range(4):
             started.clear()
-            await guard._look_for_changes(30.0)
+            await guard._check_guard(30.0)
             looks.append(len(started))
         assert looks[0] > 0, "the first look reads the guard's state and the journal"
         assert looks[1:] == [0, 0, 0], looks
@@ -100,7 +100,7 @@ def test_a_guard_that_nobody_needs_is_looked_at_without_programs(
         journal.parent.mkdir(parents=True, exist_ok=True)
         journal.write_text('{"version": 2, "entries": [], "log": []}')
         started.clear()
-        await guard._look_for_changes(30.0)
+        await guard._check_guard(30.0)
         assert started
         await session.close()
 

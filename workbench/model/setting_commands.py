@@ -453,6 +453,8 @@ def outcome_of_restoring(key: str, before: Any, found: Any, failed: str | None) 
                 ": the previous lock is unknown, since another program's lock cannot be read back"
             )
         return True, message
+    if found is None:
+        return False, "accepted, but the value cannot be read back now"
     if not value_equals(key, found, value):
         return False, no_effect_message(key, value, found)
     return True, "as it was before"
@@ -461,7 +463,7 @@ def outcome_of_restoring(key: str, before: Any, found: Any, failed: str | None) 
 def no_effect_message(key: str, value: Any, found: Any) -> str:
     """Return the message for a command that reported success although the host reports another
     value."""
-    says = "nothing" if found is None else value_text(key, found)
+    says = value_text(key, found)
     if key in OF_CORES:
         return f"the write was accepted, but the cores report {says}, not {value_text(key, value)}"
     text = (

@@ -154,7 +154,7 @@ def test_what_says_that_it_failed(code: int, said: str, program: str, why: str |
         # it was done all the same
         ("power_limit_w", 600.0, 600.0, "the link was lost", True, "as it was before"),
         ("power_limit_w", 600.0, 450.0, None, False, "the driver reports 450 W, not 600 W"),
-        ("power_limit_w", 600.0, None, None, False, "reports nothing, not 600 W"),
+        ("power_limit_w", 600.0, None, None, False, "cannot be read back now"),
         ("gpu_clocks", "unknown", None, None, True, "the previous lock is unknown"),
         ("gpu_clocks", "1000,2000", None, None, True, "locked again as before"),
         ("gpu_clocks", "1000,2000", None, "GPU is lost", False, "GPU is lost"),

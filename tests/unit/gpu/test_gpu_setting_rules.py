@@ -127,6 +127,16 @@ def test_a_revert_whose_values_cannot_be_read_says_how_to_do_it_by_hand() -> Non
     assert "By hand: " in said.message and "450" in said.message
 
 
+def test_a_revert_that_could_not_be_read_back_is_not_said_to_have_no_effect() -> None:
+    """A link that fell silent after the command: "no effect, the driver reports nothing"."""
+    limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=LIMIT_W)
+    entry = _new_journal_entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
+    said = outcome_of_restoring(entry, limit, CommandRun(None), None)
+    assert not said.ok and said.in_force is InForce.NOT_CHECKED
+    assert "cannot be read back now" in said.message and "driver reports" not in said.message
+    assert "it stays in the journal" in said.message
+
+
 @pytest.mark.parametrize(("empty", "read_w"), [(0, LIMIT_W), (1, LIMIT_W), (2, None)])
 def test_a_driver_that_did_not_answer_after_a_change_is_asked_once_more(
     monkeypatch: pytest.MonkeyPatch, empty: int, read_w: float | None

@@ -138,7 +138,7 @@ def outcome_of_restoring(
         sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
         hand = setting_commands.manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
         message = join_sentences(message, f"it stays in the journal. By hand: {hand}")
-    if is_lock(one.setting):
+    if is_lock(one.setting) or found is None:
         in_force = InForce.NOT_CHECKED
     elif ok:
         in_force = InForce.YES

@@ -200,7 +200,7 @@ class GpuProof:
             await evidence.store_clocks(known, clocks, proofs)
         return Verification(
             proofs,
-            tuple(_why_not_loaded(a) for a in altered if a not in used),
+            tuple(why_not_loaded(a) for a in altered if a not in used),
             load.target if load.server.status else f"--url {load.spec.url}",
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
@@ -210,7 +210,8 @@ class GpuProof:
         )
 
 
-def _why_not_loaded(one: Alteration) -> str:
+def why_not_loaded(one: Alteration) -> str:
+    """Return that a setting was not checked, because its GPU has no load of the server."""
     return (
         f"GPU{one.gpu_index}: {label_of(one.setting)} was not checked, because the server does not use "
         "this GPU"

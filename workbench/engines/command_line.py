@@ -244,11 +244,12 @@ def _consume_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | No
     may have it, also with several values. A word that may be the model is no further value."""
     if inline is not None:
         return parse_value_word(None, inline)
+    if not read.words or _looks_like_option(read.words[0]):
+        return True
     most = len(read.words)
     if engine.positional_model and not read.models:
         most = 1
-    values = _consume_several_values(read, None, most)
-    return True if values == [] else values
+    return _consume_several_values(read, None, most)
 
 
 def _consume_several_values(read: _Read, spec: FlagSpec | None, most: int) -> FlagValue:

@@ -56,7 +56,8 @@ class Program:
         """Return the full name of a container image for a pull. If `image` names no registry, and
         the program does not look in Docker Hub by itself, the result begins with "docker.io/"."""
         registry, slash, _ = image.partition("/")
-        if self.short_names or (slash and re.search(r"[.:]|^localhost$", registry)):
+        is_host = registry == "localhost" or "." in registry or ":" in registry
+        if self.short_names or (slash and is_host):
             return image
         return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 

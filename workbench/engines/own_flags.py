@@ -99,10 +99,9 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     if kind not in _KINDS or not long or not _PRINT_AND_END.isdisjoint(names):
         return None
     explained = [name for name in long if catalogs.has_help(engine.name, name)]
-    name = [*explained, max(long, key=len)][0]
-    help_text = ""
-    if not explained:
-        help_text = cut_first_sentence(str(raw.get("help", "")))
+    name, help_text = max(long, key=len), cut_first_sentence(str(raw.get("help", "")))
+    if explained:
+        name, help_text = explained[0], ""
     negations = _select_matching_texts(raw.get("negations"), _NAME)
     nargs = raw.get("nargs")
     entry: Entry = {

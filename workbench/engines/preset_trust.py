@@ -187,7 +187,7 @@ def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[Fore
     """Yield the environment variables that make programs load other code, point elsewhere, set such
     a flag, or are unknown to Workbench."""
     catalog = registry.get_engine(engine).catalog()
-    flag_of = {spec.env: spec.name for spec in catalog.flags.values()}
+    flag_of = {spec.env: spec.name for spec in catalog.flags.values() if spec.env}
     for name, value in env.items():
         if flag := flag_of.get(name):  # has the effect of the flag
             for part in find_foreign_flags(engine, {flag: value}):

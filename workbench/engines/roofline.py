@@ -267,7 +267,6 @@ def _compare_memory_clocks(
     highest = maxima.pop()
     if not highest or memory_mhz >= _FULL_CLOCK * highest:
         return None
-        return None
     return memory_mhz / highest, (
         f"at the memory clock under load, {memory_mhz:,.0f} of {highest:,} MHz"
     )

@@ -133,7 +133,7 @@ class PythonProgram:
     places: Callable[[], tuple[str, ...]] = tuple
 
     @cached_property
-    def _read_sources(self) -> bytes:
+    def _packed_sources(self) -> bytes:
         """The sources of all modules, as compressed JSON, for another machine."""
         frame: tuple[list[str], list[tuple[str, str | None]]]
         frame = ([], [*self.library().items(), *_module_sources(self.modules)])
@@ -141,8 +141,8 @@ class PythonProgram:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of `_module_sources`. A host stores the sources in a file with this name."""
-        return hashlib.sha256(self._read_sources).hexdigest()
+        """The SHA-256 of `_packed_sources`. A host stores the sources in a file with this name."""
+        return hashlib.sha256(self._packed_sources).hexdigest()
 
     def argv(
         self, python: str, local: bool, orders: Mapping[str, Any], *, framed: bool = False
@@ -177,7 +177,7 @@ class PythonProgram:
                 json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode()
             )
         else:
-            packed = self._read_sources
+            packed = self._packed_sources
         return FRAME + b"%08d" % len(packed) + packed
 
     def _command_and_input(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:

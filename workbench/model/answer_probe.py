@@ -86,8 +86,6 @@ _TOPICS = (
 )
 CODE_WORDS = tuple(_WORDS.split())
 
-_CALLS = ("tool_calls", "function_call")  # fields of a reply
-
 # plain sentences with no code word in them; a tokenizer makes about one token of each word
 _FILLER = (
     "The train left the station early in the morning, and nobody on the platform looked at the "
@@ -216,7 +214,7 @@ def read_answer(body: Any, prompt: str = "") -> Answer | None:
     if not isinstance(message, dict):
         message = choice
     text = _message_text(message, "content", "text", "refusal")
-    if not text and any(map(message.get, _CALLS)):
+    if not text and (message.get("tool_calls") or message.get("function_call")):
         text = TOOL_CALL
     usage = body.get("usage")
     return Answer(
@@ -530,12 +528,12 @@ def _where_text_is_broken(failed: Collection[_Group], answers: _Answers) -> str:
     }
     if answers.long_tokens:
         names[Place.LONG] = f" with prompts of {answers.long_tokens:,} tokens"
-    places, times = map(set, zip(*failed, strict=True))
-    all_places, all_times = map(set, zip(*answers.groups, strict=True))
+    places = {place for place, _ in failed}
     where = ""
-    if places != all_places:
+    if places != {place for place, _ in answers.groups}:
         where = " and".join(names[place] for place in Place if place in places) + " only"
-    if times == {True} != all_times:
+    fails_before = any(not after for _, after in failed)
+    if not fails_before and any(not after for _, after in answers.groups):
         where += " after the load"
     return where
 

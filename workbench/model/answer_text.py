@@ -494,7 +494,7 @@ class SetFeatures:
         return count / self.looked_at
 
     @property
-    def count_repeating_answers(self) -> int:
+    def repeating_answers(self) -> int:
         """The number of answers that repeat themselves in the most common way."""
         return max(self.collapsed, self.looping, self.ending_in_loop)
 

@@ -196,7 +196,7 @@ def _classify_broken_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
 def _level_of_equal_answers(load: SetFeatures, asked: Asked, probe: ProbeOutcome) -> Level:
     """Return how severe it is that nearly all answers of a load are equal. A model that follows the
     probe says something else to each list of words, unless it has come to a loop."""
-    if asked.has_own_prompts or load.count_repeating_answers >= _SOME * load.looked_at:
+    if asked.has_own_prompts or load.repeating_answers >= _SOME * load.looked_at:
         return Level.WARN
     long = load.equal_characters >= _SURELY_EQUAL_CHARACTERS
     return error_if(probe.is_sound and long and load.looked_at >= _SURELY_EQUAL)
@@ -307,7 +307,7 @@ def _find_wrong_usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) 
 def _is_prose(load: SetFeatures) -> bool:
     """Return whether there are many answers and hardly one repeats itself: the characters per token
     of such answers hardly change from run to run."""
-    fraction = load.fraction_of_answers(load.count_repeating_answers)
+    fraction = load.fraction_of_answers(load.repeating_answers)
     return load.looked_at >= _MANY_ANSWERS and fraction < _SOME
 
 

@@ -15,7 +15,7 @@ from workbench.model.lazy_dataclass import dataclass
 
 HUB, DIRECTORY, FILE = "hub cache", "directory", "file"
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
-_SPLIT_GGUF = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+_SPLIT_GGUF = re.compile(r"-\d{5}-of-(?!0{5})(\d{5})\.gguf$")  # as llama.cpp reads them
 _NAMED = 3  # files that a message names
 
 

@@ -42,9 +42,14 @@ def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
         return None
     by_label = {}
     for p in done:
-        users, tok_s = p.x or 0.0, p.tok_s or 0.0
-        rates = (tok_s / users, tok_s / gpus, p.tok_per_joule)
-        by_label[p.label] = MapPoint(users, *rates, p.slo_verdict)
+        if p.x and p.tok_s:
+            by_label[p.label] = MapPoint(
+                users=p.x,
+                user_tok_s=p.tok_s / p.x,
+                gpu_tok_s=p.tok_s / gpus,
+                tok_per_joule=p.tok_per_joule,
+                slo_verdict=p.slo_verdict,
+            )
     points = sorted(by_label.values(), key=attrgetter("users"))
     holds = None
     if sweep.what_it_finds == "capacity" and sweep.knee is not None:

@@ -382,7 +382,9 @@ def setting_label(key: str) -> str:
 
 def revert_order(key: str) -> int:
     """Return the position of a setting in the order in which settings are reverted, as a sort key."""
-    return [*SETTINGS, key].index(key)
+    if key not in SETTINGS:
+        return len(SETTINGS)
+    return list(SETTINGS).index(key)
 
 
 # ---- commands and their answers
@@ -629,18 +631,17 @@ def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting) or found is None:
         return False
+    by_core = {}  # the last value of a core that is named twice: it is also written last
     try:
-        cores_by_value = core_values.split_core_values(str(found))
+        for value, cores in core_values.split_core_values(str(found)).items():
+            by_core.update(dict.fromkeys(cores, value))
     except ValueError:
         return False
     ends = [core_values.split_core_values(str(value)) for value in (now, before)]
-    has_cores = False
-    for value, cores in cores_by_value.items():
-        for cpu in cores:
-            has_cores = True
-            if not _is_between_ends(setting, cpu, value, ends):
-                return False
-    return has_cores
+    for cpu, value in by_core.items():
+        if not _is_between_ends(setting, cpu, value, ends):
+            return False
+    return bool(by_core)
 
 
 def _is_between_ends(

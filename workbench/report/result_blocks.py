@@ -117,11 +117,11 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
     of its requests. Secrets must be masked already.
     """
     summary = result.summary
-    throughput = filter(None, (plots.throughput_plot(samples, summary),))
+    throughput = plots.throughput_plot(samples, summary)
     return [
         *alert_boxes(result),
         key_metrics(summary),
-        *_mark_invalid_plots(summary, throughput),
+        *_mark_invalid_plots(summary, [throughput] if throughput is not None else []),
         *latency_blocks(summary),
         *_mark_invalid_plots(summary, plots.latency_plots(samples)),
         *metric_blocks(summary),

@@ -173,8 +173,9 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
         blocks.append(Heading("Raw pairs"))
-        if experiment.deciding_change is not None:
-            blocks += filter(None, (plots.raw_pairs_plot(experiment.deciding_change),))
+        change = experiment.deciding_change
+        if change is not None and (plot := plots.raw_pairs_plot(change)) is not None:
+            blocks.append(plot)
         blocks.append(pairs_table(comparison.metrics))
     blocks += [*engine_choice_blocks(experiment), Heading("Runs"), _runs_table(experiment)]
     if results:

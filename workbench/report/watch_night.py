@@ -137,7 +137,8 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
     rows, marks = [], []
     for place, (night, one) in enumerate(known):
         events = _events_at(place, changes)
-        if versions[place + 1 : place + 2] not in ([], [one.version]):
+        is_first = place + 1 == len(versions)
+        if not is_first and versions[place + 1] != one.version:
             events.insert(0, "new version")
         rows.append(
             (

@@ -179,7 +179,7 @@ def merge_rank_states(
         state=state,
         reason=reason,
         findings=_findings_of_ranks(ranks, first, stopping),
-        alive=len(living) > len(stopping),
+        alive=bool(living) and not has_ended,
         outlived=len(stopping),
         ranks=tuple(map(RankState.as_rank_status, ranks)),
     )

@@ -99,9 +99,8 @@ def compute_rates(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
     before, after = _known_counts(first), _known_counts(second)
     grown: dict[str, float] = {}
     for name, was in before.items():
-        now = after.get(name, -1)
-        if now >= was:
-            grown[name] = (now - was) / seconds
+        if name in after and after[name] >= was:
+            grown[name] = (after[name] - was) / seconds
     return {**_compute_rates_and_shares(grown), **gauge_values(second)}
 
 

@@ -117,7 +117,7 @@ class ExplainedLog:
         chosen = fresh
         if self._searched_chars > _MAX_SEARCHED_CHARACTERS:
             text = "\n".join(fresh.values()).lower()
-            signs = list(filter(text.__contains__, _SIGNS_OF_ERROR))
+            signs = [sign for sign in _SIGNS_OF_ERROR if sign in text]
             if self._searched_chars > 2 * _MAX_SEARCHED_CHARACTERS:
                 signs.clear()
             chosen = {
@@ -437,7 +437,10 @@ class ExplainedLog:
     @property
     def _most_named_engine(self) -> str | None:
         """The engine that the log names most often; None if it names none."""
-        return max(self._named, key=self._named.__getitem__, default=None)
+        if not self._named:
+            return None
+        ((engine, _),) = self._named.most_common(1)
+        return engine
 
     def count(self, finding: Finding) -> int:
         return self._counts[finding.code]

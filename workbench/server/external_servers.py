@@ -202,7 +202,9 @@ def _find_candidates(
 
 def _is_shell(seen: _SeenProcess) -> bool:
     """Return whether the process is a shell that runs a script from its command line."""
-    program = "".join(seen.argv[:1]).rpartition("/")[2]
+    if not seen.argv:
+        return False
+    program = seen.argv[0].rpartition("/")[2]
     return program in _SHELL_NAMES and "-c" in seen.argv[:4]
 
 

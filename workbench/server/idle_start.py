@@ -123,13 +123,14 @@ def _parse_activity(line: str) -> ProcessActivity | None:
     known = [number for number in numbers if number is not None]
     if len(known) != 5:
         return None
+    number, moved, faults, user, system = known
     return ProcessActivity(
-        pid=known[0],
+        pid=number,
         name=clean_text(name, 40),
         state=words[0],
-        cpu_s=(known[3] + known[4]) / TICKS_PER_S,
-        io_bytes=known[1],
-        faults=known[2],
+        cpu_s=(user + system) / TICKS_PER_S,
+        io_bytes=moved,
+        faults=faults,
         waits_in="" if waits_in == "0" else clean_text(waits_in, 40),
     )
 

@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import re
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -114,9 +113,12 @@ def _compare_in_force(
 ) -> InForceReport:
     answers, metrics = _parse_endpoint_answers(engine, got, notes)
     config, config_from = _settings_in_answer(answers.get("config")), "server's answer"
-    logged, *parsed = [_settings_in_log(log, pattern) for pattern in engine.config_logs] or [{}]
+    logged = [_settings_in_log(log, pattern) for pattern in engine.config_logs]
     if not config and logged:
-        config, config_from = logged, "log"
+        config, config_from = logged[0], "log"
+    asked: dict[str, str] = {}
+    for settings in logged[1:]:
+        asked |= settings
     plan, command = run.record.plan, run.record.command
     names = {**_flag_aliases(engine, plan.engine_version), **engine.config_names}
     sources = Sources(
@@ -125,7 +127,7 @@ def _compare_in_force(
         answers,
         _rename_settings(config, names),
         config_from,
-        _rename_settings(ChainMap(*reversed(parsed)), names),
+        _rename_settings(asked, names),
         process,
         run.facts.pid,
         tuple(notes),

@@ -12,7 +12,6 @@ import re
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from itertools import islice
 
 from workbench.hosts.base import CommandFailed, Host, HostUnreachable
 from workbench.model.lazy_dataclass import dataclass
@@ -166,7 +165,9 @@ def _drop_old_states(line: bytes) -> bytes:
     if not old:
         return line
     errors = (one for one in reversed(old) if _is_error_state(log_line(one)))
-    return b"\r".join([*islice(errors, 1), last]) + line[-1:]
+    error = next(errors, None)
+    kept = [last] if error is None else [error, last]
+    return b"\r".join(kept) + line[-1:]
 
 
 def _drop_first_words(line: str) -> str:

@@ -14,8 +14,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, lru_cache
-from itertools import filterfalse
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
@@ -92,7 +91,7 @@ class LogPattern:
 
     def has_needle_in(self, lower: str) -> bool:
         """Return whether a text in lower case has one of the needles, so that the pattern may match."""
-        return any(map(lower.__contains__, self.needles))
+        return any(needle in lower for needle in self.needles)
 
     def matches(self, line: str) -> bool:
         # compiled when it is first needed
@@ -414,13 +413,13 @@ def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     # lines of the kernel's log are pasted in: where they stand says nothing
     following = sorted(filter(reports_process_end, found), key=_is_about_kernel_line)
     first_line = next(map(_line_number, following), 0)
-    causes = filterfalse(reports_process_end, filter(_is_error, found))
+    causes = [one for one in found if one.is_error and not reports_process_end(one)]
     explained = any(
         not is_general_finding(one) or _line_number(one) <= first_line for one in causes
     )
     kept = _exclude_findings(found, following if explained else following[1:])
-    general = list(filter(is_general_finding, kept))
-    known = not all(map(is_general_finding, filter(_is_error, kept)))
+    general = [one for one in kept if is_general_finding(one)]
+    known = any(one.is_error and not is_general_finding(one) for one in kept)
     return _exclude_findings(kept, general if known else general[1:])
 
 
@@ -433,9 +432,6 @@ def _exclude_findings(
 def _line_number(finding: Finding) -> int:
     """Return the number of the line that the finding is about; 0 if unknown."""
     return finding.line or 0
-
-
-_is_error = attrgetter("is_error")
 
 
 # The kind of an error, and the part of the engine in which it was raised
@@ -514,9 +510,8 @@ def find_possible_causes(
     from another one are left out. If no log pattern explains the error that was raised first, the
     finding names its kind and the part of the engine in which it was raised."""
     errors = tuple(one for one in tracebacks_read.errors if one.number not in passed)
-    ended_one_request = attrgetter("ended_one_request")
-    of_requests = list(filter(ended_one_request, errors))
-    of_server = list(filterfalse(ended_one_request, errors))
+    of_requests = [error for error in errors if error.ended_one_request]
+    of_server = [error for error in errors if not error.ended_one_request]
     described = []
     for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
         finding = _add_place_of_line(finding, errors)
@@ -531,10 +526,10 @@ def find_possible_causes(
     general = next(filter(is_general_finding, kept), None)
     if general is not None and _precedes_error(general, first, errors):
         return kept
-    known = list(filterfalse(is_general_finding, filter(_is_error, kept)))
+    known = [one for one in kept if one.is_error and not is_general_finding(one)]
     if known and not _precedes_causes(first, known, errors):
         return kept
-    others = tuple(filterfalse(is_general_finding, kept))
+    others = tuple(one for one in kept if not is_general_finding(one))
     kind = _explain_error_kind(first, engine, {one.code for one in kept})
     return (kind, *others) if kind is not None else others
 
@@ -596,7 +591,7 @@ def _drop_ignored_errors(
     They are kept if nothing else in the log says why the server has ended."""
     found = tuple(findings)
     others = tuple(one for one in found if one.line not in ignored)
-    if any(map(_is_error, others)):
+    if any(one.is_error for one in others):
         return others
     each_reports_another = tracebacks.find_root_error(errors, _reports_another_error) is None
     return found if errors and each_reports_another else others
@@ -631,7 +626,7 @@ def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tupl
     if part is None:
         return tuple(findings)
     where = f", in {part.name} ({native_backtraces.function_name_of(call)})"
-    if any(map(_is_error, findings)):
+    if any(one.is_error for one in findings):
         return tuple(_add_part_of_crash(one, part, where) for one in findings)
     crash = Finding(
         Level.ERROR,
@@ -641,7 +636,7 @@ def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tupl
         source="backtraces of gdb and glibc",
         evidence=call,
     )
-    return (*filterfalse(reports_process_end, findings), crash)
+    return (*(one for one in findings if not reports_process_end(one)), crash)
 
 
 def _add_part_of_crash(finding: Finding, part: EnginePart, where: str) -> Finding:
@@ -670,7 +665,7 @@ def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[Raise
     tracebacks of `errors` has. Other errors before a traceback did not end the process."""
     if not finding.is_error or finding.code not in _CODES_WRITTEN_BEFORE:
         return False
-    if finding.line in map(attrgetter("number"), errors):
+    if any(finding.line == one.number for one in errors):
         return False
     return 0 < _line_number(finding) < error.number
 

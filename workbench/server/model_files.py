@@ -60,9 +60,11 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
             model, document, source=f"config.json on {host.name}, without weight files"
         )
     if done.returncode or not sizes or absent:
-        what = f"{absent} of the model's weight files are missing"
-        if not absent:
-            what = " in ".join(["no model files were found", *found["looked"][:1]])
+        what = "no model files were found"
+        if absent:
+            what = f"{absent} of the model's weight files are missing"
+        elif found["looked"]:
+            what += f" in {found['looked'][0]}"
         return ModelFacts(model, missing=f"{what} on {host.name}")
     if not config:
         missing = "for a single model file, the bytes read per token are unknown"

@@ -57,7 +57,9 @@ async def identify_model(
     known = [file for file in files if len(file) == 4 and parse_whole_number(file[0]) is not None]
     if done.returncode or not files or len(known) < len(files):
         problem = f"no model files of {argv[0]} were found on {host.name}"
-        return ModelBytes(None, "; searched ".join([problem, *found["looked"][:1]]))
+        if found["looked"]:
+            problem += f"; searched {found['looked'][0]}"
+        return ModelBytes(None, problem)
     commit = next(iter(found["commit"]), None)
     return _compute_fingerprint(files, commit, started_unix_s)
 

@@ -8,8 +8,6 @@ log. Only runs with an end mark are removed, and never a failed run whose log no
 
 from __future__ import annotations
 
-import math
-import operator
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -147,12 +145,13 @@ def choose_runs_to_remove(
     the `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. A limit that is None
     does not apply. Failed runs whose log no user has seen are left out. `runs` and the result begin
     with the newest."""
-    limits = tuple(math.inf if limit is None else limit for limit in (older_than_s, keep, size_kib))
     found, total_kib = [], 0
     for place, run in enumerate(runs, 1):
         total_kib += run.size_kib
-        exceeds = any(map(operator.gt, (run.age_s, place, total_kib), limits))
-        if exceeds and not run.must_not_be_removed:
+        is_old = older_than_s is not None and run.age_s > older_than_s
+        is_surplus = keep is not None and place > keep
+        is_too_much = size_kib is not None and total_kib > size_kib
+        if (is_old or is_surplus or is_too_much) and not run.must_not_be_removed:
             found.append(run)
     return tuple(found)
 

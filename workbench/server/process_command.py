@@ -70,12 +70,13 @@ def parse_command(text: str) -> ProcessCommand:
     workdir, readable = None, False
     for line in text.split("\n"):
         kind, _, value = line.partition(" ")
-        text = value.replace("\036", "\n")
+        word = value.replace("\036", "\n")
         match kind:
             case "arg":
-                argv.append(text)
-            case "env" if "=" in text:
-                name, _, env[name] = text.partition("=")
+                argv.append(word)
+            case "env" if "=" in word:
+                name, _, setting = word.partition("=")
+                env[name] = setting
             case "cwd" if value.startswith("/"):
                 workdir = workdir or value
             case "readable":

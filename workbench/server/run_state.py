@@ -3,7 +3,6 @@ Workbench processes with the same data report the same status."""
 
 from __future__ import annotations
 
-import math
 from typing import TypedDict
 
 from workbench.model.counts import count_of, is_or_are
@@ -153,9 +152,8 @@ def _state_of_live_run(
         return ServerState.UNRESPONSIVE, (
             f"the server has not answered for {silent_s:.0f} s, but its process is alive"
         )
-    limit_s = facts.record.ready_timeout_s or math.inf
-    began_unix_s = facts.server_began_unix_s or now_unix_s
-    if now_unix_s - began_unix_s <= limit_s:
+    limit_s, began_unix_s = facts.record.ready_timeout_s, facts.server_began_unix_s
+    if not limit_s or began_unix_s is None or now_unix_s - began_unix_s <= limit_s:
         return ServerState.STARTING, None
     return ServerState.FAILED, (
         f"the server was not ready within {limit_s:.0f} s, but its process still runs"

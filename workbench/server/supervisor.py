@@ -226,9 +226,10 @@ class Supervisor:
             await preflight.check_before_start(
                 self.host, plan, command, self.statuses(), simulated=simulated, freed=freed
             )
-        run_id, cluster = new_run_id(engine.name, time.time()), None
         if rank is not None:
             run_id, cluster = rank.run_id, rank.server
+        else:
+            run_id, cluster = new_run_id(engine.name, time.time()), None
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
             run_id,

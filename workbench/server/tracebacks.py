@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from itertools import count, repeat
 from operator import attrgetter
 
 from workbench.model.lazy_dataclass import dataclass
@@ -190,11 +189,12 @@ class TracebackReader:
         if len(self.errors) >= _MAX_ERRORS:
             return
         waiting = any(one.awaits_lines for one in self._open.values())
-        if not waiting and not any(map("\n".join(lines).__contains__, _TRACEBACK_MARKS)):
-            return
-        numbers = repeat(0) if first is None else count(first)
-        for line, number in zip(lines, numbers, strict=False):
-            self._read_line(line, number)
+        if not waiting:
+            text = "\n".join(lines)
+            if not any(mark in text for mark in _TRACEBACK_MARKS):
+                return
+        for offset, line in enumerate(lines):
+            self._read_line(line, 0 if first is None else first + offset)
 
     @property
     def unfinished(self) -> RaisedError | None:

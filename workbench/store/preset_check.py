@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -181,7 +179,7 @@ def _schema_finding(
     if kind == "missing":
         text = f"missing; expected {_expected_text(annotation)}"
         return Finding(Level.ERROR, "preset.missing-field", text)
-    value = reduce(getitem, path, document)
+    value = _value_at(document, path)
     if annotation is not None and kind.endswith(_WRONG_TYPES):
         text = f"expected {_expected_text(annotation)}, found {_found_text(value)}"
         choices: Sequence[str] = ()
@@ -258,6 +256,12 @@ def _found_text(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     return str(value)[:60]
+
+
+def _value_at(document: Any, path: FieldPath) -> Any:
+    for part in path:
+        document = document[part]
+    return document
 
 
 def _field_names(schema: Any) -> list[str]:

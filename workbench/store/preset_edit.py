@@ -14,7 +14,6 @@ from workbench.model.errors import PresetError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
-from workbench.model.untrusted_text import as_list
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.text_files import write_atomic
@@ -74,8 +73,9 @@ def _sort_tables_last(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
 
 
 def _is_table(value: Any) -> bool:
-    first = next(iter(as_list(value)), value)
-    return isinstance(first, dict)
+    if isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, dict)
 
 
 def document_from_plan(

@@ -102,7 +102,7 @@ def texts_about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> 
         lines = _setting_texts({name: value}, {})
         texts = [f"preset: {preset.fill_in_defaults(line)}" for line in lines]
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
-    if not {"-", "_"}.isdisjoint(name):
+    if "-" in name or "_" in name:
         spellings += [name, name.replace("-", "_")]
     mentions = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, spellings))})(?![\w-])")
     texts += [f"caveat: {caveat}" for caveat in preset.caveats if mentions.search(caveat)]

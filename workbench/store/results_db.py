@@ -474,9 +474,8 @@ class ResultsDb:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 continue
-            if (
-                directory != self.path.parent
-            ):  # `store_unsaved` finds only files beside the database
+            # `store_unsaved` finds only files beside the database
+            if directory != self.path.parent:
                 step += f"; then: workbench results import {path}"
             return StoreError(f"{problem}. The result is stored in {path} instead", next_step=step)
         return StoreError(

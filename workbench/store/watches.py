@@ -132,10 +132,12 @@ class WatchStore:
 def find_unfinished_night(nights: Sequence[Night], within_s: float) -> Night | None:
     """Return the newest night if it is not done and began within the last `within_s` seconds, else
     None. `nights` are newest first."""
-    for newest in nights[:1]:
-        if not newest.done and time.time() - newest.unix_s <= within_s:
-            return newest
-    return None
+    if not nights:
+        return None
+    newest = nights[0]
+    if newest.done or time.time() - newest.unix_s > within_s:
+        return None
+    return newest
 
 
 def _remove_command(watch: Watch) -> str:

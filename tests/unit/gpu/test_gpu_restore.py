@@ -265,6 +265,11 @@ def test_when_a_change_of_c_states_was_interrupted(found: str, cut: bool) -> Non
     assert not setting_commands.was_interrupted("c_states", "off=0 on=1", "off", "off:1-3")
 
 
+def test_the_last_value_of_a_core_that_is_named_twice_counts() -> None:
+    assert setting_commands.was_interrupted("c_states", "on=0 off=0-1", "off", "off:1-3")
+    assert not setting_commands.was_interrupted("c_states", "off=0-1 on=0", "off", "off:1-3")
+
+
 def test_c_states_by_hand(tmp_path: Path) -> None:
     files = [
         tmp_path / f"devices/system/cpu/cpu{cpu}/cpuidle/state{n}/disable"

@@ -547,6 +547,13 @@ def test_each_fault_of_a_command_line_has_a_finding(line: str, code: str) -> Non
     assert texts(read_text(line), code)
 
 
+def test_an_empty_list_is_the_value_of_a_flag_that_is_unknown() -> None:
+    assert (
+        read_text("vllm serve m --flag-of-another-version []").plan.flag("flag-of-another-version")
+        == []
+    )
+
+
 def test_no_secret_and_no_escape_sequence_of_a_document_appears_anywhere() -> None:
     secret = "hf_abcdefghijklmnopqrst"
     for text in (

@@ -168,6 +168,13 @@ def test_vllm_on_the_completions_endpoint_has_no_role_chunk(wrote: Callable[[Any
     )
 
 
+def test_vllm_names_the_endpoint_without_its_backend(wrote: Callable[[Any], Path]) -> None:
+    (one,) = read_results(
+        wrote({**fixture("vllm-0.32.json"), "endpoint_type": "openai-chat", "backend": 5})
+    )
+    assert one.spec.endpoint == "chat"
+
+
 # -- llama-benchy ----------------------------------------------------------------------------------
 
 

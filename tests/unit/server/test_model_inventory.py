@@ -104,6 +104,11 @@ def test_a_copy_without_weights_config_or_parts_is_partial(tmp_path: Path) -> No
     split = tmp_path / "split-00001-of-00003.gguf"
     split.write_bytes(b"GGUF")
     assert problems(only(found(tmp_path, split))) == "1 of 3 parts of a GGUF file"
+    (tmp_path / "split-2-of-00003.gguf").write_bytes(b"GGUF")  # llama.cpp does not load this name
+    assert problems(only(found(tmp_path, split))) == "1 of 3 parts of a GGUF file"
+    none = tmp_path / "none-00001-of-00000.gguf"
+    none.write_bytes(b"GGUF")
+    assert only(found(tmp_path, none)).is_complete
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "config.json").write_text("{}")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from workbench.engines.preset_trust import find_foreign_flags
 from workbench.model.findings import Finding, Level
-from workbench.store.preset_check import MAX_FINDINGS, check_file, check_text
+from workbench.store.preset_check import MAX_FINDINGS, check_file, check_text, dotted_path
 from workbench.store.preset_file import MAX_BYTES
 
 
@@ -172,6 +172,10 @@ def test_a_size_of_a_model_that_cannot_be_is_refused(minimal: str, field: str, v
     assert text != minimal
     found = [f for f in check_text(text).findings if f.level is Level.ERROR]
     assert [f.field for f in found] == [f"model.{field}"], found
+
+
+def test_a_field_within_an_empty_key_is_not_named_as_if_it_stood_outside() -> None:
+    assert dotted_path(("", "title")) == ".title"
 
 
 def test_a_misspelt_field_gets_the_nearest_name_as_a_suggestion(minimal: str) -> None:

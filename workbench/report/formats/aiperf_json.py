@@ -118,7 +118,7 @@ def _token_counts_by_name(summary: BenchSummary) -> dict[str, tuple[str, float |
 def _latency_values(whole: Distribution | None, partial: Mapping[str, float]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part, name in _PARTS.items():
-        value = getattr(whole, part, partial.get(part))
+        value = partial.get(part) if whole is None else getattr(whole, part)
         if value is not None:
             values[name] = value
     if whole is not None:

@@ -53,7 +53,8 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         raise fields.field_error("completed", f"the field must be at most num_prompts, {prompts:,}")
     if failed is None:
         failed = (prompts or completed) - completed
-    chat = "chat" in fields.text_or("endpoint_type", fields.text_or("backend"))
+    # the backend is not read, and need not be a text, if the file has the type of the endpoint
+    chat = "chat" in (fields.text("endpoint_type") or fields.text_or("backend"))
     unix_s, zone_note = fields.unix_time("date", "%Y%m%d-%H%M%S")
     samples = _request_samples(fields)
     whole, partial = _latency_distributions(fields, samples, completed)

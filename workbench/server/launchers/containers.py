@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import filterfalse
 from typing import Any
 
 from workbench.engines import registry
@@ -260,7 +259,7 @@ class Containers:
                 fix,
             )
         for path in list_paths_to_mount(plan):
-            if ":" in path and set(path) & {",", '"'}:
+            if ":" in path and ("," in path or '"' in path):
                 text = (
                     f"{path} cannot be mounted, because its name has a colon and a comma or quote"
                 )
@@ -525,8 +524,9 @@ def _repeat_option(option: str, values: Iterable[str]) -> list[str]:
 def _variables_by_name(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the program takes from its own environment, so that their values
     are not on its command line."""
-    hidden = filterfalse(_VARIABLES_NOT_BY_NAME.fullmatch, env)
-    return {name: env[name] for name in hidden}
+    return {
+        name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
+    }
 
 
 def _engine_of_launch(launch: Launch) -> Engine:

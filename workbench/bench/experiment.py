@@ -187,7 +187,7 @@ def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
 
 def require_measurable(metric: str, shape: BenchSpec) -> None:
     """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example
-    TTFT without streaming."""
+    TTFT without streaming, or if there is no such metric."""
     why = _why_not_measurable(metric, shape)
     if why:
         raise InputError(
@@ -207,8 +207,8 @@ def _why_not_measurable(metric: str, shape: BenchSpec) -> str:
             f"{percentile.title} needs {percentile.least_values:,} requests in each run, and the "
             f"workload has {shape.requests:,}"
         )
-    is_short = 0 < (shape.seconds or 0) < _MIN_POWER_RUN_S
-    if is_short and find_metric(metric).unit in ("W", "J", "tok/J"):
+    needs_power = find_metric(metric).unit in ("W", "J", "tok/J")  # InputError: no such metric
+    if needs_power and 0 < (shape.seconds or 0) < _MIN_POWER_RUN_S:
         return f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
     return ""
 

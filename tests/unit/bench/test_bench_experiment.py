@@ -451,3 +451,12 @@ def test_a_metric_of_the_first_token_needs_answers_that_are_streamed() -> None:
         design.require_measurable("ttft_ms.p50", whole)
     design.require_measurable("output_tok_s", whole)
     design.require_measurable("ttft_ms.p50", replace(whole, stream=True))
+
+
+def test_a_metric_that_does_not_exist_is_not_measurable() -> None:
+    """Whatever the length of the runs, and also for a latency without its statistic."""
+    for seconds in (None, 1.0, 60.0):
+        shape = BenchSpec("http://x", "m", seconds=seconds)
+        for name in ("no_such_metric", "ttft_ms"):
+            with pytest.raises(InputError, match="no metric is called"):
+                design.require_measurable(name, shape)

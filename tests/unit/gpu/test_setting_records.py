@@ -52,3 +52,11 @@ def test_a_command_for_many_cores_is_short(cores: range, shown: str) -> None:
     assert one.shell_line == (
         f"echo powersave | sudo -n /usr/bin/tee /sys/devices/system/cpu/{shown}"
     )
+
+
+def test_the_files_of_cores_are_one_word_beside_a_file_of_another_form() -> None:
+    files = [GOVERNOR_FILES.format(root="/sys", cpu=cpu) for cpu in range(4)]
+    argv = ("tee", "/srv/cpu/other", *files)
+    command = SettingCommand(-1, "host", "cpu_governor", argv, stdin="performance\n")
+    word = join_paths_in_braces(files)
+    assert command.shell_line == f"echo performance | tee /srv/cpu/other {word}"

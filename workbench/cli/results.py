@@ -67,7 +67,7 @@ def open_results_db() -> ResultsDb:
     "list stored results, newest first",
     option(
         "--search WORDS",
-        "show only results that contain every word (in model, command, settings, print_message, tags, …)",
+        "show only results that contain every word (in model, command, settings, note, tags, …)",
     ),
     *_FILTERS,
     examples=("workbench results list --limit 20", "workbench results list --tag baseline"),
@@ -78,7 +78,7 @@ def list_results(arguments: argparse.Namespace) -> int:
 
 @command(
     "results search",
-    "list results that contain every given word (in model, command, settings, print_message, tags, …)",
+    "list results that contain every given word (in model, command, settings, note, tags, …)",
     option("words WORD", "word that a result must contain", nargs="+"),
     *_FILTERS,
     examples=("workbench results search qwen power-limit",),

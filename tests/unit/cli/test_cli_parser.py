@@ -194,3 +194,11 @@ def test_a_long_model_name_leaves_room_for_the_rest_of_the_line() -> None:
     one = canned_result(1)
     (line,) = row_lines([replace(one, conditions=replace(one.conditions, model=path))])
     assert "…" in line and "Llama-3.3-70B-FP8  c=" in line and len(line) < 160
+
+
+def test_the_help_of_results_says_in_words_what_a_search_looks_into() -> None:
+    """A renaming once put the name of a function into this list."""
+    helps = [parser.format_help() for _, parser in parsers(build_parser(["results"]))]
+    text = " ".join(" ".join(helps).split())
+    assert "model, command, settings, note, tags" in text
+    assert "print_message" not in text

@@ -172,7 +172,7 @@ class GpuSweep(SweepDesign):
             return await self._check_server(error.message)
         if moving:
             self.progress.add_note(
-                f"{value.label}: not is_settled after {self.settle_s:.0f} s ({moving})"
+                f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
             )
         results = await self.progress.measure_point(index, self.measure_benchmark, self.runs)
         if not results:

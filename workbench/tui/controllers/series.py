@@ -39,7 +39,7 @@ def resume_text_and_work(
 ) -> tuple[str, Callable[[str | None], Coroutine[Any, Any, Sweep]]]:
     """Return the text that the page of a sweep shows while it is resumed, and the function that
     resumes it."""
-    said = "resume_text_and_work: everything is checked before anything is changed"
+    said = "resuming: everything is checked before anything is changed"
     return said, lambda password: session.sweeps.resume(sweep.id, password=password)
 
 

@@ -442,8 +442,10 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     """
     supervisor = session.servers.supervisor
     known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
-    exact = [run_id for run_id in known if run_id == run]
-    if not exact:
+    exact = []
+    if run in known:
+        exact.append(run)
+    else:
         if (pid := parse_whole_number(run)) is not None:
             await _refuse_external_server(session, pid)
         warn_of_unreached_nodes(session)

@@ -9,7 +9,6 @@ few bytes for each changed value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -194,8 +193,12 @@ def short_paragraph(
 def rows_beside_label(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
     """Return the rows with `label`, in the style of `role`, in front of the first row. The other
     rows are indented by the width of `label`."""
-    leads = chain((label,), repeat(" " * width_of(label)))
-    return [((lead, role), *row) for lead, row in zip(leads, rows, strict=False)]
+    found: list[Row] = []
+    lead = label
+    for row in rows:
+        found.append(((lead, role), *row))
+        lead = " " * width_of(label)
+    return found
 
 
 def labelled_paragraph(

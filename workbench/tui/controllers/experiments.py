@@ -354,7 +354,9 @@ class ExperimentController(SeriesController[Experiment]):
                 )
 
         items = [(str(e.id), _experiment_line(e), "text") for e in found]
-        shown = str(self.latest and self.latest.id)
+        shown = ""
+        if self.latest is not None:
+            shown = str(self.latest.id)
         picker = PickModal("Experiments", items, chosen=shown, filter=True, free=False)
         self.app.push_screen(picker, chosen)
 

@@ -196,7 +196,7 @@ class ModelController(Controller):
         name, model_id = self.state.host.name, ""
         if self.state.plan is not None:
             model_id = self.state.plan.plan.model
-        if model_id.find("/") < 1 or model_id.count("/") > 1:  # a path
+        if model_id.count("/") != 1 or model_id.startswith("/"):  # a path
             model_id = ""
         fields = (
             Field("model", "model", model_id, "ORG/NAME"),

@@ -163,7 +163,9 @@ def _gpu_run(gpu: GpuSample, role: str) -> Run:
     if not gpu.has_readings:
         return ("x", "bad")
     level = bar_height(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
-    return f"?{G.levels}"[level], role
+    if level == 0:
+        return "?", role
+    return G.levels[level - 1], role
 
 
 def columns_for_width(width: int) -> list[Column]:
@@ -211,8 +213,10 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
     ready, role = host.count_ready_servers, "good"
     if not ready:
         role = "warn"
-    numbers = dict.fromkeys((ready, len(host.servers)))  # one if all are ready
-    return [(cut_text(f"{G.on} {'/'.join(map(str, numbers))} ready", room), role)]
+    shown = f"{ready}/{len(host.servers)}"
+    if ready == len(host.servers):
+        shown = f"{ready}"
+    return [(cut_text(f"{G.on} {shown} ready", room), role)]
 
 
 def _no_server_runs(host: FleetHost, room: int) -> list[Run]:

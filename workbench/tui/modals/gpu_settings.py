@@ -236,8 +236,10 @@ def _range_text(values: Sequence[float], unit: str) -> str:
     are none."""
     if not values:
         return NA
-    ends = dict.fromkeys((round(min(values)), round(max(values))))
-    return f"{'-'.join(map(str, ends))}{unit}"
+    low, high = round(min(values)), round(max(values))
+    if low == high:
+        return f"{low}{unit}"
+    return f"{low}-{high}{unit}"
 
 
 def _previous_value_text(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:

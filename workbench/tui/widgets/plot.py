@@ -249,7 +249,7 @@ def x_positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
     evenly = list(map(float, range(len(values))))
     if len(known) < len(values):
         return evenly, False
-    if max(known, default=0) >= LOG_FROM * min(known, default=0) > 0:
+    if known and min(known) > 0 and max(known) / min(known) >= LOG_FROM:
         return evenly, True
     return known, True
 

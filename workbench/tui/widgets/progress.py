@@ -123,7 +123,9 @@ def quality_work(view: QualityView) -> Work:
     if view.stopping:
         return Work("comparison of answers", "stopping, servers are restored")
     if not view.total or not view.step:
-        how_far = ("starting", *view.said)[-1]
+        how_far = "starting"
+        if view.said:
+            how_far = view.said[-1]
         return Work("comparison of answers", how_far, key="K")
     how_far = f"{view.step} {view.done}/{view.total}"
     return Work("comparison of answers", how_far, fraction=view.done / view.total, key="K")

@@ -411,7 +411,6 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
     known = [link for link in facts.gpu_during.pcie if link.link_mb_s]
     if not known:
         return
-        return
     busiest = max(known, key=_mean_fraction_of_link)
     share, text = _mean_fraction_of_link(busiest), _format_traffic(busiest)
     if share >= _SHARED_LINK:

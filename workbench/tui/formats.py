@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 NA = "n/a"
 _GPU_OF_KEY = re.compile(r"^gpu(\d+)\.")
 GIB = 1024**3
-SWITCHED = {True: "on", False: "off"}
 
 
 def duration_text(seconds: float) -> str:
@@ -169,7 +168,7 @@ def value_text(value: object) -> str:
     if value == "":
         return "''"
     if isinstance(value, bool):
-        return SWITCHED[value]
+        return "on" if value else "off"
     if isinstance(value, float):
         return f"{value:g}" if abs(value) < 1e6 else str(value)
     if isinstance(value, list | tuple):

@@ -158,7 +158,7 @@ class GpuSweep(SweepDesign):
 
     async def apply_settings(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
         """Set on each GPU, by its index, what `wanted` has for it."""
-        by_gpu = dict(zip(map(str, wanted), wanted.values(), strict=True))
+        by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
         return await self.parts.gpu.apply_settings_by_gpu(by_gpu, password=self.password)
 
     async def _measure_value(self, index: int, value: GpuValue) -> None:

@@ -192,8 +192,12 @@ def gpus_title(host: FleetHost) -> str:
     if telemetry is None:
         return host.label
     counts = Counter(card_title(telemetry.info(gpu.index), gpu) or "GPU" for gpu in host.gpus)
-    gpus = ", ".join(f"{count}x {title}".removeprefix("1x ") for title, count in counts.items())
-    return "  ".join(filter(None, (host.label, gpus)))
+    gpus = []
+    for title, count in counts.items():
+        if count > 1:
+            title = f"{count}x {title}"
+        gpus.append(title)
+    return "  ".join(filter(None, (host.label, ", ".join(gpus))))
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:

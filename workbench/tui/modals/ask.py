@@ -53,9 +53,6 @@ class Question(ReadFirst[T]):
         self.dismiss(self.outcome(choice))
 
 
-CHOICES = {True: "yes", False: "no"}
-
-
 class Confirm(Question[bool]):
     """A question that closes with True for yes and False for no. Yes is off until the end of the
     text was visible. `default` is the choice on which
@@ -83,7 +80,7 @@ class Confirm(Question[bool]):
             [("yes", yes, "text"), ("no", no, "text")],
             lambda choice: choice == "yes",
             keys="enter choose   y yes   n no   esc cancel",
-            chosen=CHOICES[default],
+            chosen="yes" if default else "no",
             wide=wide,
         )
 

@@ -65,11 +65,6 @@ OF_WHOM = {
     True: ("a server of Workbench", "servers of Workbench", "text"),
     False: ("not started by Workbench", "not started by Workbench", "warn"),
 }
-# least width of a table, and the cells of its columns but the last
-PLANNED_CELLS = ((90, (9, 17, 15, 15)), (0, (8, 17, 13, 13)))
-REPORTED_CELLS = ((96, (9, 17, 16, 15, 15)), (0, (8, 17, 12, 12, 12)))
-# sign and role of a permission that the user lacks, by whether sudo with a password may give it
-RIGHT_SIGNS = {True: ("!", "warn"), False: ("x", "bad")}
 
 
 class PlannedChange(NamedTuple):
@@ -233,7 +228,7 @@ def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[R
         wanted = setting_value(o.command.setting, o.command.value)
         known = KNOWN.get(o.before_known, o.before_known)
         alike.setdefault((word, now, wanted, known), []).append(o.command.gpu_index)
-    cells = next(cells for least, cells in PLANNED_CELLS if width >= least)
+    cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
     heads = zip(("", "setting", "now", "requested"), cells, strict=True)
     rows: list[Row] = [(("".join(pad_text(text, size) for text, size in heads), "head"),)]
     for (word, now, wanted, known), indexes in alike.items():
@@ -319,7 +314,9 @@ def setting_command_rows(
     for c in commands:
         lines = paragraph_rows(f"$ {c.shell_line}", width - 6, "text", "    ")
         rows += rows_beside_label(pad_text(gpu_label(c.gpu_index), 6), "title", lines)
-    sign, role = RIGHT_SIGNS[password]
+    sign, role = "x", "bad"
+    if password:  # sudo may give the rights that the user lacks
+        sign, role = "!", "warn"
     rights = dict.fromkeys(c.right for c in commands if c.right)
     return [*rows, *stack_paragraphs((f"{sign} {right}" for right in rights), width, role, "  ")]
 
@@ -428,7 +425,7 @@ def _heading_text(width: int, *cells: str) -> str:
 
 
 def _column_sizes(width: int) -> tuple[int, ...]:
-    return next(cells for least, cells in REPORTED_CELLS if width >= least)
+    return (9, 17, 16, 15, 15) if width >= 96 else (8, 17, 12, 12, 12)
 
 
 def _outcome_rows(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:

@@ -12,7 +12,6 @@ from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     NA,
-    SWITCHED,
     alteration_texts,
     clock_text,
     gib_text,
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.session import Session
-
-
-FINDING_ROLES = {True: "warn", False: "text"}  # by whether it is an alert
-VALUE_ROLES = {True: "dim", False: "text"}  # by whether it is absent
 
 
 class GpuPane(Pane, Scrolled):
@@ -143,14 +138,15 @@ class GpuPane(Pane, Scrolled):
         rows += _changed_rows(state, sample.index, width)
         for index, text in state.gpu_findings:
             if index == sample.index:
-                rows += paragraph_rows(f"  {text}", width, FINDING_ROLES[G.alert in text])
+                role = "warn" if G.alert in text else "text"
+                rows += paragraph_rows(f"  {text}", width, role)
         pairs = self._value_pairs(sample, info)
         columns = max(1, width // 38)
         each = width // columns
         for start in range(0, len(pairs), columns):
             row: list[tuple[str, str]] = []
             for label, text in pairs[start : start + columns]:
-                role = VALUE_ROLES[text.startswith(NA)]
+                role = "dim" if text.startswith(NA) else "text"
                 row += [(pad_text(f"  {label}", 16), "dim"), (pad_text(text, each - 16), role)]
             rows.append(tuple(row))
         rows += _instance_rows(sample, info, width)
@@ -236,7 +232,7 @@ def _known_text(form: str, value: object, *more: object) -> str:
 def _switch_text(value: object) -> str:
     if value is None:
         return NA
-    return SWITCHED[bool(value)]
+    return "on" if value else "off"
 
 
 def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:

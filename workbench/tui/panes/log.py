@@ -240,9 +240,10 @@ class LogPane(Pane):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
                 kind = line_kind(raw)
-                polls += kind == OWN
-                if kind == OWN and polls > 1:
-                    continue
+                if kind == OWN:
+                    polls += 1
+                    if polls > 1:
+                        continue
                 if kind and shown and shown[-1][1] == kind:
                     shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
                 elif len(shown) == room:

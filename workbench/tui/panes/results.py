@@ -260,7 +260,7 @@ class Results(Pane, PickList):
     @property
     def is_bare(self) -> bool:
         state = self.session.state
-        return not any((state.results, state.results_search, state.bench.error))
+        return not (state.results or state.results_search or state.bench.error)
 
     @property
     def search(self) -> str:
@@ -437,7 +437,7 @@ class Results(Pane, PickList):
     def _row_shape(self, width: int) -> Shape:
         """Return how the rows are divided. It is found once for all rows of the list."""
         baseline = self._baseline()
-        key = (width, baseline and baseline.id)
+        key = (width, baseline.id if baseline is not None else None)
         if key != self._shaped:
             results = [item for item in self.items if not isinstance(item, SeriesRow)][:_LOOKED_AT]
             longest = max(map(len, map(self._label_text, results)), default=0)

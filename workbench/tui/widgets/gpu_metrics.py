@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 TEMPERATURE_FLOOR_C = 20.0  # room temperature: the graph starts here
 UNKNOWN_LINK_MB_S = 31_504.0  # generation 4 with 16 lanes
 UNKNOWN_TOP_W = 600.0
-# of cards that report no limit, by whether they share the memory of the host; a GB10 does not
-USUAL_TOP_W = {False: UNKNOWN_TOP_W, True: 150.0}
+UNIFIED_TOP_W = 150.0  # of cards that share the memory of the host; a GB10 reports no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,10 @@ def _pcie_top(i: GpuInfo | None) -> float:
 def _power_top(i: GpuInfo | None) -> float:
     if i is None:
         return UNKNOWN_TOP_W
-    return i.power_max_w or i.power_default_w or USUAL_TOP_W[i.unified_memory]
+    usual_w = UNKNOWN_TOP_W
+    if i.unified_memory:
+        usual_w = UNIFIED_TOP_W
+    return i.power_max_w or i.power_default_w or usual_w
 
 
 def _reported_top(field: str, usual: float) -> Callable[[GpuInfo | None], float]:

@@ -72,6 +72,12 @@ def test_a_distribution_is_in_order(values: list[float]) -> None:
     assert distribution_of([]) is None
 
 
+def test_the_statistics_of_a_distribution_have_four_decimals() -> None:
+    d = distribution_of([1, 2, 2], unit=3)
+    assert d is not None
+    assert (d.mean, d.min, d.p50, d.max) == (0.5556, 0.3333, 0.6667, 0.6667)
+
+
 def test_a_handful_of_values_has_no_p99() -> None:
     few, enough = (distribution_of(float(n) for n in range(count)) for count in (999, 1000))
     assert few is not None and few.p99 is None and few.p95 is not None

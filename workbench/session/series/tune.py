@@ -659,7 +659,7 @@ class Tune(FlagSweep):
         name, _, part = self._tune_goal.metric.partition(".")
         values = [getattr(result.summary, name) for result in results]
         if part:
-            values = [getattr(value, part, None) for value in values]
+            values = [getattr(value, part) for value in values if value is not None]
         return [math.log(value) for value in values if value]
 
     def _measured_race_size(self) -> RaceSize | None:

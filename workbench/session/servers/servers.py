@@ -122,7 +122,7 @@ class Servers:
             self._presets.remember_preset_file(plan)
         else:
             state_before = before.state
-        if event.state is ServerState.READY is not state_before:
+        if event.state is ServerState.READY and state_before is not ServerState.READY:
             self._presets.remember_variables(event.run_id, plan)
         if before is None:
             return

@@ -112,8 +112,8 @@ class ViewController(Controller):
         server, title = state.living_server, None
         if server is not None:
             title = server.title
-        works = (state.bench.running, state.running_series, state.host.model_work)
-        if not any((server, state.alterations, *works)):
+        works = state.bench.running or state.running_series or state.host.model_work is not None
+        if server is None and not state.alterations and not works:
             self.app.exit(0)
             return
 

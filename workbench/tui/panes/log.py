@@ -218,7 +218,7 @@ class LogPane(Pane):
         explained: set[str] = set()
         if server.state in FAILED:
             explained.update(finding.code for finding in server.findings[:2])
-        most = 1 + (room >= ROOMY)
+        most = 2 if room >= ROOMY else 1
         rows: list[tuple[Row, bool]] = []
         for raw, row in shown:
             rows.append((row, True))

@@ -557,7 +557,7 @@ class Results(Pane, PickList):
         if item.power_absent and item.power_w is None and not item.refused:
             texts.append(f"no W and tok/J (#{item.id}): {item.power_absent}")
         rows: list[Row] = []
-        most = 1 + (height >= _TWO_LINES_FROM)
+        most = 2 if height >= _TWO_LINES_FROM else 1
         for text in texts:
             lines = wrap_text(text, width, "  ")
             whole, rest = lines[:most], lines[most:]

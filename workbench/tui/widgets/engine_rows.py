@@ -101,7 +101,9 @@ class EngineRows:
         tokens per second, and one with its other figures."""
         if state.engine is None:
             return 0
-        self._lines, self._each = 1, 1 + (terminal_rows >= STACKED_TWO_ROWS)
+        self._lines, self._each = 1, 1
+        if terminal_rows >= STACKED_TWO_ROWS:
+            self._each = 2
         if state.engine.problem is not None:
             return 1
         return self._each + 1

@@ -196,7 +196,7 @@ class GpuStrip(Painted):
             return len(rows) + self._engine_rows
         before = self.arranged
         self.arranged = self._arrange_groups(telemetry, width, height)
-        self.view.per_cell = 1 + (self.arranged.stacked and G.braille)
+        self.view.per_cell = 2 if self.arranged.stacked and G.braille else 1
         if before not in (None, self.arranged):
             self.call_later(self.repaint)  # also if the height stays the same
         self._engine_rows = self._engine_height(self.arranged.columns, height)

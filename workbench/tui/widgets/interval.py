@@ -62,7 +62,7 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
     if cells < LEAST_CELLS:
         return Axis(limit, 0)
-    return Axis(limit, cells - (cells + 1) % 2)
+    return Axis(limit, cells if cells % 2 else cells - 1)
 
 
 def change_bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:

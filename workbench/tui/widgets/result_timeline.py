@@ -89,7 +89,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
     span = _common_span(list(timelines.values()), max(16, width - _LABEL - 1))
     columns = Columns(0, (_LABEL,), (0,), span.cells)
     rows: list[Row] = []
-    height = 3 - (len(timelines) > 1)
+    height = 2 if len(timelines) > 1 else 3
     for metric in (*_GPU, _TOKENS):
         cells = {name: _cell_means(t, metric, span) for name, t in timelines.items()}
         highest = max(map(highest_value, cells.values()))

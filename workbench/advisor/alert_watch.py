@@ -66,7 +66,9 @@ class _Place:
         self.seen_s: float | None = None
 
     def pct_of_time_held(self, now_s: float, value: float, average_s: float) -> float:
-        """Return the share of time in percent in which the condition `value` held lately."""
+        """Add a reading, and return the percentage of time in which its condition held: a mean that
+        forgets with the time constant `average_s`. `value` is 1.0 if the condition holds now, else
+        0.0, and the time since the last call counts with it."""
         passed_s = 0.0 if self.seen_s is None else now_s - self.seen_s
         self.seen_s = now_s
         self.share += (100.0 * value - self.share) * (1.0 - math.exp(-passed_s / average_s))

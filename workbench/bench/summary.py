@@ -61,10 +61,11 @@ def summarize(
     """Return the metrics of a run. `counted` and `warmups` are the records of the measured and of
     the warm-up requests.
 
-    `output_tok_s` and `request_s` are rates over the steady window (steady_window.py);
-    `whole_run_tok_s` is a rate over the whole run. TTFT and end-to-end time begin when a request is
-    sent. With a request rate, a request may wait for a free stream before that: `queue_ms` is this
-    wait, and the metrics named `…_from_schedule_ms` include it. Limits of an SLO include it too.
+    `output_tok_s` and `request_s` are rates over the steady window (steady_window.py), and over the
+    whole run if there is none; `whole_run_tok_s` is always a rate over the whole run. TTFT and
+    end-to-end time begin when a request is sent. With a schedule, such as a request rate or a trace,
+    a request may wait for a free stream before that: `queue_ms` is this wait, and the metrics named
+    `…_from_schedule_ms` include it. Limits of an SLO include it too.
     """
     good, warm = successful(counted), successful(warmups)
     window = facts.window or window_of(spec, counted)

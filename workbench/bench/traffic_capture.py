@@ -35,6 +35,7 @@ class TrafficCapture:
         self._writer: LocalProcess | None = None
         self._port: LocalProcess | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._file_created = False
         self._totals: dict[str, Any] = {}
         self._asked = self._answered = 0  # the last request for totals, and the last one answered
         self._totals_came = asyncio.Event()
@@ -47,6 +48,7 @@ class TrafficCapture:
         places = await _addresses_of(server)
         with _open_listener(port) as listener:
             _create_private_file(self._path)
+            self._file_created = True
             await self._start_processes(listener, json.dumps(places))
             self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
@@ -120,7 +122,7 @@ class TrafficCapture:
                 process.kill_group()
                 await process.wait()
                 process.close_pipes()
-        if self._writer is not None:
+        if self._file_created:
             self._path.unlink(missing_ok=True)
         if self._reading is not None:
             await cancel_all([self._reading])

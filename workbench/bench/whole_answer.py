@@ -99,7 +99,8 @@ class WholeAnswers:
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def refresh(self) -> None:
-        """Allow more answers to be learned. Call this several times a second."""
+        """Allow `learn_answer` to note as many answers again as one refresh allows. Call this several
+        times a second, so that learning takes little time of each."""
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def find_answer(self, data: bytes) -> WholeAnswer | None:

@@ -76,11 +76,15 @@ def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, A
 
 
 def _bits_of_quantization(quantization: str | None) -> float | None:
-    """Return the bits per weight of a quantization as a preset names it, None if it is unknown. Any
-    4-bit integer method counts as AWQ."""
+    """Return the bits per weight of a quantization as a preset names it, None if it is unknown. A
+    name with "int4" of no known method counts as AWQ. AWQ and GPTQ with "int8" are unknown: their
+    usual 4 bits would be wrong."""
+    text = (quantization or "").lower()
     name = normalize_quantization(quantization)
-    if name is None and "int4" in (quantization or "").lower():
+    if name is None and "int4" in text:
         name = "AWQ"
+    if name in ("AWQ", "GPTQ") and "int8" in text:
+        return None
     if name is None:
         return None
     return BITS.get(name)

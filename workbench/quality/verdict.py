@@ -397,7 +397,9 @@ def compute_measures(
     answers: ScoredAnswers = _NO_ANSWERS,
 ) -> tuple[tuple[QualityMeasure, ...], int | None]:
     """Return the measures with their verdicts, and how many more texts would probably decide all of
-    them (0 if all are decided, None if too many)."""
+    them (0 if all are decided, None if too many). With fewer than LEAST_TEXTS texts it is the number
+    that a first test lacks. `forks` counts where greedy answers of A and B part, `forks_floor` where
+    two answers of A do; None if this was not measured."""
     # The two long texts are scored in another way than the short ones, and are too few for a test.
     enough = any(len(part.texts) >= LEAST_TEXTS for part in compared)
     tested: list[_Tested] = []

@@ -417,7 +417,8 @@ def _state_alert(what: str, state: str, *said: str | None) -> Alert:
 
 
 def sweep_note_blocks(sweep: Sweep) -> list[Block]:
-    """Return the blocks with the notes of a sweep, and whether its best value was confirmed."""
+    """Return the blocks with the notes of a sweep and, where it applies, a sentence on whether its best
+    value was confirmed."""
     blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))

@@ -650,7 +650,8 @@ _DETAIL_LINES = 5  # after the first line of an error
 
 
 def _is_in_lines_of(finding: Finding, error: RaisedError) -> bool:
-    """Return whether the finding is about one of the lines of the error."""
+    """Return whether the finding is about the first line of the error or one of the few after it. False
+    if the line of one of them is unknown."""
     if finding.line is None or not error.number:
         return False
     return 0 <= finding.line - error.number <= _DETAIL_LINES
@@ -697,8 +698,9 @@ def _explain_error_kind(
 
 
 def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -> LogPattern | None:
-    """Return the log pattern of an error, not only of its kind, that matches the line; None if there
-    is none, or if one of the codes `known_codes` matches it too."""
+    """Return the pattern of `engine` (None: of any) that names the cause of the error in the line. A
+    pattern that names only the kind of an error does not count. None if there is none, or if a
+    pattern whose code is in `known_codes` matches the line too."""
     found = [one for one in _find_patterns(line, engine) if not one.general]
     if any(one.code in known_codes for one in found):
         return None

@@ -187,7 +187,8 @@ def _unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
 
 
 def _main_pid(scope: str, unit: str) -> int | None:
-    """Return the id of the main process of a systemd unit. None if it is unknown."""
+    """Return the id of the main process of a systemd unit, 0 if it has none. None if systemd does not
+    say. `scope` is "user" or "system"."""
     environment = dict(os.environ)
     environment.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     argv = ["systemctl", "--" + scope, "show", "--property=MainPID", "--", unit]

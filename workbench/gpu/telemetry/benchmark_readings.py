@@ -41,8 +41,11 @@ def summarize_gpu_readings(
     means, and the temperature is the highest.
 
     The energy of a GPU is the difference of its driver's counter or, without a counter, its power
-    integrated with trapezoids. The power is that energy divided by the time. A value that a GPU did
-    not report is None, with the reason in `absent`.
+    integrated with trapezoids. The power is that energy divided by the time. `interval_s` is the time
+    between two readings: the counter is extrapolated by at most two of them.
+
+    Energy and power are None if one of the GPUs did not report them. The other values are of those
+    GPUs that reported them, and None if none did. `absent` has the reason for each None.
     """
     absent: dict[str, str] = {}
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
@@ -66,7 +69,7 @@ def summarize_gpu_readings(
         energy_j=energy,
         sm_mhz=_mean(readings, "sm_mhz", absent),
         memory_mhz=_mean(readings, "memory_mhz", absent),
-        temperature_c=max(_known_values(readings, "temperature_c"), default=None),
+        temperature_c=_highest(readings, "temperature_c", absent),
         gpu_util_pct=_mean(readings, "gpu_util_pct", absent),
         event_reasons=_event_fractions(readings, absent),
         samples=len(inside),
@@ -160,6 +163,15 @@ def _mean(readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str
         absent[name] = _NO_READING_REASON
         return None
     return fmean(values)
+
+
+def _highest(
+    readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]
+) -> float | None:
+    values = _known_values(readings, name)
+    if not values:
+        absent[name] = _NO_READING_REASON
+    return max(values, default=None)
 
 
 class Energy(NamedTuple):

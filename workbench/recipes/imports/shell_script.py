@@ -441,8 +441,9 @@ def _add_assignment(assignment: re.Match[str], own: dict[str, str], state: _Stat
 
 
 def _from_workdir(path: str, state: _State) -> str:
-    """Return `path` as it is from any directory. The directory in which the script is started
-    becomes a variable of the preset."""
+    """Return `path` from the directory in which the script stands at that point. That of its start
+    becomes a variable of the preset as soon as a relative path needs it. An absolute path, one that
+    begins with a variable and one that a command computes are returned unchanged."""
     if path.startswith(("/", "${")) or COMPUTED in path:
         return path
     start = state.workdir or state.notes.add_variable(

@@ -70,7 +70,8 @@ class TestBed(Protocol):
 
     @property
     def started(self) -> str | None:
-        """The run id of the server that the experiment started and that is running now, or None."""
+        """The run id of the server that the experiment has started last and not stopped, or None. It
+        may have failed meanwhile."""
         ...
 
     async def must_compile_first(self, arm: str) -> bool:

@@ -215,7 +215,8 @@ class Servers:
 
     def _find_earlier_run(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
         """Return the run that was stopped for the run `run_id`, if that one failed before it was
-        READY. None if it did not fail, or if the earlier run is not known any more."""
+        READY: another run, or `run_id` itself if it was stopped and the new one did not become a run.
+        None if nothing was stopped in vain, or if the earlier run is not known any more."""
         known = {status.run_id: status for status in statuses}
         if run_id not in known:
             return None

@@ -150,7 +150,8 @@ class StartPlan(Modal[bool]):
         doing: str = "",
         answers: str = "",
     ) -> None:
-        """`disturbed` gets the width in cells, and returns warnings about measurements that the
+        """`server` is the one that the start replaces, None if there is none. `changes` are those of
+        the plan against it. `disturbed` gets the width in cells, and returns warnings about measurements that the
         start would disturb. `doing` says what follows the start; "" if nothing does. `answers` says
         what comparing the answers adds; "" if they are not compared."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)

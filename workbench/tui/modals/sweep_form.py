@@ -67,6 +67,7 @@ _OF_A_TRACE = (
 SLO = "ttft<=500@p95, tpot<=40@p95"  # suggested if the benchmark has none
 LEVELS = "1,2,4,8,16,32,64"
 POINTS = 7
+_LOWEST_CLOCK_FRACTION = 0.45  # of the highest clock
 
 
 class Wanted(NamedTuple):
@@ -98,7 +99,8 @@ def search_load(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
 
 def suggest_values(what: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
-    there are none. If the quantity is a GPU setting, every GPU of the host allows these values."""
+    there are none. If the quantity is a GPU setting, every GPU that reports its limits allows these
+    values."""
     if what == STREAMS:
         return LEVELS
     setting = SETTING.get(what)
@@ -110,9 +112,23 @@ def suggest_values(what: str, state: SessionState) -> str:
     if isinstance(setting, ClockSetting):
         each = map(attrgetter(setting.highest), state.gpu_infos)
         top = float(min(filter(None, each), default=0))
+        clocks = _find_common_clocks(setting, state, _LOWEST_CLOCK_FRACTION * top)
+        if 0 < len(clocks) <= POINTS:
+            return ",".join(map(str, clocks))
         if top:
-            return _evenly_spaced_values(0.45 * top, top, (75, 150, 300, 450))
+            return _evenly_spaced_values(_LOWEST_CLOCK_FRACTION * top, top, (75, 150, 300, 450))
     return ""
+
+
+def _find_common_clocks(setting: ClockSetting, state: SessionState, lowest_mhz: float) -> list[int]:
+    """Return the clocks from `lowest_mhz` up, in rising order, that every GPU supports. A GPU that
+    does not report its clocks does not count. Memory has only a few clocks."""
+    reported = [set(getattr(info, setting.supported)) for info in state.gpu_infos]
+    known = list(filter(None, reported))
+    if not known:
+        return []
+    common = set.intersection(*known)
+    return sorted(mhz for mhz in common if mhz >= lowest_mhz)
 
 
 def _evenly_spaced_values(low: float, high: float, sizes: tuple[int, ...]) -> str:

@@ -477,8 +477,8 @@ class Results(Pane, PickList):
         return tuple(runs)
 
     def _rejected_row(self, item: BenchRow, head: str, label: str, width: int) -> Row:
-        """Return the row of a result that is not valid. It has the reason in the place of the figures,
-        which are no measurement."""
+        """Return the row of a result that is not valid: `head` with its marks and number, `label`, and
+        the reason in the place of the figures, which are no measurement."""
         why = f"  {item.refused[0]}"
         return ((head, "bad"), (cut_text(f"x rejected {label}{why}", width - len(head)), "bad"))
 

@@ -96,7 +96,7 @@ class Measured:
 
 
 def bisector(store: BisectionStore, found: Bisection, measured: Measured) -> Bisector:
-    presets = SimpleNamespace(plan_of=lambda *_: LaunchPlan("vllm", "org/m"))
+    presets = SimpleNamespace(make_plan=lambda *_: LaunchPlan("vllm", "org/m"))
     session: Any = SimpleNamespace(experiments=measured, presets=presets)
     return Bisector(found, session, store, lambda _: None)
 

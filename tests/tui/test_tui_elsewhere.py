@@ -157,7 +157,7 @@ def test_an_open_screen_shows_results_that_a_command_has_stored(
                 known.spec, replace(known.conditions, host=screen.state.host.name), known.summary
             )
             await screen.until(lambda: [row.id for row in screen.state.results] == [number])
-            elsewhere.note(number, "seen at once")
+            elsewhere.set_note(number, "seen at once")
             await screen.until(
                 lambda: [row.note for row in screen.state.results] == ["seen at once"]
             )

@@ -20,7 +20,7 @@ from support.grid import check
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.experiment import Arm
 from workbench.model.plan import PlanDifference
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import MEMORY_CLOCKS, ClockRange, GpuSettings
 from workbench.model.sweep import SweepPoint, SweepSpec
 from workbench.model.watch import QUIET, NightEntry, Watch
 from workbench.session.bench.spec import spec_from_fields
@@ -792,3 +792,13 @@ def test_a_sweep_that_is_resumed_says_so_in_words() -> None:
     session: Any = SimpleNamespace()
     said, _ = resume_text_and_work(session, canned_sweep())
     assert said.startswith("resuming: ")
+
+
+def test_a_sweep_of_memory_clocks_offers_the_clocks_that_every_gpu_has() -> None:
+    """The offered clocks lay at equal distances, and the driver has none of them."""
+    clocks = ((2619, 1593, 405), (2619, 1593), ())  # the last one does not report them
+    infos = [
+        SimpleNamespace(memory_max_mhz=2619, supported_memory_mhz=supported) for supported in clocks
+    ]
+    state: Any = SimpleNamespace(gpu_infos=infos)
+    assert sweep_form.suggest_values(MEMORY_CLOCKS.label, state) == "1593,2619"

@@ -393,3 +393,18 @@ def test_what_was_passed_on_is_in_the_file_although_the_command_is_killed(tmp_pa
 
     eventually(written, "50 lines")
     assert len(trace_file.read_trace(path).requests) >= 50
+
+
+def test_a_capture_whose_writer_cannot_start_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "made.jsonl"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-such-python"))
+
+    async def go() -> None:
+        async with server() as place:
+            with pytest.raises(FileNotFoundError):
+                await capturing(path, place)
+
+    run(go())
+    assert not path.exists()

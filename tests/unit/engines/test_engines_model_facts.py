@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from workbench import engines
 from workbench.engines.model_facts import (
+    _bits_of_quantization,
     choose_model_facts,
     model_facts_from_config,
     model_key,
@@ -231,3 +232,11 @@ json_values = st.recursive(
 def test_any_configuration_can_be_read(config: dict[str, Any]) -> None:
     facts = model_facts_from_config("m", config, 1000, head=True, source="config.json")
     assert facts.weight_bytes == 1000 and bool(facts.bytes_per_token) != bool(facts.missing)
+
+
+@pytest.mark.parametrize(
+    ("named", "bits"),
+    [("AWQ", 4 + 20 / 128), ("W4 INT4", 4 + 20 / 128), ("GPTQ INT8", None), ("AWQ int8", None)],
+)
+def test_a_quantization_of_8_bits_does_not_count_as_4(named: str, bits: float | None) -> None:
+    assert _bits_of_quantization(named) == bits

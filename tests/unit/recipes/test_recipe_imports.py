@@ -829,3 +829,9 @@ def test_a_llama_swap_model_that_starts_no_server_is_not_chosen_by_default() -> 
     assert recipe.plan is not None and (recipe.plan.model, recipe.name) == ("/m.gguf", "chat")
     assert "the model draw is left out" in texts(recipe, "left-out")[0]
     assert read_text(text, Given("draw")).plan is None
+
+
+def test_a_variable_of_the_environment_in_a_llama_swap_command_becomes_one_of_the_preset() -> None:
+    recipe = read_text("models:\n  chat: {cmd: 'llama-server -m ${env.MODELS}/m.gguf'}\n")
+    assert recipe.plan is not None and recipe.plan.model == "${models}/m.gguf"
+    assert list(recipe.variables) == ["models"]

@@ -25,6 +25,7 @@ from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.concurrency_sweep import check_levels
 from workbench.session.series.flag_sweep import best_point, deciding_metric
 from workbench.session.series.flag_sweep_plan import list_combinations
+from workbench.session.series.gpu_sweep import GpuSweep
 from workbench.session.series.gpu_sweep_plan import parse_values
 from workbench.session.series.sweep_parts import (
     UNKNOWN_VERSION_TEXT,
@@ -505,3 +506,35 @@ def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:
         check_same_conditions(parts, stored, spec, {"engine": "vllm 0.33.0", "driver": "595"})
     assert "start a new sweep" in (gone.value.next_step or "")
     check_same_conditions(parts, stored, spec, measured)
+
+
+def test_a_sweep_notes_in_words_that_a_value_was_not_settled() -> None:
+    """A renaming once put the name of a function into this note."""
+    notes: list[str] = []
+
+    async def wait_until_settled() -> str:
+        return "the temperature still rises"
+
+    async def measure_nothing(*_: object) -> list[BenchResult]:
+        return []
+
+    async def accept(_: str) -> None:
+        return None
+
+    points = [SimpleNamespace(error="")]
+    gpu_sweep: Any = SimpleNamespace(
+        progress=SimpleNamespace(
+            change_point=lambda *_, **__: None,
+            add_note=notes.append,
+            measure_point=measure_nothing,
+            sweep=SimpleNamespace(points=points),
+        ),
+        wait_until_settled=wait_until_settled,
+        measure_benchmark=None,
+        settle_s=30.0,
+        runs=1,
+        _check_server=accept,
+    )
+    value: Any = SimpleNamespace(label="400 W")
+    asyncio.run(GpuSweep._measure_value(gpu_sweep, 0, value))
+    assert notes == ["400 W: not settled after 30 s (the temperature still rises)"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from support.fake_canned import canned_experiment
 
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, RunState
-from workbench.model.watch import SPEED, START
+from workbench.model.quality import BROKEN, DIFFERS, NOT_DECIDED, SAME
+from workbench.model.watch import ANSWERS, SPEED, START
+from workbench.session.series import night_watch
 from workbench.session.series.night_watch import compute_pair_losses
 
 
@@ -19,3 +23,29 @@ def test_half_the_speed_and_a_start_that_takes_twice_as_long_are_equal_losses() 
     )
     half = pytest.approx([math.log(2)])
     assert found == {SPEED: half, START: half}, "the runs name no KV tokens"
+
+
+def judged(verdict: str) -> Experiment:
+    experiment = canned_experiment()
+    assert experiment.comparison is not None
+    return replace(experiment, comparison=replace(experiment.comparison, quality_verdict=verdict))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alarm"),
+    [
+        (DIFFERS, DIFFERS, True),
+        (BROKEN, DIFFERS, True),
+        (DIFFERS, SAME, False),
+        (SAME, BROKEN, False),
+        (SAME, SAME, False),
+        (NOT_DECIDED, NOT_DECIDED, False),
+        (DIFFERS, None, False),
+    ],
+)
+def test_only_answers_that_are_worse_twice_are_an_alarm(
+    first: str, second: str | None, alarm: bool
+) -> None:
+    repeated = judged(second) if second is not None else None
+    losses = night_watch._facts_of_experiments(judged(first), repeated)["losses"]
+    assert [(loss.measure, loss.alarm) for loss in losses] == [(ANSWERS, True)] * alarm

@@ -76,7 +76,7 @@ def test_status_is_strict_json_even_if_the_driver_answers_nan(cli: Cli) -> None:
     (gpu,) = json.loads(ran.out, parse_constant=pytest.fail)["gpus"]
     assert gpu["power_w"] is None and gpu["energy_j"] is None
     assert gpu["absent"]["power_w"] == "the driver's answer is not a number (NaN)"
-    assert "power_w (the driver's answer is not a number (NaN))" in cli(*PRO, "gpu", "status").out
+    assert "power (the driver's answer is not a number (NaN))" in cli(*PRO, "gpu", "status").out
 
 
 def test_status_of_a_simulated_card(cli: Cli) -> None:

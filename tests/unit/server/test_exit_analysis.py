@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -109,11 +110,13 @@ def kernel_log(host_dir: Path, text: str | None) -> UserlandHost:
 
 
 async def core_of(supervisor: Supervisor, status: ServerStatus) -> int:
-    await supervisor.load_log(status.run_id)
-    lines = "\n".join(supervisor.log(status.run_id).lines())
-    found = re.search(r"EngineCore pid=(\d+)", lines)
-    assert found is not None, lines
-    return int(found[1])
+    async with asyncio.timeout(30.0):  # a server may be READY before its last lines are read
+        while True:
+            await supervisor.load_log(status.run_id)
+            lines = "\n".join(supervisor.log(status.run_id).lines())
+            if found := re.search(r"EngineCore pid=(\d+)", lines):
+                return int(found[1])
+            await asyncio.sleep(0.02)
 
 
 def killed(tmp_path: Path, make: Make, kernel: str | None) -> tuple[str, Finding, ServerState]:

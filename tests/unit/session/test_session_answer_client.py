@@ -64,7 +64,13 @@ def test_a_connection_is_kept_for_the_next_request() -> None:
 
 
 def test_requests_at_once_are_in_flight_together() -> None:
-    replies, server = asked(lambda request, n: [OK], 130, at_once=True)
+    all_arrived = threading.Barrier(130)
+
+    def answer(request: Request, n: int) -> list[Step]:
+        all_arrived.wait(60.0)
+        return [OK]
+
+    replies, server = asked(answer, 130, at_once=True, limit_s=60.0)
     assert [r.status for r in replies] == [200] * 130
     assert server.connections == 130
 

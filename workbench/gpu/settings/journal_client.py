@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from workbench.gpu import remote_programs
@@ -18,6 +17,7 @@ from workbench.gpu.settings.journal_program import NO_FILE, TOO_LARGE, JournalPr
 from workbench.hosts.base import CommandNotFound, Completed, Host
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import TOO_OLD, can_start_python
+from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError
 from workbench.model.untrusted_numbers import parse_whole_number, strict_json
@@ -81,7 +81,7 @@ async def _read_on_this_machine(host: Host, root: str, more: JournalAnswer) -> J
 
 @cache
 def _journal_script() -> str:
-    return Path(__file__).with_name("journal_without_python3.sh").read_text("utf-8")
+    return read_script(__file__, "journal_without_python3.sh")
 
 
 class ShellJournal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -67,10 +67,10 @@ def summarize_gpu_readings(
     return GpuDuring(
         power_w=_power_w(energy, seconds),
         energy_j=energy,
-        sm_mhz=_mean(readings, "sm_mhz", absent),
-        memory_mhz=_mean(readings, "memory_mhz", absent),
-        temperature_c=_highest(readings, "temperature_c", absent),
-        gpu_util_pct=_mean(readings, "gpu_util_pct", absent),
+        sm_mhz=_summarize(fmean, readings, "sm_mhz", absent),
+        memory_mhz=_summarize(fmean, readings, "memory_mhz", absent),
+        temperature_c=_summarize(max, readings, "temperature_c", absent),
+        gpu_util_pct=_summarize(fmean, readings, "gpu_util_pct", absent),
         event_reasons=_event_fractions(readings, absent),
         samples=len(inside),
         absent=absent,
@@ -157,21 +157,19 @@ def _known_values(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
     return known_values(map(attrgetter(name), readings))
 
 
-def _mean(readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]) -> float | None:
+def _summarize(
+    summary: Callable[[list[float]], float],
+    readings: Sequence[BenchmarkReading],
+    name: str,
+    absent: dict[str, str],
+) -> float | None:
+    """Return the summary, such as the mean, of the known values of a field. None if there are none,
+    with the reason in `absent`."""
     values = _known_values(readings, name)
     if not values:
         absent[name] = _NO_READING_REASON
         return None
-    return fmean(values)
-
-
-def _highest(
-    readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]
-) -> float | None:
-    values = _known_values(readings, name)
-    if not values:
-        absent[name] = _NO_READING_REASON
-    return max(values, default=None)
+    return summary(values)
 
 
 class Energy(NamedTuple):

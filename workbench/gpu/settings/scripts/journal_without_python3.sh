@@ -1,5 +1,6 @@
 # Reads and locks the journal of GPU settings on a host that has no python3. $1 says what to do, and
 # $2 is the journal. No guard runs there, so no process of the host itself owns the lock.
+
 link=$2.lock
 
 # Prints "held OWNER", the link's age in seconds and the host's uptime.

@@ -19,7 +19,7 @@ from workbench.server.engine_rates import MAX_READING_GAP_S
 from workbench.tui.cells import Row, merge_runs, row_width
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.graph import Graph, draw_graph
-from workbench.tui.widgets.kept_heads import KeptHeads
+from workbench.tui.widgets.graph_cache import GraphCache
 from workbench.tui.widgets.strip_layout import arrange_strip, max_strip_rows
 from workbench.tui.widgets.time_axis import (
     ZOOMS,
@@ -78,8 +78,8 @@ def test_cells_of_the_past_stay_while_time_goes_on(
         window = view.window(second, count)
         drawn = window.values(history, (0, "power_w"))
         assert len(drawn) == count * per_cell
-        assert window.first <= window.now <= window.end
-        for number, drawn_value in enumerate(drawn, window.first * per_cell):
+        assert window.first_cell <= window.now <= window.end
+        for number, drawn_value in enumerate(drawn, window.first_cell * per_cell):
             if number < window.now * per_cell:
                 assert seen.setdefault(number, drawn_value) == drawn_value
 
@@ -225,14 +225,14 @@ def test_a_lost_link_is_drawn_until_it_is_back() -> None:
 def test_the_cursor_stays_in_the_window_and_ends_at_now() -> None:
     view = TimeView()
     assert view.window(NOW, 20).end == NOW
-    view.move(-1, NOW)
+    view.move_cursor(-1, NOW)
     assert not view.is_live and view.window(NOW, 20).cursor_column == 18
-    view.move(-40, NOW)
+    view.move_cursor(-40, NOW)
     shown = view.window(NOW + 7, 20)
     assert shown.cursor == NOW - 41 and shown.cursor_column == 0
-    view.move(10, NOW + 7)
+    view.move_cursor(10, NOW + 7)
     assert view.window(NOW + 7, 20).cursor_column == 10  # the window stands still
-    view.move(100, NOW + 7)
+    view.move_cursor(100, NOW + 7)
     assert view.is_live
 
 
@@ -252,12 +252,16 @@ def test_a_layout_fits_its_terminal(
     width: int, height: int, count: int, unfolded: bool | None, header: bool
 ) -> None:
     made = arrange_strip(
-        [tuple(range(count))], width, max_strip_rows(height), unfolded=unfolded, header=header
+        [tuple(range(count))],
+        width,
+        max_strip_rows(height),
+        block_per_gpu=unfolded,
+        needs_header=header,
     )
     extra = count + 1 if unfolded else 1
-    assert not made.stacked or made.columns.count == 1
+    assert not made.stacked or made.columns.graph_count == 1
     assert made.groups and made.rows <= max(max_strip_rows(height), 1) + extra
-    assert made.columns.starts[-1] + made.columns.cells <= width or width < 57
+    assert made.columns.graph_starts[-1] + made.columns.cells <= width or width < 57
 
 
 def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
@@ -265,7 +269,11 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
         count: int, width: int, height: int, unfolded: bool | None = None
     ) -> tuple[int, tuple[int, ...], int]:
         layout = arrange_strip(
-            [tuple(range(count))], width, max_strip_rows(height), unfolded=unfolded, header=False
+            [tuple(range(count))],
+            width,
+            max_strip_rows(height),
+            block_per_gpu=unfolded,
+            needs_header=False,
         )
         return len(layout.groups), layout.heights, layout.rows
 
@@ -290,12 +298,12 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
 def test_the_axis_covers_three_minutes_at_120_columns_and_two_at_80() -> None:
     for width, height, least_s in ((80, 24, 120), (120, 40, 180)):
         layout = arrange_strip(
-            [tuple(range(4))], width, max_strip_rows(height), unfolded=None, header=False
+            [tuple(range(4))], width, max_strip_rows(height), block_per_gpu=None, needs_header=False
         )
         view = TimeView()
         view.per_cell = 2
         window = view.window(NOW, layout.columns.cells)
-        assert layout.columns.count == 1
+        assert layout.columns.graph_count == 1
         assert window.count * window.cell_s >= least_s
 
 
@@ -324,24 +332,33 @@ def test_kept_cells_are_those_that_would_be_drawn_again(
     values: list[float | None], height: int, value_s: int
 ) -> None:
     history, view, top = History(), TimeView(), 250.0
-    heads = KeptHeads(history)
+    cache = GraphCache(history)
     view.value_s, view.per_cell = value_s, 2
     drawn: list[int] = []
     of_heads: list[int] = []
 
-    def make(part: Window, head: Sequence[Row]) -> Graph:
-        drawn.append(part.count)
-        cells = part.values(history, (0, "power_w"))
+    def make(window_part: Window, earlier_rows: Sequence[Row]) -> Graph:
+        drawn.append(window_part.count)
+        cells = window_part.values(history, (0, "power_w"))
         limits = [170.0] * len(cells)
         lines = (limits,)
-        return Graph("power", "", cells, top, lines=lines, role="power", per_cell=2, head=head)
+        return Graph(
+            "power",
+            "",
+            cells,
+            top,
+            lines=lines,
+            role="power",
+            per_cell=2,
+            earlier_rows=earlier_rows,
+        )
 
     for second, value in enumerate(values, NOW):
         history.add((0, "power_w"), second, value)
         top = 250.0 if second < NOW + 40 else 500.0
         window = view.window(second, 60)
         began = len(drawn)
-        kept = draw_graph(heads.make_graph("power", make, window, height, [(0, "power_w")]), height)
+        kept = draw_graph(cache.make_graph("power", make, window, height, [(0, "power_w")]), height)
         of_heads += drawn[began:]
         assert kept == draw_graph(make(window, ()), height)
     # whole only at first and with another scale, not when the window moves
@@ -366,18 +383,25 @@ def test_a_kept_axis_is_the_one_that_would_be_drawn_again() -> None:
 
 def test_a_past_that_was_read_later_is_drawn() -> None:
     history, view = History(), TimeView()
-    heads = KeptHeads(history)
+    cache = GraphCache(history)
     view.per_cell = 2
 
-    def make(part: Window, head: Sequence[Row]) -> Graph:
-        return Graph("util", "", part.values(history, (0, "u")), 100.0, per_cell=2, head=head)
+    def make(window_part: Window, earlier_rows: Sequence[Row]) -> Graph:
+        return Graph(
+            "util",
+            "",
+            window_part.values(history, (0, "u")),
+            100.0,
+            per_cell=2,
+            earlier_rows=earlier_rows,
+        )
 
     window = view.window(NOW, 30)
     history.add((0, "u"), NOW, 50.0)
     keys = [(0, "u")]
-    assert text(draw_graph(heads.make_graph("u", make, window, 1, keys), 1)[0]).strip() != ""
+    assert text(draw_graph(cache.make_graph("u", make, window, 1, keys), 1)[0]).strip() != ""
     history.load((0, "u"), NOW - 40, 100.0, 1)
-    assert "⢸" in text(draw_graph(heads.make_graph("u", make, window, 1, keys), 1)[0]).replace(
+    assert "⢸" in text(draw_graph(cache.make_graph("u", make, window, 1, keys), 1)[0]).replace(
         "⡇", "⢸"
     )
 
@@ -405,7 +429,8 @@ def test_a_limit_is_the_same_in_a_part_of_a_window() -> None:
     assert set(whole) == {600.0, 400.0, None}
     for count in range(12):
         assert (
-            strip._limit_cells(sample, "limit_w", window.without_first(count)) == whole[2 * count :]
+            strip._limit_cells(sample, "limit_w", window.drop_first_cells(count))
+            == whole[2 * count :]
         )
 
 
@@ -429,7 +454,12 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
     )
     strip.state = state
     strip.arranged = arrange_strip(
-        [tuple(range(gpus))], 120, max_strip_rows(40), unfolded=None, header=False, labels=True
+        [tuple(range(gpus))],
+        120,
+        max_strip_rows(40),
+        block_per_gpu=None,
+        needs_header=False,
+        has_labels=True,
     )
     strip.view.per_cell, strip.view.value_s = 2, value_s
     strip.wanted_height(120, 40)
@@ -460,7 +490,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
         strip._read_s = now_s
         history.clock = lambda now_s=now_s: now_s
         kept = strip.rows(120, 20)
-        heads, tops = strip.heads, strip.engine._heads
-        strip.heads, strip.engine._heads = KeptHeads(history), KeptHeads(history)
+        cache, tops = strip.graph_cache, strip.engine._graph_cache
+        strip.graph_cache, strip.engine._graph_cache = GraphCache(history), GraphCache(history)
         assert kept == strip.rows(120, 20)
-        strip.heads, strip.engine._heads = heads, tops
+        strip.graph_cache, strip.engine._graph_cache = cache, tops

@@ -24,7 +24,7 @@ from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
-from workbench.tui.widgets.gpu_metrics import POWER, is_top_known, step_values
+from workbench.tui.widgets.gpu_metrics import POWER, is_scale_top_reported, step_values
 from workbench.tui.widgets.gpu_strip import _cpu_load
 
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -57,7 +57,7 @@ def levels(d: Any, label: str) -> list[int]:
     columns = layout.columns
     height = layout.heights[list(UNITS).index(label) if layout.stacked else 0]
     first = next(n for n, row in enumerate(rows) if row.startswith(label))
-    start = columns.starts[0]
+    start = columns.graph_starts[0]
     body = [row.ljust(400)[start : start + columns.cells] for row in rows[first : first + height]]
     heights = []
     for cell in zip(*body, strict=True):
@@ -77,7 +77,7 @@ def test_three_labelled_graphs_show_a_benchmark_at_every_size(
         text, now_s = "\n".join(strip_rows(d)), int(NOW) + d.session.ticks
         strip = d.app.main.strip
         window = strip.view.window(now_s, strip.arranged.columns.cells)
-        first_s = window.first * window.cell_s
+        first_s = window.first_cell * window.cell_s
         for label, unit in UNITS.items():
             assert text.count(f"{label} ") == 1 and unit in text
             drawn = levels(d, label)
@@ -159,13 +159,13 @@ def test_a_click_on_a_graph_shows_that_second(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         strip = d.app.main.strip
         window = strip.view.window(strip.now_s, strip.arranged.columns.cells)
-        await d.pilot.click(strip, offset=(strip.arranged.columns.starts[0] + 5, 2))
-        assert strip.view.cursor_s == 2 * (window.first + 5)
+        await d.pilot.click(strip, offset=(strip.arranged.columns.graph_starts[0] + 5, 2))
+        assert strip.view.cursor_s == 2 * (window.first_cell + 5)
         wheel = SimpleNamespace(stop=lambda: None)
         strip.on_mouse_scroll_up(wheel)
-        assert strip.view.cursor_s == 2 * (window.first + 2)
+        assert strip.view.cursor_s == 2 * (window.first_cell + 2)
         strip.on_mouse_scroll_down(wheel)
-        assert strip.view.cursor_s == 2 * (window.first + 5)
+        assert strip.view.cursor_s == 2 * (window.first_cell + 5)
 
     drive(scenario, gpus=4)
 
@@ -221,7 +221,9 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
         def picture(at_s: float) -> list[str]:
             """Return the 2 cells of the power before a time, as they are drawn now."""
             columns, height = strip.arranged.columns, strip.arranged.heights[1]
-            end = columns.starts[0] + strip.view.window(strip.now_s, columns.cells).column(at_s)
+            end = columns.graph_starts[0] + strip.view.window(strip.now_s, columns.cells).column(
+                at_s
+            )
             first = 2 + strip.arranged.heights[0]
             return [s.row(row).ljust(200)[end - 2 : end] for row in range(first, first + height)]
 
@@ -279,7 +281,7 @@ def test_only_a_limit_of_the_driver_is_called_the_maximum(
     facts: dict[str, float], known: bool
 ) -> None:
     """A vGPU reports no power limit, and the top of its axis read "max 600W"."""
-    assert is_top_known(POWER, replace(GpuInfo(0, "GPU-0", "A"), **facts)) == known
+    assert is_scale_top_reported(POWER, replace(GpuInfo(0, "GPU-0", "A"), **facts)) == known
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 15), st.sampled_from((170.0, 300.0)))

@@ -15,15 +15,16 @@ class TimelineController(Controller):
     def move_cursor(self, cells: int) -> None:
         """Move the time cursor of the telemetry strip by `cells` cells of its time axis. A negative
         number moves it back in time."""
-        self.strip.move(cells)
+        self.strip.move_cursor(cells)
 
-    def move_to_event(self, by: int) -> None:
-        """Move the time cursor to the last event before its position (`by` -1) or to the next event
-        after it (`by` 1). Events are marked on the time axis, such as the start of a benchmark."""
-        if not self.strip.move_to_event(by):
+    def move_to_event(self, direction: int) -> None:
+        """Move the time cursor to the last event before its position (`direction` -1) or to the
+        next event after it (`direction` 1). Events are marked on the time axis, such as the start
+        of a benchmark."""
+        if not self.strip.move_to_event(direction):
             self.show_message(
                 "no event is known before this time"
-                if by < 0
+                if direction < 0
                 else "no event is known after this time"
             )
 
@@ -33,12 +34,12 @@ class TimelineController(Controller):
     def zoom(self, by: int) -> None:
         """Change the seconds per cell of the time axis to the next larger (`by` 1) or next smaller
         (`by` -1) of the possible values."""
-        self.strip.zoom(by)
+        self.strip.change_zoom(by)
         self.show_message(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
 
     def toggle_folding(self) -> None:
         """Switch between one row for all GPUs of the same type and a row for each GPU."""
-        if not self.strip.toggle_folding():
+        if not self.strip.toggle_row_per_gpu():
             self.show_message(
                 "no two GPUs of this host are of the same type: each has a row of its own"
             )

@@ -7,7 +7,7 @@ engine_rows                     the metrics of the engine, below the GPUs of the
 unlike_gpus                     equal GPUs that work differently
 running_rows                    the command and the flags of the running server
 graph, time_axis, strip_layout  one graph; the axis with its marks and cursor; the positions of the graphs
-kept_heads                      cells of the past that are not drawn again
+graph_cache                     cells of the past that are not drawn again
 axis_labels                     what happened, above the time axis
 pick_list, entry, scrolled      a list with a cursor, an input of one line, a text that scrolls
 comparison, experiment, sweep   a comparison, an experiment and a sweep as rows

@@ -15,7 +15,7 @@ from workbench.tui.cells import Row, Run, cut_text, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import Columns, Graph, highest_value, known_values
-from workbench.tui.widgets.kept_heads import KeptHeads
+from workbench.tui.widgets.graph_cache import GraphCache
 from workbench.tui.widgets.time_axis import Window
 
 if TYPE_CHECKING:
@@ -42,10 +42,6 @@ class _Metric:
     fields: tuple[str, ...]
     text: Callable[[Sequence[float]], str]
     top: float | None = 100.0
-
-    @property
-    def labels(self) -> tuple[str, str]:
-        return self.label, self.short
 
     @property
     def keys(self) -> list[Key]:
@@ -92,7 +88,7 @@ class EngineRows:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._heads = KeptHeads(history)
+        self._graph_cache = GraphCache(history)
         self._tops: dict[str, float] = {}
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
@@ -108,7 +104,7 @@ class EngineRows:
             return 1
         return self._each + 1
 
-    def stacked_rows(
+    def graph_and_value_rows(
         self, state: SessionState, window: Window, columns: Columns, width: int
     ) -> tuple[list[Row], list[Row]]:
         """Return the rows of the graph of tokens per second, and those with the other figures of
@@ -118,21 +114,23 @@ class EngineRows:
             return [], []
         if view.problem is not None:
             return [], self._problem_rows(view, width)
-        graph = self._heads.make_graph(
+        graph = self._graph_cache.make_graph(
             view.title,
-            lambda part, head: self._make_graph(_FIRST[0], view, part, short=True, head=head),
+            lambda part, rows: self._make_graph(
+                _FIRST[0], view, part, short=True, earlier_rows=rows
+            ),
             window,
             self._each,
             _FIRST[0].keys,
         )
         figures: list[Run] = [(f"{view.title}  ", "title")]
         for metric in (*_FIRST[1:], *self._second_line_metrics(view)):
-            text, role = self._value_run(metric, view, window)
+            text, role = self._value_and_role(metric, view, window)
             if row_width(figures) + len(metric.label) + len(text) + 3 > width:
                 break
             figures += [(f"{metric.label} ", "dim"), (text, role), ("   ", "dim")]
-        drawn = columns.draw_line(
-            [graph], self._each, _lead_runs(view, columns), window.cursor_column
+        drawn = columns.draw_graph_line(
+            [graph], self._each, _engine_name_runs(view, columns), window.cursor_column
         )
         return drawn, [tuple(figures)]
 
@@ -146,7 +144,7 @@ class EngineRows:
         engine's metrics cannot be read."""
         if state.engine is None:
             return 0
-        self._lines, self._each = _arrange_graphs(columns, terminal_rows)
+        self._lines, self._each = _count_graph_lines_and_rows(columns, terminal_rows)
         if state.engine.problem is not None:
             return 1
         return self._lines * self._each
@@ -162,10 +160,12 @@ class EngineRows:
         rows: list[Row] = []
         for number, line in enumerate((_FIRST, self._second_line_metrics(view))[: self._lines]):
             short = self._each == 1
-            graphs = [self._make_graph(m, view, window, short=short) for m in line[: columns.count]]
+            graphs = [
+                self._make_graph(m, view, window, short=short) for m in line[: columns.graph_count]
+            ]
             lead: Sequence[Run] = ()
             if number == 0:
-                lead = _lead_runs(view, columns)
+                lead = _engine_name_runs(view, columns)
             if columns.after[0] and graphs:
                 text = graphs[0].label  # it begins in front of its column
                 if not number and columns.lead >= 20:
@@ -173,7 +173,7 @@ class EngineRows:
                 text = text.ljust(columns.lead)
                 graphs[0] = replace(graphs[0], label=text[columns.lead :])
                 lead = ((text[: columns.lead], "dim"),)
-            rows += columns.draw_line(graphs, self._each, lead, window.cursor_column)
+            rows += columns.draw_graph_line(graphs, self._each, lead, window.cursor_column)
         return rows
 
     def _second_line_metrics(self, view: EngineView) -> Sequence[_Metric]:
@@ -191,22 +191,25 @@ class EngineRows:
         window: Window,
         *,
         short: bool,
-        head: Sequence[Row] = (),
+        earlier_rows: Sequence[Row] = (),
     ) -> Graph:
         several = [window.values(self._history, key) for key in metric.keys]
         cells = _sum_fields(several)
-        text, role = self._value_run(metric, view, window)
+        text, role = self._value_and_role(metric, view, window)
+        label = metric.label
+        if short:
+            label = metric.short
         return Graph(
-            metric.labels[short],
+            label,
             text,
             cells,
-            self._scale_top(metric, cells),
+            self._scale_upper_end(metric, cells),
             value_role=role,
             per_cell=window.per_cell,
-            head=head,
+            earlier_rows=earlier_rows,
         )
 
-    def _value_run(self, metric: _Metric, view: EngineView, window: Window) -> tuple[str, str]:
+    def _value_and_role(self, metric: _Metric, view: EngineView, window: Window) -> Run:
         """Return the present value of a metric as text, or the value at the time cursor, and the
         role of the text."""
         if window.cursor is not None:
@@ -219,7 +222,7 @@ class EngineRows:
             return text, "warn"
         return text, "text"
 
-    def _scale_top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
+    def _scale_upper_end(self, metric: _Metric, cells: Sequence[float | None]) -> float:
         """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
         value so far, rounded up so that the scale seldom changes."""
         if metric.top is not None:
@@ -229,10 +232,10 @@ class EngineRows:
             before = [self._history.cells(key, now_s, *LOOK_BACK) for key in metric.keys]
             self._tops[metric.label] = highest_value(_sum_fields(before))
         self._tops[metric.label] = max(self._tops[metric.label], highest_value(cells))
-        return _round_up(self._tops[metric.label])
+        return _round_up_scale_top(self._tops[metric.label])
 
 
-def _arrange_graphs(columns: Columns, terminal_rows: int) -> tuple[int, int]:
+def _count_graph_lines_and_rows(columns: Columns, terminal_rows: int) -> tuple[int, int]:
     """Return how many lines of graphs there are, and how many rows each has."""
     value_behind = bool(columns.after[0])
     fits_one_row = value_behind or columns.before[0] >= ONE_ROW_LABEL
@@ -252,7 +255,7 @@ def _value_text(metric: _Metric, values: Sequence[float | None]) -> str:
     return metric.text(known)
 
 
-def _lead_runs(view: EngineView, columns: Columns) -> Sequence[Run]:
+def _engine_name_runs(view: EngineView, columns: Columns) -> Sequence[Run]:
     """Return the name and the port of the engine, for the cells in front of its graphs."""
     if columns.lead < 6:
         return ()
@@ -268,7 +271,7 @@ def _sum_fields(several: Sequence[list[float | None]]) -> list[float | None]:
     return [None if None in cell else sum(known_values(cell)) for cell in cells]
 
 
-def _round_up(value: float) -> float:
+def _round_up_scale_top(value: float) -> float:
     """Return the least number of the series 5, 10, 20, 50, 100, 200, … that is not below `value`."""
     tens = 10.0 ** math.floor(math.log10(max(value, 5.0)))
     return next(step * tens for step in (1, 2, 5, 10) if value <= step * tens)

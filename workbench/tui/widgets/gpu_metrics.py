@@ -98,13 +98,13 @@ def _pcie_text(rate_mb_s: float, s: GpuSample, i: GpuInfo | None) -> str:
     return f"{rate_mb_s / 1000:.1f}G/s"
 
 
-def _pcie_top(i: GpuInfo | None) -> float:
+def _pcie_scale_top_mb_s(i: GpuInfo | None) -> float:
     if i is None:
         return link_mb_s(4, 16) or UNKNOWN_LINK_MB_S
     return link_mb_s(i.pcie_gen_max or 4, i.pcie_width_max or 16) or UNKNOWN_LINK_MB_S
 
 
-def _power_top(i: GpuInfo | None) -> float:
+def _power_scale_top_w(i: GpuInfo | None) -> float:
     if i is None:
         return UNKNOWN_TOP_W
     usual_w = UNKNOWN_TOP_W
@@ -113,25 +113,31 @@ def _power_top(i: GpuInfo | None) -> float:
     return i.power_max_w or i.power_default_w or usual_w
 
 
-def _reported_top(field: str, usual: float) -> Callable[[GpuInfo | None], float]:
-    """Return the function for a scale up to `field` of GpuInfo, or up to `usual` if the GPU does not
-    report it."""
-    return lambda info: float(getattr(info, field, None) or usual)
+def _scale_top_from_field(field: str, default_top: float) -> Callable[[GpuInfo | None], float]:
+    """Return the function for a scale up to `field` of GpuInfo, or up to `default_top` if the GPU
+    does not report it."""
+    return lambda info: float(getattr(info, field, None) or default_top)
 
 
-def _percent_top(i: GpuInfo | None) -> float:
+def _percent_scale_top(i: GpuInfo | None) -> float:
     return 100.0
 
 
-UTIL = Metric("util", "gpu_util_pct", "%", _percent_top)
+UTIL = Metric("util", "gpu_util_pct", "%", _percent_scale_top)
 POWER = Metric(
-    "power", "power_w", "W", _power_top, _power_text, lines=("limit_w",), setting="power_limit"
+    "power",
+    "power_w",
+    "W",
+    _power_scale_top_w,
+    _power_text,
+    lines=("limit_w",),
+    setting="power_limit",
 )
 SM = Metric(
     "sm",
     "sm_mhz",
     "MHz",
-    _reported_top("sm_max_mhz", 3000),
+    _scale_top_from_field("sm_max_mhz", 3000),
     lines=("sm_lock_max_mhz", "sm_lock_min_mhz"),
     setting="gpu_clocks",
 )
@@ -139,28 +145,32 @@ VRAM = Metric(
     "vram",
     "memory_used_bytes",
     "G",
-    _reported_top("memory_total_bytes", 80 * GIB),
+    _scale_top_from_field("memory_total_bytes", 80 * GIB),
     _memory_text,
 )
 TEMPERATURE = Metric(
     "temp",
     "temperature_c",
     "C",
-    _reported_top("temperature_slowdown_c", 95),
+    _scale_top_from_field("temperature_slowdown_c", 95),
     floor=TEMPERATURE_FLOOR_C,
 )
 MEM_CLOCK = Metric(
-    "mem", "memory_mhz", "MHz", _reported_top("memory_max_mhz", 14000), setting="memory_clocks"
+    "mem",
+    "memory_mhz",
+    "MHz",
+    _scale_top_from_field("memory_max_mhz", 14000),
+    setting="memory_clocks",
 )
-PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_top, _pcie_text)
-FAN = Metric("fan", "fan_pct", "%", _percent_top)
+PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_scale_top_mb_s, _pcie_text)
+FAN = Metric("fan", "fan_pct", "%", _percent_scale_top)
 
 FIRST = (UTIL, POWER, SM)  # always drawn
 # where there is room: the first ones that the host reports
 SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)
 
 
-def is_top_known(metric: Metric, info: GpuInfo | None) -> bool:
+def is_scale_top_reported(metric: Metric, info: GpuInfo | None) -> bool:
     """Return whether the top of the metric's scale is a limit that the driver reports."""
     if metric not in (POWER, SM):
         return True
@@ -255,7 +265,9 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
 
-def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:
+def group_label_value_note(
+    metric: Metric, values: Sequence[float | None], graph_rows: int
+) -> tuple[str, str, str]:
     """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean
     and the lowest of their `values`. If the graph is one row high, the texts have only
     lowest-highest, and if it is two rows high, no mean."""
@@ -264,16 +276,16 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
         return metric.label, NA, ""
     low, high = metric.format_value(min(known)), metric.format_value(max(known))
     mean = metric.format_value(mean_value(known))
-    if rows == 1:
+    if graph_rows == 1:
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
     named = ((metric.label, high), ("mean", mean), ("min", low))
     top, middle, bottom = (f"{word}{value:>{12 - len(word)}}" for word, value in named)
-    if rows == 2:
+    if graph_rows == 2:
         return top, bottom, ""
     return top, middle, bottom
 
 
-def stacked_text(
+def stacked_value_and_note(
     metric: Metric, samples: Sequence[GpuSample], info: GpuInfo | None
 ) -> tuple[str, str]:
     """Return (value, note) as texts behind the graph of several GPUs over the whole width: one
@@ -284,7 +296,7 @@ def stacked_text(
         return NA, ""
     low, high = metric.format_value(min(known)), metric.format_value(max(known))
     note = ""
-    if metric is not UTIL and is_top_known(metric, info):
+    if metric is not UTIL and is_scale_top_reported(metric, info):
         note = f"of {metric.format_value(metric.top(info))}"
     if low == high:
         if metric is UTIL and len(known) > 1:

@@ -44,19 +44,19 @@ from workbench.tui.widgets.gpu_metrics import (
     card_title,
     gpu_name,
     gpu_title,
-    group_text,
-    is_top_known,
+    group_label_value_note,
+    is_scale_top_reported,
     limit_w,
     node_name,
     other_node_warning,
     sample_at_cursor,
-    stacked_text,
+    stacked_value_and_note,
     step_values,
     total_bytes,
 )
 from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_value
+from workbench.tui.widgets.graph_cache import GraphCache
 from workbench.tui.widgets.guard_state import reverted_by_now
-from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.status_bar import stale_age_s
 from workbench.tui.widgets.strip_layout import (
     FIGURE_CELLS,
@@ -68,7 +68,7 @@ from workbench.tui.widgets.strip_layout import (
     StripLayout,
     arrange_strip,
     max_strip_rows,
-    row_columns,
+    single_row_columns,
 )
 from workbench.tui.widgets.time_axis import (
     DAY_S,
@@ -122,7 +122,7 @@ class GpuStrip(Painted):
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
         self.history = history
-        self.heads = KeptHeads(history)
+        self.graph_cache = GraphCache(history)
         self.engine = EngineRows(history)
         self.unlike = UnlikeGpus(history)
         self.axis = KeptAxis(history)
@@ -191,7 +191,7 @@ class GpuStrip(Painted):
         if telemetry is None:
             self.arranged = None
             self.view.per_cell = 1
-            self._engine_rows = self._engine_height(row_columns(width), height)
+            self._engine_rows = self._engine_height(single_row_columns(width), height)
             rows = [*self._other_node_rows(width), *self._no_gpu_rows(width)]
             return len(rows) + self._engine_rows
         before = self.arranged
@@ -208,33 +208,33 @@ class GpuStrip(Painted):
         them then still have graphs over the whole width. If not, the header names them."""
         groups, named = self._groups(), self._longest_name_cells(telemetry)
         unfolded = self.unfolded
-        if unfolded is None and _some_gpu_differs(telemetry):
+        if unfolded is None and _some_gpu_lacks_values(telemetry):
             unfolded = True
 
-        def arranged(chosen: Sequence[Group]) -> StripLayout:
+        def arrange_blocks(blocks: Sequence[Group]) -> StripLayout:
             return _arrange(
-                tuple(chosen),
+                tuple(blocks),
                 width,
                 max_strip_rows(height),
-                unfolded=unfolded,
-                header=bool(self._lasting_conditions()),
-                named=named,
-                labels=self._has_labels(width),
+                block_per_gpu=unfolded,
+                needs_header=bool(self._lasting_conditions_by_gpu()),
+                name_cells=named,
+                has_labels=self._has_labels(width),
             )
 
         self._differing = ""
         if unfolded is None and not named:
             parts: list[Group] = []
             for group in groups:
-                parts += self.unlike.divide(group, telemetry.info(group[0]), self.now_s)
+                parts += self.unlike.split_group(group, telemetry.info(group[0]), self.now_s)
             if len(parts) > len(groups):
-                apart = arranged(parts)
+                apart = arrange_blocks(parts)
                 if apart.stacked:
                     return apart
                 first = {group[0] for group in groups}
                 others = [part for part in parts if part[0] not in first]
-                self._differing = _differ_text(sorted(chain(*others)))
-        return arranged(groups)
+                self._differing = _differing_gpus_text(sorted(chain(*others)))
+        return arrange_blocks(groups)
 
     def _has_labels(self, width: int) -> bool:
         """Return whether something happened in the time that the graphs may show that has a label
@@ -285,7 +285,7 @@ class GpuStrip(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         telemetry, layout = self._telemetry_of_gpus, self.arranged
         if telemetry is None or layout is None:
-            columns = row_columns(width)
+            columns = single_row_columns(width)
             window = self.view.window(self.now_s, columns.cells)
             return [
                 *self._other_node_rows(width),
@@ -318,11 +318,13 @@ class GpuStrip(Painted):
         graph: list[Row] = []
         figures: list[Row] = []
         if self._engine_rows:
-            graph, figures = self.engine.stacked_rows(state, window, columns, width)
+            graph, figures = self.engine.graph_and_value_rows(state, window, columns, width)
         labels: list[Row] = []
         if layout.labels:
             found = axis_labels(window, self.history.events, state)
-            labels = [columns.repeat_below_graphs(label_row(found, width - columns.starts[0]))]
+            labels = [
+                columns.repeat_below_graphs(label_row(found, width - columns.graph_starts[0]))
+            ]
         times = columns.repeat_below_graphs(self.axis.row(window, self._is_measuring))
         words = legend_row(self.axis.unexplained, STACKED_VALUE)
         return [*graph, *labels, (*times, *words), *figures]
@@ -392,7 +394,7 @@ class GpuStrip(Painted):
             info = telemetry.info(sample.index)
             figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
             if row_width((*left, *signs)) + len(figures) <= width:
-                left.append((figures, self._role))
+                left.append((figures, self._text_role))
         if not signs and width >= WIDE_FROM_CELLS:
             signs = TIME_KEYS
         return spread_row(tuple(left), signs, width)
@@ -412,7 +414,7 @@ class GpuStrip(Painted):
         if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.has_readings]
             info = telemetry.info(layout.groups[0][0])
-            for number, figures in enumerate(self._figure_rows(samples, info)):
+            for number, figures in enumerate(self._values_without_graph(samples, info)):
                 kept = (*warning_runs, *signs) if number else signs  # the memory comes before them
                 if row_width((*left, *figures, *kept)) + 2 > width:
                     break
@@ -438,13 +440,15 @@ class GpuStrip(Painted):
             names.append((f"{name}  ", self._role_if_fresh("title")))
         return names
 
-    def _figure_rows(self, samples: Sequence[GpuSample], info: GpuInfo | None) -> Iterator[Row]:
+    def _values_without_graph(
+        self, samples: Sequence[GpuSample], info: GpuInfo | None
+    ) -> Iterator[Row]:
         """Yield the values of equal GPUs that have no graph: the memory with a meter, then the
         others that this host reports."""
         if not samples:
             return
         for metric in (VRAM, TEMPERATURE, *(m for m in self._given if m not in HEADED)):
-            text, _ = stacked_text(metric, samples, info)
+            text, _ = stacked_value_and_note(metric, samples, info)
             role = self._value_role(metric, samples)
             figures: list[Run] = [(f"{metric.label} ", "dim"), (text, role)]
             used = max((s.memory_used_bytes or 0 for s in samples), default=0)
@@ -458,7 +462,7 @@ class GpuStrip(Painted):
         return role if self.stale is None else "dim"
 
     @property
-    def _role(self) -> str:
+    def _text_role(self) -> str:
         return self._role_if_fresh("text")
 
     def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
@@ -468,7 +472,7 @@ class GpuStrip(Painted):
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
             found[f"STALE {self.stale:.0f} s", "warnb"] = []
-        for index, sign in self._lasting_conditions():
+        for index, sign in self._lasting_conditions_by_gpu():
             found.setdefault(sign, []).append(index)
         for sample in telemetry.gpus:
             reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
@@ -484,7 +488,7 @@ class GpuStrip(Painted):
             return fit_row(row, room)
         return row
 
-    def _lasting_conditions(self) -> list[tuple[int, Run]]:
+    def _lasting_conditions_by_gpu(self) -> list[tuple[int, Run]]:
         """Return (GPU index, text with role) for each condition that lasts: a lost GPU, a
         setting that someone else changed, a clock lock with or without effect."""
         state = self.state
@@ -540,17 +544,17 @@ class GpuStrip(Painted):
         if layout.stacked:
             lines = [(metric,) for metric in FIRST]
         rows: list[Row] = []
-        whole_lead = self._lead_runs(samples, info, layout)
+        whole_lead = self._texts_left_of_graphs(samples, info, layout)
         for line, height in zip(lines, layout.heights, strict=True):
             lead = whole_lead[len(rows) : len(rows) + height]
             graphs = [
                 self._cached_graph(m, samples, info, window, height)
-                for m in line[: layout.columns.count]
+                for m in line[: layout.columns.graph_count]
             ]
-            rows += layout.columns.draw_line(graphs, height, lead, window.cursor_column)
+            rows += layout.columns.draw_graph_line(graphs, height, lead, window.cursor_column)
         return rows
 
-    def _lead_runs(
+    def _texts_left_of_graphs(
         self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout
     ) -> Sequence[Run]:
         """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom.
@@ -558,7 +562,7 @@ class GpuStrip(Painted):
         width, role = layout.columns.lead, self._role_if_fresh("title")
         sample, in_one_row = samples[0], sum(layout.heights) == 1
         if len(samples) > 1:
-            return _lead_of_group(samples, info, width, role)
+            return _group_texts_left_of_graphs(samples, info, width, role)
         if width < 6:
             return ((str(sample.index), role),)
         temperature, memory = TEMPERATURE.text(sample, info), VRAM.text(sample, info)
@@ -566,8 +570,8 @@ class GpuStrip(Painted):
             name = f"GPU{sample.index}"
             if in_one_row:
                 return ((f"{name} {temperature:>4} {memory:>9}", role),)
-            if layout.figures_in_lead:
-                return ((f"{name} {temperature:>4}", role), (memory, self._role))
+            if layout.shows_values_left_of_graphs:
+                return ((f"{name} {temperature:>4}", role), (memory, self._text_role))
             return ((name, role),)
         if in_one_row and width >= WIDE_ROW_LEAD:
             room = width - FIGURE_CELLS
@@ -578,7 +582,7 @@ class GpuStrip(Painted):
         figures = f"{temperature} {memory}"
         if len(figures) > width:
             figures = memory
-        return ((name, role), (figures, self._role))
+        return ((name, role), (figures, self._text_role))
 
     def _cached_graph(
         self,
@@ -590,14 +594,14 @@ class GpuStrip(Painted):
     ) -> Graph:
         """Return the graph of one GPU or of several, of which only the newest cells are new."""
 
-        def make(part: Window, head: Sequence[Row]) -> Graph:
+        def make_graph(window_part: Window, earlier_rows: Sequence[Row]) -> Graph:
             if len(samples) == 1:
-                return self._gpu_graph(metric, samples[0], info, part, head)
-            return self._group_graph(metric, samples, info, part, height, head)
+                return self._gpu_graph(metric, samples[0], info, window_part, earlier_rows)
+            return self._group_graph(metric, samples, info, window_part, height, earlier_rows)
 
         name = (metric.label, tuple(s.index for s in samples), self.stale is None)
         keys = [(s.index, metric.field) for s in samples]
-        return self.heads.make_graph(name, make, window, height, keys)
+        return self.graph_cache.make_graph(name, make_graph, window, height, keys)
 
     def _gpu_graph(
         self,
@@ -605,13 +609,13 @@ class GpuStrip(Painted):
         sample: GpuSample,
         info: GpuInfo | None,
         window: Window,
-        head: Sequence[Row],
+        earlier_rows: Sequence[Row],
     ) -> Graph:
         cells = self._history_cells(sample.index, metric.field, window)
         top = metric.top(info)
         limits = (self._limit_cells(sample, line, window) for line in metric.lines)
         note = ""
-        if metric.lines and is_top_known(metric, info):
+        if metric.lines and is_scale_top_reported(metric, info):
             note = f"max {metric.format_value(top)}"
         return Graph(
             metric.label,
@@ -624,7 +628,7 @@ class GpuStrip(Painted):
             role=self._spark_role(metric),
             value_role=self._value_role(metric, [sample]),
             per_cell=window.per_cell,
-            head=head,
+            earlier_rows=earlier_rows,
         )
 
     def _group_graph(
@@ -634,7 +638,7 @@ class GpuStrip(Painted):
         info: GpuInfo | None,
         window: Window,
         height: int,
-        head: Sequence[Row],
+        earlier_rows: Sequence[Row],
     ) -> Graph:
         each = (self._history_cells(s.index, metric.field, window) for s in samples)
         known = [known_values(cell) for cell in zip(*each, strict=True)]
@@ -644,10 +648,12 @@ class GpuStrip(Painted):
             values = [mean_value(cell) for cell in known]
         lines: tuple[list[float | None], ...] = ()
         if self._is_stacked:
-            label, (value, note) = metric.label, stacked_text(metric, samples, info)
-            lines = self._lowest_limits(metric, samples, window)
+            label, (value, note) = metric.label, stacked_value_and_note(metric, samples, info)
+            lines = self._lowest_limits_over_time(metric, samples, window)
         else:
-            label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
+            label, value, note = group_label_value_note(
+                metric, [metric.value(s) for s in samples], height
+            )
         return Graph(
             label,
             value,
@@ -660,10 +666,10 @@ class GpuStrip(Painted):
             role=self._spark_role(metric),
             value_role=self._value_role(metric, samples),
             per_cell=window.per_cell,
-            head=head,
+            earlier_rows=earlier_rows,
         )
 
-    def _lowest_limits(
+    def _lowest_limits_over_time(
         self, metric: Metric, samples: Sequence[GpuSample], window: Window
     ) -> tuple[list[float | None], ...]:
         """Return, for each limit of a metric, the lowest one of several GPUs over time."""
@@ -695,12 +701,12 @@ class GpuStrip(Painted):
         if self.shows_past:
             return "strong"
         if not metric.setting or self.state is None:
-            return self._role
+            return self._text_role
         indexes = {sample.index for sample in samples}
         altered, _ = split_begun_changes(self.state.alterations, self.state.telemetry)
         if any(a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered):
             return "warn"
-        return self._role
+        return self._text_role
 
     def _draw_lost_gpu(
         self, sample: GpuSample, info: GpuInfo | None, layout: StripLayout, width: int
@@ -728,7 +734,7 @@ class GpuStrip(Painted):
         what = ("no readings", "dim")
         if events:
             what = ("; ".join(dict.fromkeys(event.text for event in events)), "text")
-        elif self._was_read(window):
+        elif self._has_reading_at_cursor(window):
             what = ("nothing happened", "dim")
         left: Row = (
             (f" {when} ", "lit"),
@@ -737,7 +743,7 @@ class GpuStrip(Painted):
         )
         return spread_row(left, (("  esc", "key"), (" now", "dim")), width)
 
-    def _was_read(self, window: Window) -> bool:
+    def _has_reading_at_cursor(self, window: Window) -> bool:
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
         first = (window.cursor_column or 0) * window.per_cell
         for group in self._groups():
@@ -746,26 +752,26 @@ class GpuStrip(Painted):
                 return True
         return False
 
-    def move(self, cells: int) -> None:
+    def move_cursor(self, cells: int) -> None:
         """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a
         cursor, start at the newest cell."""
-        self.view.move(cells, self.now_s)
+        self.view.move_cursor(cells, self.now_s)
         self.post_message(self.ViewChanged())
 
     def action_move(self, by: int) -> None:
         """Move the time cursor by `by` cells, because the user has turned the mouse wheel. Up moves
         it back in time."""
-        self.move(by)
+        self.move_cursor(by)
 
-    def move_to_event(self, by: int) -> bool:
-        """Move the time cursor to the last event before its position (`by` -1) or to the next event
-        after it (`by` 1). Return False if there is no such event."""
+    def move_to_event(self, direction: int) -> bool:
+        """Move the time cursor to the last event before its position (`direction` -1) or to the
+        next event after it (`direction` 1). Return False if there is no such event."""
         at: float = self.now_s
         if self.view.cursor_s is not None:
             at = self.view.cursor_s
         times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]
         found = bisect_left(times, at + self.view.cell_s)
-        if by < 0:
+        if direction < 0:
             found = bisect_left(times, at) - 1
         if not 0 <= found < len(times):
             return False
@@ -777,13 +783,13 @@ class GpuStrip(Painted):
         self.view.move_to_now()
         self.post_message(self.ViewChanged())
 
-    def zoom(self, by: int) -> None:
-        """Change the seconds per cell to the next larger (`by` 1) or next smaller (`by` -1) of the
-        possible values."""
-        self.view.zoom(by)
+    def change_zoom(self, step: int) -> None:
+        """Change the seconds per cell to the next larger (`step` 1) or next smaller (`step` -1) of
+        the possible values."""
+        self.view.change_zoom(step)
         self.post_message(self.ViewChanged())
 
-    def toggle_folding(self) -> bool:
+    def toggle_row_per_gpu(self) -> bool:
         """Switch between one row for all GPUs of the same type, and a row for each GPU. Return
         False if no two GPUs are of the same type."""
         layout = self.arranged
@@ -800,14 +806,16 @@ class GpuStrip(Painted):
             return
         columns = self.arranged.columns
         window = self.view.window(self.now_s, columns.cells)
-        for start in columns.starts:
+        for start in columns.graph_starts:
             if start <= at.x < start + columns.cells:
-                self.view.place_cursor((window.first + at.x - start) * window.cell_s, self.now_s)
+                self.view.place_cursor(
+                    (window.first_cell + at.x - start) * window.cell_s, self.now_s
+                )
                 self.post_message(self.ViewChanged())
                 return
 
 
-def _differ_text(indexes: Sequence[int]) -> str:
+def _differing_gpus_text(indexes: Sequence[int]) -> str:
     if len(indexes) == 1:
         return f"{gpus_text(indexes)} differs"
     return f"{gpus_text(indexes)} differ"
@@ -827,7 +835,7 @@ def _has_several(groups: Iterable[Group]) -> bool:
     return any(len(group) > 1 for group in groups)
 
 
-def _lead_of_group(
+def _group_texts_left_of_graphs(
     samples: Sequence[GpuSample], info: GpuInfo | None, width: int, role: str
 ) -> Sequence[Run]:
     name, listed = f"{len(samples)} GPUs", gpus_text(s.index for s in samples)
@@ -857,7 +865,7 @@ def _groups_of_equal_gpus(telemetry: Telemetry) -> list[Group]:
     return [tuple(group) for group in groups.values()]
 
 
-def _some_gpu_differs(telemetry: Telemetry) -> bool:
+def _some_gpu_lacks_values(telemetry: Telemetry) -> bool:
     """Return whether some GPU is lost, or lacks a value that another GPU has. One graph for all of
     them would hide that."""
     for metric in FIRST:

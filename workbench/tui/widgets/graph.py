@@ -28,8 +28,8 @@ class Graph:
     from `floor` to `top`. `lines` are values drawn as lines across the graph, such as a power limit
     over time. For a group of GPUs, `cells` has the highest values and `low` the lowest. `note` is a
     text below the value, which is shown if there is room. With `per_cell` 2, a cell of the terminal
-    shows two of the values side by side, as dots of a Braille pattern. `head` are rows with cells
-    before `cells` that were drawn earlier."""
+    shows two of the values side by side, as dots of a Braille pattern. `earlier_rows` are rows with
+    cells before `cells` that were drawn earlier."""
 
     label: str
     value: str
@@ -42,7 +42,7 @@ class Graph:
     role: str = "spark"
     value_role: str = "text"
     per_cell: int = 1
-    head: Sequence[Row] = ()
+    earlier_rows: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Columns:
     cells: int
 
     @property
-    def count(self) -> int:
+    def graph_count(self) -> int:
         return len(self.before)
 
     @property
-    def starts(self) -> list[int]:
+    def graph_starts(self) -> list[int]:
         """Return the screen column in which each graph begins."""
         out, at = [], self.lead
         for before, after in zip(self.before, self.after, strict=True):
@@ -74,12 +74,12 @@ class Columns:
         """Return a row in which `row`, such as the axis of one graph, is repeated below each graph."""
         runs: list[Run] = []
         at = 0
-        for start in self.starts:
+        for start in self.graph_starts:
             runs += [(" " * (start - at), "text"), *row]
             at = start + self.cells
         return tuple(runs)
 
-    def draw_line(
+    def draw_graph_line(
         self,
         graphs: Sequence[Graph],
         height: int,
@@ -105,11 +105,11 @@ class Columns:
         return rows
 
 
-def _run_at(runs: Sequence[Run], place: int) -> Run:
-    """Return the run at `place`; one without text behind the last."""
-    if place >= len(runs):
+def _run_at(runs: Sequence[Run], index: int) -> Run:
+    """Return the run at `index`; one without text behind the last."""
+    if index >= len(runs):
         return "", "text"
-    return runs[place]
+    return runs[index]
 
 
 def _texts_beside(graph: Graph) -> Sequence[Run]:
@@ -151,7 +151,7 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
     if graph.low is not None and height > 1:
         low = _bar_heights(graph.low, graph, height)
         return [
-            _highlight_cell(_banded_row(levels, low, height - 1 - y, graph.role), cursor)
+            _highlight_cell(_draw_banded_row(levels, low, height - 1 - y, graph.role), cursor)
             for y in range(height)
         ]
     texts = [
@@ -164,7 +164,7 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
     if height > 1:
         for line in graph.lines:
             heights = _bar_heights(line, graph, height)
-            marks.append(_rows_of_line(line, heights, EIGHTHS, graph.top))
+            marks.append(_limit_line_rows(line, heights, EIGHTHS, graph.top))
     return [
         _highlight_cell(_draw_limit_lines(text, held, marks, height - 1 - y, graph.role), cursor)
         for y, text in enumerate(texts)
@@ -194,44 +194,47 @@ def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
             low = _dot_heights(graph.low, graph, height)
         for line in graph.lines:  # of the two values in a cell the later one counts
             heights = _dot_heights(line, graph, height)[1::2]
-            marks.append(_rows_of_line(line[1::2], heights, DOTS, graph.top))
+            marks.append(_limit_line_rows(line[1::2], heights, DOTS, graph.top))
     rows = []
     for row in range(height - 1, -1, -1):
         role = graph.role
         if height > 1:
-            role = _level_role(role, (row + 0.5) / height)
+            role = _role_at_height(role, (row + 0.5) / height)
         below = DOTS * row
         text = "".join([_dot_pattern(a - below, b - below) for a, b in pairs])
         drawn: Row = ((text, role),)
         if graph.lines:
             drawn = _draw_limit_lines(text, held, marks, row, role)
         if low is not None:
-            drawn = _draw_band(drawn, low, row, role)
+            drawn = _draw_faint_band(drawn, low, row, role)
         if height == 1:
-            drawn = _level_row(drawn, pairs, role)
+            drawn = _colour_row_by_height(drawn, pairs, role)
         rows.append(_highlight_cell(drawn, cursor))
-    if graph.head:
-        return [merge_runs((*head, *row)) for head, row in zip(graph.head, rows, strict=True)]
+    if graph.earlier_rows:
+        return [merge_runs((*old, *new)) for old, new in zip(graph.earlier_rows, rows, strict=True)]
     return rows
 
 
-def _level_role(role: str, fraction: float) -> str:
-    """Return the role of a graph for the part of its scale at `fraction`: the higher, the brighter."""
-    if role in LEVELLED and fraction < 1 / 3:
-        return role + LOW
-    if role in LEVELLED and fraction > 2 / 3:
-        return role + HIGH
-    return role
+def _role_at_height(graph_role: str, scale_fraction: float) -> str:
+    """Return the role of a graph for the part of its scale at `scale_fraction`: the higher, the
+    brighter."""
+    if graph_role in LEVELLED and scale_fraction < 1 / 3:
+        return graph_role + LOW
+    if graph_role in LEVELLED and scale_fraction > 2 / 3:
+        return graph_role + HIGH
+    return graph_role
 
 
-def _level_row(drawn: Row, pairs: Sequence[tuple[int, int]], role: str) -> Row:
+def _colour_row_by_height(
+    drawn: Row, dot_height_pairs: Sequence[tuple[int, int]], graph_role: str
+) -> Row:
     """Return a graph of one row whose cells show by their brightness how high their values are."""
-    if role not in LEVELLED:
+    if graph_role not in LEVELLED:
         return drawn
-    roles = [_level_role(role, max(0, height - 0.5) / DOTS) for height in range(DOTS + 1)]
+    roles = [_role_at_height(graph_role, max(0, height - 0.5) / DOTS) for height in range(DOTS + 1)]
     return merge_runs(
-        (char, roles[max(pair)] if its == role else its)
-        for (char, its), pair in zip(_runs_per_character(drawn), pairs, strict=True)
+        (char, roles[max(pair)] if its == graph_role else its)
+        for (char, its), pair in zip(_runs_per_character(drawn), dot_height_pairs, strict=True)
     )
 
 
@@ -272,23 +275,30 @@ def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     return [known[value] for value in cells]
 
 
-def _rows_of_line(line: Cells, heights: Sequence[int], per_row: int, top: float) -> list[int]:
+def _limit_line_rows(
+    limits: Cells, heights: Sequence[int], heights_per_row: int, scale_top: float
+) -> list[int]:
     """Return the row of the graph in which each cell of a limit line is drawn, counted from 0 at
-    the bottom. `heights` are those of its values, with `per_row` to a row. The row is -1 where no
-    line is drawn, because the limit is None or at the top of the scale."""
+    the bottom. `heights` are those of its values, with `heights_per_row` to a row. The row is -1
+    where no line is drawn, because the limit is None or at the top of the scale."""
     return [
-        -1 if value is None or value >= 0.995 * top else (height - 1) // per_row
-        for value, height in zip(line, heights, strict=True)
+        -1 if value is None or value >= 0.995 * scale_top else (height - 1) // heights_per_row
+        for value, height in zip(limits, heights, strict=True)
     ]
 
 
-def _draw_band(drawn: Row, low: Sequence[int], row: int, role: str) -> Row:
+def _draw_faint_band(
+    drawn: Row, lowest_dot_heights: Sequence[int], row: int, graph_role: str
+) -> Row:
     """Return row `row` of a graph of several GPUs, counted from 0 at the bottom, faint where all of
     it is above the lowest of them."""
     below = DOTS * row
-    lowest = [a > below or b > below for a, b in zip(low[::2], low[1::2], strict=True)]
+    lowest = [
+        a > below or b > below
+        for a, b in zip(lowest_dot_heights[::2], lowest_dot_heights[1::2], strict=True)
+    ]
     return merge_runs(
-        (char, "band" if its == role and not solid else its)
+        (char, "band" if its == graph_role and not solid else its)
         for (char, its), solid in zip(_runs_per_character(drawn), lowest, strict=True)
     )
 
@@ -366,36 +376,44 @@ def _level_character(level: int, levels: str) -> str:
 
 
 def _draw_limit_lines(
-    text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str
+    text: str,
+    cells_at_limit: Sequence[bool],
+    limit_line_rows: Sequence[Sequence[int]],
+    row: int,
+    graph_role: str,
 ) -> Row:
     """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over
-    its characters `text`. `held` says for each cell whether its value is at the limit. `marks` has,
-    for each line, the row in which each cell of the line is drawn.
+    its characters `text`. `cells_at_limit` says for each cell whether its value is at the limit.
+    `limit_line_rows` has, for each line, the row in which each cell of the line is drawn.
 
     A blank cell on a line shows the line. Any other cell on a line has the role "limited" if its
     value is at the limit. In a graph of one row, every cell at the limit has that role.
     """
-    crossed = held
-    if marks:
-        crossed = [row in rows for rows in zip(*marks, strict=True)]
+    crossed = cells_at_limit
+    if limit_line_rows:
+        crossed = [row in rows for rows in zip(*limit_line_rows, strict=True)]
     if not any(crossed):
-        return ((text, role),)
+        return ((text, graph_role),)
     cells: list[Run] = []
-    for char, at_limit, on_line in zip(text, held, crossed, strict=True):
+    for char, at_limit, on_line in zip(text, cells_at_limit, crossed, strict=True):
         if on_line and char == " ":
             cells.append((G.line, "limit"))
         else:
-            cells.append((char, "limited" if on_line and at_limit else role))
+            cells.append((char, "limited" if on_line and at_limit else graph_role))
     return merge_runs(cells)
 
 
-def _banded_row(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
-    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. `low` and `high`
-    are the heights of the lowest and the highest value in each cell, in eighths of a row. The bars
-    are solid up to `low`, and faint from there up to `high`."""
+def _draw_banded_row(
+    highest_heights: Sequence[int], lowest_heights: Sequence[int], row: int, graph_role: str
+) -> Row:
+    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. `lowest_heights`
+    and `highest_heights` are the heights of the lowest and the highest value in each cell, in
+    eighths of a row. The bars are solid up to `lowest_heights`, and faint from there up to
+    `highest_heights`."""
     below = EIGHTHS * row
     return merge_runs(
-        _banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True)
+        _banded_cell(hi - below, lo - below, graph_role)
+        for hi, lo in zip(highest_heights, lowest_heights, strict=True)
     )
 
 

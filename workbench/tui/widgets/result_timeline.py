@@ -100,7 +100,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
             value = _mean_during(line, timelines[name], span)
             text = f"{number_text(value, 0)} / {number_text(top, 0)} {metric.unit}"
             graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
-            rows += columns.draw_line([graph], height)
+            rows += columns.draw_graph_line([graph], height)
     marks = [_mark_row(name, timeline, span) for name, timeline in timelines.items()]
     return [*rows, *marks, _axis_row(span), *_legend_rows(width)]
 

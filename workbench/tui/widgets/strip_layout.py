@@ -49,7 +49,7 @@ class StripLayout:
         return self.header + graphs + self.labels + self.axis
 
     @property
-    def figures_in_lead(self) -> bool:
+    def shows_values_left_of_graphs(self) -> bool:
         """Return whether temperature and memory are shown as numbers at the left of a GPU's graphs.
         Otherwise they have graphs."""
         return (self.stacked or len(self.heights) == 1) and self.columns.lead >= BLOCK_LEAD
@@ -68,62 +68,63 @@ def max_strip_rows(height: int) -> int:
 def arrange_strip(
     groups: Sequence[Group],
     width: int,
-    most: int,
+    max_rows: int,
     *,
-    unfolded: bool | None,
-    header: bool,
-    named: int = 0,
-    labels: bool = False,
+    block_per_gpu: bool | None,
+    needs_header: bool,
+    name_cells: int = 0,
+    has_labels: bool = False,
 ) -> StripLayout:
-    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block
-    of rows, even if that takes more rows, False gives each group of GPUs one block, and None gives
-    each GPU a block if all blocks fit and no two GPUs are equal. `header` requires a row for
-    warnings, and `named` is the length of the longest name in front of the graphs, 0 if the GPUs
-    are shown by number. `labels` asks for a row of labels, for which the strip is one row higher."""
+    """Return the layout of the GPUs in at most `max_rows` rows. `block_per_gpu` True gives each GPU
+    a block of rows, even if that takes more rows, False gives each group of GPUs one block, and
+    None gives each GPU a block if all blocks fit and no two GPUs are equal. `needs_header` requires
+    a row for warnings, and `name_cells` is the length of the longest name in front of the graphs, 0
+    if the GPUs are shown by number. `has_labels` asks for a row of labels, for which the strip is
+    one row higher."""
     together = tuple(groups)
     single: tuple[Group, ...] = tuple((index,) for index in sorted(chain(*groups)))
     wanted = together
-    if unfolded or (unfolded is None and named > 0):
+    if block_per_gpu or (block_per_gpu is None and name_cells > 0):
         wanted = single
-    stacked = _stacked_layout(wanted, width, most, named, labels)
+    stacked = _stacked_layout(wanted, width, max_rows, name_cells, has_labels)
     if stacked is not None:
         return stacked
-    if unfolded:
-        most = max(most, len(single) + 1)
-    folded = unfolded is False or len(single) > max(most - 1, 1)
+    if block_per_gpu:
+        max_rows = max(max_rows, len(single) + 1)
+    folded = block_per_gpu is False or len(single) > max(max_rows - 1, 1)
     blocks = single
     if folded:
-        blocks, named = together, 0
-    count, axis = len(blocks), most > 1
-    each, beside = max(1, (most - axis) // count), (most - axis - 1) // count
+        blocks, name_cells = together, 0
+    count, axis = len(blocks), max_rows > 1
+    each, beside = max(1, (max_rows - axis) // count), (max_rows - axis - 1) // count
     has_header = False
-    if most > 2 and beside < 1:
-        has_header = header
-    elif most > 2 and (beside >= 2 or beside == each):
+    if max_rows > 2 and beside < 1:
+        has_header = needs_header
+    elif max_rows > 2 and (beside >= 2 or beside == each):
         has_header, each = True, beside
     heights = _line_heights(each)
-    fits = max(1, most - axis - (has_header and beside >= 1))
-    columns = _strip_columns(width, blocks, heights[0], named)
+    fits = max(1, max_rows - axis - (has_header and beside >= 1))
+    columns = _strip_columns(width, blocks, heights[0], name_cells)
     return StripLayout(blocks[:fits], columns, heights, has_header, axis)
 
 
-def _line_heights(each: int) -> tuple[int, ...]:
-    """Return the rows of each line of graphs of a GPU that has `each` rows."""
-    if each < TWO_LINES:
-        return (min(each, MOST_ROWS[0]),)
-    first = min(-(-each * 3 // 5), MOST_ROWS[0])
-    return first, min(each - first, MOST_ROWS[1])
+def _line_heights(block_rows: int) -> tuple[int, ...]:
+    """Return the rows of each line of graphs of a GPU that has `block_rows` rows."""
+    if block_rows < TWO_LINES:
+        return (min(block_rows, MOST_ROWS[0]),)
+    first = min(-(-block_rows * 3 // 5), MOST_ROWS[0])
+    return first, min(block_rows - first, MOST_ROWS[1])
 
 
 def _stacked_layout(
-    blocks: Sequence[Group], width: int, most: int, named: int, labels: bool
+    blocks: Sequence[Group], width: int, max_rows: int, name_cells: int, has_labels: bool
 ) -> StripLayout | None:
     """Return the layout with one graph a line; None if there is no room for all of them."""
-    each = (most - 2) // (METRICS * max(1, len(blocks)))  # beside the header and the axis
+    each = (max_rows - 2) // (METRICS * max(1, len(blocks)))  # beside the header and the axis
     if not blocks or each < 1 or width < STACKED_LEAST:
         return None
-    highest = next(rows for least, rows in reversed(STACKED_ROWS) if most >= least)
-    lead = _block_lead(blocks, named)
+    highest = next(rows for least, rows in reversed(STACKED_ROWS) if max_rows >= least)
+    lead = _cells_before_graphs(blocks, name_cells)
     return StripLayout(
         groups=tuple(blocks),
         columns=_fill_columns(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
@@ -131,22 +132,22 @@ def _stacked_layout(
         header=True,
         axis=True,
         stacked=True,
-        labels=labels,
+        labels=has_labels,
     )
 
 
-def _block_lead(blocks: Sequence[Group], named: int) -> int:
+def _cells_before_graphs(blocks: Sequence[Group], name_cells: int) -> int:
     """Return the cells in front of the graphs of several blocks; 0 for a single block."""
     if len(blocks) <= 1:
         return 0
-    return max(BLOCK_LEAD, named and named + 1)
+    return max(BLOCK_LEAD, name_cells and name_cells + 1)
 
 
-def _strip_columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:
+def _strip_columns(width: int, blocks: Sequence[Group], height: int, name_cells: int) -> Columns:
     if height == 1:
-        return row_columns(width, named)
-    across = _count_across(width)
-    lead = _block_lead(blocks, named)
+        return single_row_columns(width, name_cells)
+    across = _count_graphs_across(width)
+    lead = _cells_before_graphs(blocks, name_cells)
     label = LABEL
     if any(len(block) > 1 for block in blocks):
         label = FOLDED_LABEL
@@ -157,23 +158,24 @@ def _strip_columns(width: int, blocks: Sequence[Group], height: int, named: int)
     return _fill_columns(width, lead, (label,) * across, (0,) * across)
 
 
-def row_columns(width: int, named: int = 0) -> Columns:
-    """Return the positions of graphs that are one row high, each with its value behind it. `named`
-    is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
-    across = _count_across(width)
-    lead = max(ROW_LEAD, named and named + 1)
+def single_row_columns(width: int, name_cells: int = 0) -> Columns:
+    """Return the positions of graphs that are one row high, each with its value behind it.
+    `name_cells` is the length of the longest name in front of the graphs, 0 if the GPUs are shown
+    by number."""
+    across = _count_graphs_across(width)
+    lead = max(ROW_LEAD, name_cells and name_cells + 1)
     if width >= WIDE_FROM_CELLS:
-        lead = max(WIDE_ROW_LEAD, named + FIGURE_CELLS)
+        lead = max(WIDE_ROW_LEAD, name_cells + FIGURE_CELLS)
     return _fill_columns(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 
 
-def _count_across(width: int) -> int:
+def _count_graphs_across(width: int) -> int:
     return min(max(1, width // 19), 3)
 
 
 def _fill_columns(
-    width: int, lead: int, before: tuple[int, ...], after: tuple[int, ...]
+    width: int, lead_cells: int, label_cells: tuple[int, ...], value_cells: tuple[int, ...]
 ) -> Columns:
-    across = len(before)
-    room = width - lead - sum(before) - sum(after) - (across - 1)
-    return Columns(lead, before, after, max(room // across, GRAPH_LEAST))
+    across = len(label_cells)
+    room = width - lead_cells - sum(label_cells) - sum(value_cells) - (across - 1)
+    return Columns(lead_cells, label_cells, value_cells, max(room // across, GRAPH_LEAST))

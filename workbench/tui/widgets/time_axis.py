@@ -100,6 +100,7 @@ _SPANS = {
     (EventKind.QUALITY_BEGIN, EventKind.QUALITY_END): ("~", "good"),
     (EventKind.LINK_LOST, EventKind.LINK_BACK): ("?", "bad"),
 }
+ColumnSpan = tuple[int, int, Run]  # first column, last column, what is drawn in each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,13 @@ class Window:
         last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
         return history.cells(key, last_s, value_s, before + self.count * self.per_cell)
 
-    def without_first(self, cells: int) -> Window:
+    def drop_first_cells(self, cells: int) -> Window:
         """Return the window without its first `cells` cells."""
         count = self.count - cells
         return Window(self.cell_s, self.end, count, self.now, self.cursor, self.per_cell)
 
     @property
-    def first(self) -> int:
+    def first_cell(self) -> int:
         return self.end - self.count + 1
 
     @property
@@ -141,12 +142,12 @@ class Window:
     def cursor_column(self) -> int | None:
         if self.cursor is None:
             return None
-        return self.cursor - self.first
+        return self.cursor - self.first_cell
 
     def column(self, unix_s: float) -> int:
         """Return the column of the cell that contains `unix_s`. The column may lie outside the
         window."""
-        return int(unix_s // self.cell_s) - self.first
+        return int(unix_s // self.cell_s) - self.first_cell
 
 
 class TimeView:
@@ -183,7 +184,7 @@ class TimeView:
         self._held_s = end * self.cell_s
         return Window(self.cell_s, end, count, now, cursor, self.per_cell)
 
-    def move(self, cells: int, now_s: float) -> None:
+    def move_cursor(self, cells: int, now_s: float) -> None:
         """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a
         cursor, start at the newest cell, and remove a cursor that reaches that cell."""
         at = self.cursor_s
@@ -202,10 +203,10 @@ class TimeView:
     def move_to_now(self) -> None:
         self.cursor_s = None
 
-    def zoom(self, by: int) -> None:
-        """Change the seconds of a value in the graphs to the next larger (`by` 1) or next smaller
-        (`by` -1) of the possible numbers."""
-        at = ZOOMS.index(self.value_s) + by
+    def change_zoom(self, step: int) -> None:
+        """Change the seconds of a value in the graphs to the next larger (`step` 1) or next smaller
+        (`step` -1) of the possible numbers."""
+        at = ZOOMS.index(self.value_s) + step
         self.value_s = ZOOMS[min(max(at, 0), len(ZOOMS) - 1)]
 
 
@@ -214,7 +215,7 @@ def events_in_window(
 ) -> Sequence[Event]:
     """Return the events in the window, oldest first. If `cell` is not None, return only the events
     in the cell with this number."""
-    first, last = window.first, window.end
+    first, last = window.first_cell, window.end
     if cell is not None:
         first = last = cell
     begin = bisect_left(events, float(first * window.cell_s), key=_time_of_event)
@@ -234,7 +235,7 @@ def _axis(
 ) -> tuple[Row, tuple[EventKind, ...]]:
     """Return the row below the graphs, and the kinds of marks in it that no word explains."""
     cells: list[Run] = [_BLANK] * window.count
-    for begin, end, what in _drawn_spans(window, events, measuring):
+    for begin, end, what in _spans_of_lasting_events(window, events, measuring):
         for column in range(max(0, begin), min(end + 1, window.count)):
             cells[column] = what
     drawn: dict[int, EventKind] = {}
@@ -307,23 +308,23 @@ def _link_is_lost(events: Sequence[Event]) -> bool:
 
 
 def _explain_marks_with_words(
-    cells: list[Run], drawn: Mapping[int, EventKind], end: int
+    cells: list[Run], drawn: Mapping[int, EventKind], end_column: int
 ) -> tuple[EventKind, ...]:
-    """Explain the newest mark of each kind with a word, if the cells up to `end` have room for it:
-    one mark then explains the others. The mark begins the word, or the word is in front of it.
-    Return the kinds that have a word but no room for it."""
+    """Explain the newest mark of each kind with a word, if the cells up to `end_column` have room
+    for it: one mark then explains the others. The mark begins the word, or the word is in front of
+    it. Return the kinds that have a word but no room for it."""
     spelled: dict[EventKind, bool] = {}
     for column in sorted(drawn, reverse=True):
         kind = drawn[column]
         if spelled.get(kind) or kind not in WORDS or column < 0 or cells[column] != MARKS[kind]:
             continue
-        spelled[kind] = _complete_mark(cells, column, kind, end) or _put_word_before(
-            cells, column, kind
-        )
+        spelled[kind] = _complete_mark_to_word(
+            cells, column, kind, end_column
+        ) or _put_word_before_mark(cells, column, kind)
     return tuple(kind for kind, done in spelled.items() if not done)
 
 
-def _complete_mark(cells: list[Run], column: int, kind: EventKind, end: int) -> bool:
+def _complete_mark_to_word(cells: list[Run], column: int, kind: EventKind, end_column: int) -> bool:
     """Complete a mark to a word, and return whether there was room. The end of a measurement may
     follow its word; another mark behind a word would be read with it."""
     spanned = kind
@@ -333,14 +334,14 @@ def _complete_mark(cells: list[Run], column: int, kind: EventKind, end: int) -> 
     for word in WORDS.get(kind, ()):
         after = column + len(word)
         apart = after + (kind not in _MEASUREMENTS)
-        if after < end and free.issuperset(cells[column + 1 : apart]):
+        if after < end_column and free.issuperset(cells[column + 1 : apart]):
             role = MARKS[kind][1].removesuffix("b")
             cells[column + 1 : after] = [(letter, role) for letter in word[1:]]
             return True
     return False
 
 
-def _put_word_before(cells: list[Run], column: int, kind: EventKind) -> bool:
+def _put_word_before_mark(cells: list[Run], column: int, kind: EventKind) -> bool:
     """Put a word in front of a mark, and return whether there was room."""
     word = BEFORE.get(kind, "")
     first = column - len(word) - 1
@@ -358,7 +359,7 @@ def _time_labels(window: Window) -> Iterator[tuple[int, str]]:
     """Yield (column, text) of each label of the time axis: seconds before the present, or times of
     day while there is a time cursor."""
     if window.cursor is not None:
-        yield 0, clock_text(window.first * window.cell_s)
+        yield 0, clock_text(window.first_cell * window.cell_s)
         if window.count >= 20:
             yield window.count - 8, clock_text(window.end * window.cell_s)
         return
@@ -370,13 +371,13 @@ def _time_labels(window: Window) -> Iterator[tuple[int, str]]:
     yield window.count - 3, "now"
 
 
-def _drawn_spans(
+def _spans_of_lasting_events(
     window: Window, events: Sequence[Event], measuring: bool
-) -> Iterator[tuple[int, int, tuple[str, str]]]:
+) -> Iterator[ColumnSpan]:
     """Yield (first column, last column, (character, role)) of each event with a duration, such as a
     benchmark. The character is drawn in all these columns. With `measuring`, a benchmark without an
     end event lasts up to the present."""
-    earlier = bisect_left(events, float(window.first * window.cell_s), key=_time_of_event)
+    earlier = bisect_left(events, float(window.first_cell * window.cell_s), key=_time_of_event)
     inside = events_in_window(events, window)
     for (begin, end), what in _SPANS.items():
         kinds = (begin, end)
@@ -390,11 +391,14 @@ def _drawn_spans(
                 opened = None
         lasts = begin is EventKind.LINK_LOST or (measuring and begin in _MEASUREMENTS)
         if opened is not None and lasts:
-            yield window.column(opened.unix_s), window.now - window.first, what
+            yield window.column(opened.unix_s), window.now - window.first_cell, what
 
 
 def _events_of_kinds(events: Iterable[Event], kinds: tuple[EventKind, ...]) -> Iterator[Event]:
     return (event for event in events if event.kind in kinds)
+
+
+PlacedLabel = tuple[int, Row]  # first column, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,9 +417,9 @@ def label_row(labels: Sequence[Label], count: int) -> Row:
     """Return a row of at most `count` cells with the labels, each in its longest form that fits
     between its neighbours. It may begin some cells before its column. A label without room is left
     out."""
-    placed = _place_in_turn([label for label in labels if not label.gives_way], count)
+    placed = _place_labels_in_order([label for label in labels if not label.gives_way], count)
     for label in filter(lambda label: label.gives_way, labels):
-        found = _place_between(label, placed, count)
+        found = _place_label_between(label, placed, count)
         if found is not None:
             placed.append(found)
     runs: list[Run] = []
@@ -426,13 +430,13 @@ def label_row(labels: Sequence[Label], count: int) -> Row:
     return tuple(runs)
 
 
-def _place_in_turn(labels: Sequence[Label], count: int) -> list[tuple[int, Row]]:
+def _place_labels_in_order(labels: Sequence[Label], cell_count: int) -> list[PlacedLabel]:
     """Return (first column, text) of each label that has room before the next one's column."""
     in_order = sorted(labels, key=lambda label: label.column)
     followed = [label.column - 1 for label in in_order[1:]]
     placed = []
     first = 0
-    for label, end in zip(in_order, [*followed, count], strict=bool(in_order)):
+    for label, end in zip(in_order, [*followed, cell_count], strict=bool(in_order)):
         found = _place_label(label, first, end)
         if found is not None:
             placed.append(found)
@@ -440,16 +444,16 @@ def _place_in_turn(labels: Sequence[Label], count: int) -> list[tuple[int, Row]]
     return placed
 
 
-def _place_between(
-    label: Label, placed: Sequence[tuple[int, Row]], count: int
-) -> tuple[int, Row] | None:
+def _place_label_between(
+    label: Label, placed_labels: Sequence[PlacedLabel], cell_count: int
+) -> PlacedLabel | None:
     """Return (first column, text) of a label between those that are placed; None without room."""
-    ends = [begin + row_width(text) + 1 for begin, text in placed if begin <= label.column]
-    begins = [begin - 1 for begin, _ in placed if begin > label.column]
-    return _place_label(label, max(ends, default=0), min(begins, default=count))
+    ends = [begin + row_width(text) + 1 for begin, text in placed_labels if begin <= label.column]
+    begins = [begin - 1 for begin, _ in placed_labels if begin > label.column]
+    return _place_label(label, max(ends, default=0), min(begins, default=cell_count))
 
 
-def _place_label(label: Label, first: int, end: int) -> tuple[int, Row] | None:
+def _place_label(label: Label, first: int, end: int) -> PlacedLabel | None:
     """Return (first column, text) of a label between the columns `first` and `end`; None if there
     is no room. A form that tells enough and begins at its column comes before a longer one that
     begins earlier."""

@@ -20,7 +20,7 @@ EVERY_S = 5.0  # between two looks
 KEPT_S = 60.0  # for which a division stays: graphs that come and go cannot be read
 MOST_PARTS = 3
 
-Shares = Mapping[int, Sequence[float | None]]  # of the scale of each metric, by GPU
+ScaleFractions = Mapping[int, Sequence[float | None]]  # of the scale of each metric, by GPU
 
 
 class UnlikeGpus:
@@ -31,7 +31,7 @@ class UnlikeGpus:
         self._parts: dict[Group, tuple[Group, ...]] = {}
         self._until_s: dict[Group, float] = {}  # for which the parts stay
 
-    def divide(self, group: Group, info: GpuInfo | None, now_s: float) -> tuple[Group, ...]:
+    def split_group(self, group: Group, info: GpuInfo | None, now_s: float) -> tuple[Group, ...]:
         """Return the parts of a group of equal GPUs, one part while all are alike."""
         if len(group) == 1:
             return (group,)
@@ -40,8 +40,8 @@ class UnlikeGpus:
         if 0.0 < left_s <= KEPT_S:  # else the clock was set back
             return kept
         shares = {index: self._mean_fractions(index, info, now_s) for index in group}
-        parts = _divide_group(group, shares)
-        if len(parts) == 1 and len(kept) > 1 and not _shares_are_alike(group, shares, TOGETHER):
+        parts = _split_into_alike_parts(group, shares)
+        if len(parts) == 1 and len(kept) > 1 and not _are_gpus_alike(group, shares, TOGETHER):
             parts = kept
         stays_s = KEPT_S if len(parts) > 1 else EVERY_S
         self._parts[group], self._until_s[group] = parts, now_s + stays_s
@@ -59,20 +59,24 @@ class UnlikeGpus:
         return shares
 
 
-def _shares_are_alike(group: Sequence[int], shares: Shares, apart: float) -> bool:
-    for values in zip(*(shares[index] for index in group), strict=True):
+def _are_gpus_alike(
+    indexes: Sequence[int], fractions_by_gpu: ScaleFractions, max_difference: float
+) -> bool:
+    for values in zip(*(fractions_by_gpu[index] for index in indexes), strict=True):
         known = known_values(values)
-        if known and max(known) - min(known) > apart:
+        if known and max(known) - min(known) > max_difference:
             return False
     return True
 
 
-def _divide_group(group: Group, shares: Shares) -> tuple[Group, ...]:
+def _split_into_alike_parts(group: Group, fractions_by_gpu: ScaleFractions) -> tuple[Group, ...]:
     """Return the GPUs in at most MOST_PARTS parts: each GPU is in the first part with which it is
     alike, and the last part has all others."""
     parts: list[list[int]] = []
     for index in group:
-        part = next((one for one in parts if _shares_are_alike([*one, index], shares, APART)), None)
+        part = next(
+            (one for one in parts if _are_gpus_alike([*one, index], fractions_by_gpu, APART)), None
+        )
         if part is not None:
             part.append(index)
         elif len(parts) < MOST_PARTS:

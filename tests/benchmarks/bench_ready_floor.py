@@ -30,7 +30,7 @@ from textual.widgets import Static
 from workbench.gpu import remote_programs
 from workbench.hosts.base import Host
 from workbench.session.hosts.names import open_host_by_name
-from workbench.tui.textual_private import PlainEnd
+from workbench.tui.textual_private import TerminalApp
 
 FRAME_END = b"\x1b[?2026l"  # of a synchronized update; otherwise the move of the cursor at the end
 FRAMES_S = 20.0  # of the screen, which the floor writes again and again
@@ -39,7 +39,7 @@ AFTER_S = 0.02  # past the whole second, as the screen asks for counters
 REQUEST = "GET {} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAccept: */*\r\n\r\n"
 
 
-class Floor(PlainEnd):
+class Floor(TerminalApp):
     """A Textual application with one word that reads what the screen reads, and writes `frames`."""
 
     def __init__(self, frames: list[str], run_dir: Path) -> None:

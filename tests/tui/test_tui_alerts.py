@@ -105,7 +105,7 @@ def test_the_title_names_what_is_still_active(monkeypatch: pytest.MonkeyPatch) -
         Alert(3, 0.0, "temperature", "end", "GPU1 is cooler", "box", False, title, (1,)),
     ]
     for number in range(3):
-        signals.show(told[: number + 1])
+        signals.signal_new_alerts(told[: number + 1])
     assert "box: GPU1 is hot" in written[1] and "box: GPU0 is hot" in written[2]
     signals.close()
     assert written[-1] == "\x1b[23;2t"
@@ -136,7 +136,7 @@ def test_why_no_notification_can_arrive(
     async def ask(arguments: object) -> str | None:
         return said
 
-    monkeypatch.setattr(alert_signals, "ask_tmux", ask)
+    monkeypatch.setattr(alert_signals, "run_tmux_command", ask)
     assert asyncio.run(desktop_problem(env)) == problem
 
 

@@ -14,7 +14,7 @@ from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row import BenchRow, SeriesView
 from workbench.session.bench.row_changes import change_pct, change_text, noise_pct, row_before
 from workbench.session.state import BenchState
-from workbench.tui.formats import change_run
+from workbench.tui.formats import throughput_change_and_role
 from workbench.tui.glyphs import choose_glyphs
 from workbench.tui.panes.results import change_cell
 from workbench.tui.widgets.axis_labels import axis_labels
@@ -230,11 +230,17 @@ def test_a_comparison_of_answers_takes_no_room_from_results() -> None:
 def test_a_change_that_may_be_chance_is_no_gain() -> None:
     small = replace(OFF, id=3, output_tok_s=1428.6, rate_error_pct=1.0)
     assert noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(2.96, abs=0.01)
-    assert change_run(small, replace(OFF, rate_error_pct=0.9)) == ("+1.9 % ±3", "text")
+    assert throughput_change_and_role(small, replace(OFF, rate_error_pct=0.9)) == (
+        "+1.9 % ±3",
+        "text",
+    )
     # a larger change, and one of runs that do not say how much they vary
     larger = replace(small, output_tok_s=1500.0)
-    assert change_run(larger, replace(OFF, rate_error_pct=0.9)) == ("+7.0 %", "good")
-    assert change_run(small, OFF) == ("+1.9 %", "good")
+    assert throughput_change_and_role(larger, replace(OFF, rate_error_pct=0.9)) == (
+        "+7.0 %",
+        "good",
+    )
+    assert throughput_change_and_role(small, OFF) == ("+1.9 %", "good")
     # a narrow column keeps the change, without its decimal
     wide = replace(small, rate_error_pct=19.5)
     base = replace(OFF, rate_error_pct=0.9)

@@ -26,9 +26,12 @@ def frames_of(d: Any) -> list[Any]:
 
 def test_a_reading_is_one_frame_with_the_elapsed_times(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        ticked: list[bool] = []
-        tick = d.app.main.tick
-        d.app.main.tick = lambda state, drawn=False: (ticked.append(drawn), tick(state, drawn))
+        drawn_with_reading: list[bool] = []
+        draw = d.app.main.draw_elapsed_times
+        d.app.main.draw_elapsed_times = lambda state, drawn=False: (
+            drawn_with_reading.append(drawn),
+            draw(state, drawn),
+        )
         sent = frames_of(d)
         d.app.main.bridge._last_tick_s = float("-inf")  # the last frame is a second old
         d.app.main.status_bar._painted = []  # draws itself, as with another second of the server
@@ -38,11 +41,11 @@ def test_a_reading_is_one_frame_with_the_elapsed_times(drive: Any) -> None:
         d.session.tick()
         await d.pilot.pause()
         assert len(sent) == 1
-        assert ticked == [True]
+        assert drawn_with_reading == [True]
         d.session.tick()  # the next reading, within the same second
         await d.pilot.pause()
         assert len(sent) == 2
-        assert ticked == [True]
+        assert drawn_with_reading == [True]
         # readings come often: the next one brings the clock with it, although it may be late
         loop, clock = asyncio.get_running_loop(), d.app.main.bridge._clock
         assert clock.when() - loop.time() > bridge.CLOCK_PERIOD_S
@@ -56,12 +59,12 @@ def test_two_widgets_that_change_are_one_frame(drive: Any) -> None:
         d.session.push(host=d.session.state.host, plan=None, telemetry=None)
         await d.pilot.pause()
         del sent[:]
-        with d.app.one_frame():
-            d.app.send([])
+        with d.app.batch_terminal_writes():
+            d.app.send_row_pieces([])
             assert sent == []
             d.app.main.strip.repaint()
             assert sent == []
-            with d.app.one_frame():  # a drawing within another one
+            with d.app.batch_terminal_writes():  # a drawing within another one
                 pass
             assert sent == []
 
@@ -75,10 +78,10 @@ def test_without_readings_elapsed_times_are_drawn_by_the_clock(
     monkeypatch.setattr(bridge, "CLOCK_LATE_S", 0.01)
 
     async def scenario(d: Any) -> None:
-        ticked: list[bool] = []
-        d.app.main.tick = lambda state, drawn=False: ticked.append(drawn)
-        await d.until(lambda: len(ticked) >= 3)
-        assert not any(ticked)
+        drawn_with_reading: list[bool] = []
+        d.app.main.draw_elapsed_times = lambda state, drawn=False: drawn_with_reading.append(drawn)
+        await d.until(lambda: len(drawn_with_reading) >= 3)
+        assert not any(drawn_with_reading)
 
     drive(scenario, stage="ready")
 

@@ -23,7 +23,7 @@ from workbench.tui import shown_frame
 from workbench.tui.shown_frame import cut_strip
 from workbench.tui.textual_private import (
     count_waiting_frames,
-    make_strip_caches_late,
+    make_strip_caches_on_demand,
     run_bindings,
 )
 from workbench.tui.themed_app import ThemedApp
@@ -128,7 +128,7 @@ def caches_made(strip: Strip) -> list[str]:
 
 def test_a_strip_makes_a_cache_when_it_first_uses_it() -> None:
     """Seven caches of each Strip of a settled screen took 1.4 MiB."""
-    make_strip_caches_late()
+    make_strip_caches_on_demand()
     strip = Strip([Segment("abc")])
     assert caches_made(strip) == []
     assert strip.crop(0, 2) is strip.crop(0, 2)

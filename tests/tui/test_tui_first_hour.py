@@ -10,7 +10,7 @@ from support.real_screen import RealScreen, on_free_port, real_screen, shown
 
 from workbench.session.bench.row import BenchRow
 from workbench.session.session import Session
-from workbench.tui.bindings import likely_next_keys
+from workbench.tui.bindings import suggest_next_keys
 
 
 def test_presets_that_do_not_fit_come_last_with_the_reason() -> None:
@@ -42,7 +42,7 @@ def test_a_host_without_gpus_leads_to_the_demo(clean_environment: None) -> None:
             assert [p.fits for p in s.state.presets if p.id == "vllm-any"] == [None]
             await s.press("2")
             await s.until("No GPU can be read on local", "try everything on simulated GPUs")
-            assert [key.shown for key in likely_next_keys(s.state)] == ["D", "h", "p"]
+            assert [key.printed_name for key in suggest_next_keys(s.state)] == ["D", "h", "p"]
             await s.press("D")
             await s.until("sim:four-pcie", "SIMULATED", "pick a preset")
 

@@ -17,7 +17,7 @@ from workbench.session.results.series_rows import series_of_rows
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.sweeps import SweepStore
-from workbench.tui.formats import altered_setting_texts, altered_text
+from workbench.tui.formats import alteration_text, altered_setting_texts
 from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _cut_label
 from workbench.tui.widgets.comparison import verdict_text
@@ -195,8 +195,8 @@ def test_the_verdict_names_chance_and_several_changes() -> None:
 
 def test_an_altered_setting_shows_its_value_before_or_that_nobody_knows_it() -> None:
     lock = alteration(setting="gpu_clocks", before="unknown", now="1200,1200")
-    assert altered_text(lock) == "GPU clocks unknown → 1200 MHz"
-    assert altered_text(alteration()) == "power limit 250 → 170 W"
+    assert alteration_text(lock) == "GPU clocks unknown → 1200 MHz"
+    assert alteration_text(alteration()) == "power limit 250 → 170 W"
     several = [alteration(n) for n in (0, 1, 3)]
     assert altered_setting_texts(several, 4) == ["GPU0,1,3 power limit 250 → 170 W"]
     assert altered_setting_texts([*several, alteration(2)], 4) == ["power limit 250 → 170 W"]

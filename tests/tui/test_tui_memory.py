@@ -9,9 +9,9 @@ import pytest
 
 THREADS = """
 import ctypes, sys, threading
-from workbench.tui import share_one_heap
+from workbench.tui import share_one_malloc_arena
 if sys.argv[1] == "one":
-    share_one_heap()
+    share_one_malloc_arena()
 def allocate():
     kept.append([bytes(700 + n) for n in range(2000)])
 kept = []

@@ -12,9 +12,9 @@ from workbench.tui.cells import (
     changed_spans,
     cut_text,
     fit_row,
+    justify_row,
     pad_text,
     row_width,
-    spread_row,
     wrap_text,
 )
 from workbench.tui.formats import (
@@ -76,7 +76,7 @@ def test_missing_text_is_marked_and_blanks_are_not() -> None:
 
 
 def test_the_right_part_stays() -> None:
-    row = spread_row((("a long text on the left", "text"),), (("right", "dim"),), 12)
+    row = justify_row((("a long text on the left", "text"),), (("right", "dim"),), 12)
     assert "".join(t for t, _ in row) == "a long…right" or row_width(row) == 12
 
 

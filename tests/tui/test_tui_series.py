@@ -382,11 +382,11 @@ def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.Mon
 
     async def scenario(d: Any) -> None:
         now.s += 64.0
-        d.app.main.tick(d.session.state)
+        d.app.main.draw_elapsed_times(d.session.state)
         await d.press("X")
         assert "about 1m00s left  K stops" in d.row(-2) and d.text.count("about 1m00s left") == 2
         now.s += 30.0
-        d.app.main.tick(d.session.state)
+        d.app.main.draw_elapsed_times(d.session.state)
         await d.until(
             lambda: "about 30 s left  K stops" in d.row(-2) and d.text.count("about 30 s left") == 2
         )
@@ -463,7 +463,7 @@ def test_a_measurement_redraws_only_the_fields_that_changed(drive: Any) -> None:
         await d.press("S")
         page = d.app.main.panes.pages.top
         drawn = page._plotted
-        d.app.main.tick(d.session.state)
+        d.app.main.draw_elapsed_times(d.session.state)
         assert page._plotted is drawn
         d.session.push(sweep=replace(canned_sweep(5), id=3))
         await d.pilot.pause()
@@ -510,7 +510,7 @@ def test_an_axis_contains_the_deciding_metric_and_cuts_off_distant_ones() -> Non
 def test_rows_fit_their_width(width: int) -> None:
     for done in range(7):
         for row in experiment_rows(
-            canned_experiment(done), width, left_s=60.0, trail={2: (15.4, 5.9)}
+            canned_experiment(done), width, left_s=60.0, interval_history={2: (15.4, 5.9)}
         ):
             assert row_width(row) <= width, "".join(t for t, _ in row)
     for done in range(8):

@@ -10,7 +10,15 @@ from support.real_screen import RealScreen, shown
 from workbench.store.config import ConfigStore
 from workbench.store.config_schema import THEMES
 from workbench.tui import theme
-from workbench.tui.theme import GRAPH_ROLES, HIGH, LEVELLED, LOW, PALETTES, TEXT_ROLES, colour_of
+from workbench.tui.theme import (
+    GRAPH_ROLES,
+    HIGH,
+    LEVELLED,
+    LOW,
+    PALETTES,
+    TEXT_ROLES,
+    colour_and_is_bold,
+)
 
 ROUNDED = [False, True]
 GRAPHS = sorted(
@@ -49,7 +57,7 @@ def test_every_text_can_be_read_on_every_ground(name: str, rounded: bool) -> Non
         (role, ground): value
         for role in TEXT_ROLES
         for ground, colour in palette.grounds.items()
-        if (value := contrast(colour_of(role, palette)[0], colour, rounded)) < 4.5
+        if (value := contrast(colour_and_is_bold(role, palette)[0], colour, rounded)) < 4.5
     }
     assert not low
     assert contrast(*palette.select, rounded) >= 4.5
@@ -62,7 +70,11 @@ def test_every_text_can_be_read_on_every_ground(name: str, rounded: bool) -> Non
 def test_every_graph_is_seen_on_its_ground(name: str, rounded: bool) -> None:
     palette = PALETTES[name]
     ground = palette.grounds["ground"]
-    low = {r: v for r in GRAPHS if (v := contrast(colour_of(r, palette)[0], ground, rounded)) < 3}
+    low = {
+        r: v
+        for r in GRAPHS
+        if (v := contrast(colour_and_is_bold(r, palette)[0], ground, rounded)) < 3
+    }
     assert not low
     assert contrast(palette.line, ground, rounded) >= 3
 
@@ -71,7 +83,7 @@ def test_a_terminal_of_256_colours_has_every_colour_of_its_theme() -> None:
     palette = PALETTES["256"]
     colours = {
         *palette.grounds.values(),
-        *(colour_of(r, palette)[0] for r in (*TEXT_ROLES, *GRAPHS)),
+        *(colour_and_is_bold(r, palette)[0] for r in (*TEXT_ROLES, *GRAPHS)),
     }
     levels, greys = (0, 95, 135, 175, 215, 255), {8 + 10 * n for n in range(24)}
     for colour in colours:

@@ -179,10 +179,10 @@ def test_an_old_message_goes_while_telemetry_flows(drive: Any) -> None:
         await d.until(lambda: "read me" in d.text)
         await d.press("g")
         d.app.main.services._notice_until = time.monotonic() - 1
-        d.app.main.tick(d.session.state, True)
+        d.app.main.draw_elapsed_times(d.session.state, True)
         assert d.app.main.notice_bar.display  # a form lies over it: it has not been read
         await d.press("escape")
-        d.app.main.tick(d.session.state, True)
+        d.app.main.draw_elapsed_times(d.session.state, True)
         await d.until(lambda: "read me" not in d.text)
 
     drive(scenario, stage="ready")
@@ -200,7 +200,7 @@ def test_a_check_counts_its_seconds_while_telemetry_flows(
         d.app.main.services.start_countdown("checking under load: vllm is kept busy", 8.0)
         now.s += 5.0
         d.session.tick()
-        d.app.main.tick(d.session.state, True)
+        d.app.main.draw_elapsed_times(d.session.state, True)
         await d.until(lambda: "5/8 s" in d.row(-2) and "about 3 s left" in d.row(-2))
 
     drive(scenario, stage="altered", size=(80, 24))

@@ -23,7 +23,7 @@ bridge          draws the main screen again when the session's state changes
 services        messages and background work, for panes and controllers
 interfaces      screens and widgets as protocols, without importing their classes
 clipboard       copies text
-interval_trails the intervals that an experiment had after each pair
+interval_histories the intervals that an experiment had after each pair
 textual_private the uses of private names of Textual; quiet_driver reads keys with few wake-ups
 """
 
@@ -55,17 +55,27 @@ def run_screen(session: Session, *, mouse: bool | None = None) -> int:
     """
     import asyncio
 
-    mouse = _prepare_terminal(mouse, "use the commands: workbench --help")
+    _prepare_terminal("use the commands: workbench --help")
+    mouse = _should_read_mouse(mouse)
     with asyncio.Runner() as runner:
         app = runner.run(_load_application(session))(session)
         code = runner.run(app.run_async(mouse=mouse))
     return _exit_code(app, code, session.state.host.name)
 
 
-def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
-    """Prepare this process for drawing a screen, and return whether Workbench reads the mouse. This
-    is `mouse` or, if `mouse` is None, true unless the user came by SSH. Raise InputError, with the
-    advice `instead` as its next step, if standard input is not a usable terminal."""
+def _should_read_mouse(mouse: bool | None) -> bool:
+    """Return whether Workbench reads the mouse: `mouse` or, if it is None, true except under
+    SSH."""
+    import os
+
+    if mouse is None:
+        return "SSH_CONNECTION" not in os.environ
+    return mouse
+
+
+def _prepare_terminal(next_step: str) -> None:
+    """Prepare this process for drawing a screen. Raise InputError, with the advice `next_step`, if
+    standard input is not a usable terminal."""
     import gc
     import os
 
@@ -77,10 +87,9 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
             if os.environ.get("TERM") == "dumb"
             else ("standard input is not a terminal")
         )
-        raise InputError(f"the screen needs a terminal ({what})", next_step=instead)
+        raise InputError(f"the screen needs a terminal ({what})", next_step=next_step)
     gc.disable()  # until the first frame is drawn: see __main__.py
-    share_one_heap()
-    return "SSH_CONNECTION" not in os.environ if mouse is None else mouse
+    share_one_malloc_arena()
 
 
 def _exit_code(app: ThemedApp, code: int | None, host: str) -> int:
@@ -89,14 +98,14 @@ def _exit_code(app: ThemedApp, code: int | None, host: str) -> int:
     the host named `host` to standard error."""
 
     if app.hung_up:
-        _write_into_nothing()
+        _redirect_output_to_devnull()
     if app.defect is not None:
-        sys.stderr.write(_ended_text(app.defect, host))
+        sys.stderr.write(_crash_message(app.defect, host))
         return 1
     return code or 0
 
 
-def _write_into_nothing() -> None:
+def _redirect_output_to_devnull() -> None:
     """Direct the standard output and error to no file, because the terminal is gone. Python would
     end with the exit code 120 if it could not write what is left."""
     import os
@@ -116,7 +125,8 @@ def run_fleet(fleet: Fleet, *, mouse: bool | None = None) -> int:
     """
     import asyncio
 
-    mouse = _prepare_terminal(mouse, "use `workbench fleet --json`")
+    _prepare_terminal("use `workbench fleet --json`")
+    mouse = _should_read_mouse(mouse)
     with asyncio.Runner() as runner:
         return runner.run(_show_fleet(fleet, mouse))
 
@@ -148,7 +158,7 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
         await fleet.close()
 
 
-def share_one_heap() -> None:
+def share_one_malloc_arena() -> None:
     """Make all threads of this process share one malloc arena, which saves 4 of 44 MB. With several
     arenas, a thread cannot use the memory that was freed in the arena of another thread. Do nothing
     if the C library has no `mallopt`."""
@@ -173,13 +183,13 @@ async def _load_application(session: Session) -> type[WorkbenchApp]:
     return found
 
 
-def _ended_text(defect: Exception, host: str) -> str:
-    """Return the message for a user whose screen the unexpected exception `defect` has ended. The
+def _crash_message(error: Exception, host: str) -> str:
+    """Return the message for a user whose screen the unexpected exception `error` has ended. The
     message names the exception, the file with its traceback, and the command that opens the screen
     on the host `host` again."""
     from workbench.store.crash_files import internal_error_texts
 
-    text, details = internal_error_texts(defect)
+    text, details = internal_error_texts(error)
     again = "workbench" if host == "local" else f"workbench {host}"
     return (
         f"workbench: the screen ended: {text}\n"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END, ONCE
 from workbench.model.untrusted_text import clean_text
-from workbench.tui.clipboard import ask_tmux
+from workbench.tui.clipboard import run_tmux_command
 from workbench.tui.textual_private import send_control
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def desktop_problem(env: Mapping[str, str] = os.environ) -> str:
     """Return why no notification of the desktop can arrive; "" if none is known."""
     if env.get("TMUX"):
         # an older tmux has no such option and passes everything on
-        said = await ask_tmux(("show-options", "-Apv", "allow-passthrough"))
+        said = await run_tmux_command(("show-options", "-Apv", "allow-passthrough"))
         if said == "off":
             return TMUX_IS_CLOSED
     elif env.get("STY"):
@@ -64,7 +64,7 @@ class AlertSignals:
         self._titles: dict[tuple[str, tuple[int, ...]], Alert] = {}
         self._titled = False
 
-    def show(self, alerts: Iterable[Alert]) -> None:
+    def signal_new_alerts(self, alerts: Iterable[Alert]) -> None:
         """Ring for those of the alerts that are new."""
         new = [alert for alert in alerts if alert.number > self._seen]
         if not alerts:  # another host
@@ -86,15 +86,15 @@ class AlertSignals:
         if "title" not in alert.effects:
             return
         self._titles = {
-            key: kept for key, kept in self._titles.items() if not _covers_alert(alert, key)
+            key: kept for key, kept in self._titles.items() if not _covers_rule_and_gpus(alert, key)
         }
         if alert.phase == END:
             return
         self._titles[alert.rule, alert.gpus] = alert
         if alert.phase == ONCE:
-            self._screen.set_timer(EVENT_TITLE_S, lambda: self._remove_event_title(alert))
+            self._screen.set_timer(EVENT_TITLE_S, lambda: self._remove_alert_from_title(alert))
 
-    def _remove_event_title(self, alert: Alert) -> None:
+    def _remove_alert_from_title(self, alert: Alert) -> None:
         """Remove an event from the title, unless a later one of its rule is there."""
         if self._titles.get((alert.rule, alert.gpus)) is alert:
             del self._titles[alert.rule, alert.gpus]
@@ -114,7 +114,7 @@ class AlertSignals:
             send_control(self._screen.app, _FORMER_TITLE)
 
 
-def _covers_alert(alert: Alert, key: tuple[str, tuple[int, ...]]) -> bool:
+def _covers_rule_and_gpus(alert: Alert, rule_and_gpus: tuple[str, tuple[int, ...]]) -> bool:
     """Return whether an alert is about the same rule and all GPUs of an earlier one."""
-    rule, gpus = key
+    rule, gpus = rule_and_gpus
     return alert.rule == rule and set(gpus) <= set(alert.gpus)

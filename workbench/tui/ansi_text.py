@@ -12,7 +12,7 @@ from rich.color import Color, ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from workbench.tui.shown_frame import Piece
+from workbench.tui.shown_frame import RowPiece
 
 _ATTRIBUTES = (
     ("bold", "1"),
@@ -30,7 +30,7 @@ _RESET = "\x1b[0m"
 _changes: dict[tuple[Style, Style, ColorSystem | None], str] = {}
 
 
-def render_pieces(pieces: Iterable[Piece], console: Console) -> str:
+def render_row_pieces(pieces: Iterable[RowPiece], console: Console) -> str:
     """Return what shows `pieces` on the terminal. It ends without any style."""
     system = _colour_system_of(console)
     out: list[str] = []

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from workbench.session.session import Session
-from workbench.tui.interfaces import KeyTaker, OrderedKeys
+from workbench.tui.interfaces import KeyConsumer, OrderedKeys
 from workbench.tui.screen import MainScreen
 from workbench.tui.textual_private import is_leaving, run_bindings
 from workbench.tui.themed_app import ThemedApp
@@ -45,31 +45,30 @@ class WorkbenchApp(ThemedApp):
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 
-    async def take_key(self, event: events.Key) -> bool:
+    async def consume_key(self, event: events.Key) -> bool:
         if is_leaving(self):
             return True
         if not isinstance(self.screen, OrderedKeys):
             return False
         self.session.plans.start_importing_modules()
         try:
-            return await self._run_key(event, self.screen.working)
+            return await self._route_key(event, self.screen.is_busy)
         except Exception as error:  # of an action: a message shows it, and the screen continues
             self.main.services.show_error(error)
             return True
 
-    async def _run_key(self, event: events.Key, working: bool) -> bool:
-        await (
-            self.main.wait_until_page_opened()
-        )  # the key is for the page that the key before has opened
+    async def _route_key(self, event: events.Key, is_busy: bool) -> bool:
+        # the key is for the page that the key before has opened
+        await self.main.wait_until_page_opened()
         focused = self.focused
-        if working and event.key != "escape":
+        if is_busy and event.key != "escape":
             # the screen is about to open a page, and this key was not meant for that page
             return True
         if await run_bindings(self, event.key, priority=True):
             return True
         # the fleet has no widget with the focus
         taker = focused if focused is not None else self.screen
-        if isinstance(taker, KeyTaker) and taker.take_key(event):
+        if isinstance(taker, KeyConsumer) and taker.consume_key(event):
             return True
         return await run_bindings(self, event.key)
 

@@ -63,7 +63,7 @@ class ScreenKey(Generic[T]):
     where: str = ""
 
     @property
-    def shown(self) -> str:
+    def printed_name(self) -> str:
         """Return the key as it is printed on a keyboard: "/" for the Textual name "slash"."""
         return SHOWN.get(self.key, self.key)
 
@@ -411,12 +411,12 @@ SCREEN_KEYS: tuple[Key, ...] = (
 )
 
 
-def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
-    """Return copies of `keys` that work only in the pane, page or list named `where`."""
-    return tuple(replace(key, where=where) for key in keys)
+def limit_keys_to_view(view: str, *keys: Key) -> tuple[Key, ...]:
+    """Return copies of `keys` that work only in the pane, page or list named `view`."""
+    return tuple(replace(key, where=view) for key in keys)
 
 
-HOST_KEYS = keys_of(
+HOST_KEYS = limit_keys_to_view(
     "hosts",
     Key("ctrl+n", "add", "write a host to hosts.toml", lambda c: c.hosts.add_host()),
     Key(
@@ -427,7 +427,7 @@ HOST_KEYS = keys_of(
     ),
 )
 
-ALERT_KEYS = keys_of(
+ALERT_KEYS = limit_keys_to_view(
     "alerts",
     Key(
         "t",
@@ -443,7 +443,7 @@ ALERT_KEYS = keys_of(
     ),
 )
 
-CHECK_KEYS = keys_of(
+CHECK_KEYS = limit_keys_to_view(
     "check",
     Key("R", "Again", "check the host or the cluster again", lambda c: c.checks.run_check()),
     Key("o", "Open", "work on this host or cluster", lambda c: c.checks.switch_to_checked_host()),
@@ -461,7 +461,7 @@ CHECK_KEYS = keys_of(
     ),
 )
 
-MODEL_KEYS = keys_of(
+MODEL_KEYS = limit_keys_to_view(
     "models",
     Key(
         "enter",
@@ -578,7 +578,8 @@ def format_key_hints(keys: Sequence[Key], *shown: str) -> str:
     whole main screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(
-        f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found
+        f"{k.printed_name} {k.label if k.where else k.label[:1].lower() + k.label[1:]}"
+        for k in found
     )
 
 
@@ -598,7 +599,7 @@ FIRST_KEYS_FIELDS = frozenset(
 )
 
 
-def likely_next_keys(state: SessionState) -> list[Key]:
+def suggest_next_keys(state: SessionState) -> list[Key]:
     """Return the keys for the most likely next steps of the user, the most likely first. The steps
     depend on the connection, the server, running measurements and altered GPU settings."""
     host = state.host

@@ -70,7 +70,7 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
         case Heading():
             return [(), ((cut_text(block.text, width), "title"),)]
         case TextBlock():
-            return paragraph_rows(block.text, width, _text_role(block))
+            return paragraph_rows(block.text, width, _style_role_of_text(block))
         case Alert():
             return _alert_rows(block, width)
         case KeyMetrics():
@@ -93,7 +93,7 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
             return []
 
 
-def _text_role(block: TextBlock) -> str:
+def _style_role_of_text(block: TextBlock) -> str:
     if block.mark:
         return MARK_ROLES[block.mark]
     if block.lead:
@@ -201,7 +201,7 @@ def _layout_of(table: Table, width: int) -> _Layout:
     gap = _GAP
     if _least_width(table, lines, columns, gap=_GAP) > width:
         gap = 1
-    widths = [_widest_cell(lines, column) + gap for column in columns]
+    widths = [_column_width(lines, column) + gap for column in columns]
     for place, column in enumerate(columns[1:], start=1):
         if columns[place - 1] in table.numeric and column not in table.numeric:
             widths[place] += gap  # a text beside a number that ends its column
@@ -209,7 +209,7 @@ def _layout_of(table: Table, width: int) -> _Layout:
     last = widths.pop()
     if not numeric[-1]:
         last = min(last, _LEAST_TEXT)
-    _shorten_widths(widths, width - last, numeric)
+    _shrink_text_columns(widths, width - last, numeric)
     shown = [tuple(map(line.__getitem__, columns)) for line in lines]
     return _Layout(
         head=shown[0], rows=tuple(shown[1:]), numeric=numeric, widths=tuple(widths), last=last
@@ -222,7 +222,7 @@ def _short_cell(cell: str) -> str:
     return cell
 
 
-def _widest_cell(lines: Sequence[Sequence[str]], column: int) -> int:
+def _column_width(lines: Sequence[Sequence[str]], column: int) -> int:
     """Return the width of a column. A row with text in its first cell only does not widen it."""
     full = (line[column] for line in lines if any(line[1:]))
     return max(map(width_of, full))
@@ -238,16 +238,16 @@ def _least_width(
 ) -> int:
     """Return the cells that the columns need. If `whole` is false, a text in the last one may be
     wrapped."""
-    widths = [_widest_cell(lines, column) + gap for column in columns]
+    widths = [_column_width(lines, column) + gap for column in columns]
     if not whole and columns[-1] not in table.numeric:
         widths[-1] = min(widths[-1], _LEAST_TEXT)
     return sum(widths)
 
 
-def _shorten_widths(widths: list[int], room: int, numeric: Sequence[bool]) -> None:
-    """Take cells from the widest columns of text until all columns fit into `room` cells, or until
-    none is wider than a label."""
-    while sum(widths) > room:
+def _shrink_text_columns(widths: list[int], available_cells: int, numeric: Sequence[bool]) -> None:
+    """Take cells from the widest columns of text until all columns fit into `available_cells`
+    cells, or until none is wider than a label."""
+    while sum(widths) > available_cells:
         texts = [place for place, _ in enumerate(widths) if not numeric[place]]
         widest = max(texts, key=widths.__getitem__, default=0)
         if widths[widest] <= LABEL:

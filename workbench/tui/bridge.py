@@ -43,7 +43,7 @@ class Viewer(Protocol):
     @property
     def log_visible(self) -> bool: ...
     def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
-    def tick(self, state: SessionState, drawn: bool = False) -> None: ...
+    def draw_elapsed_times(self, state: SessionState, readings_drawn: bool = False) -> None: ...
     @property
     def services(self) -> Services: ...
 
@@ -62,7 +62,7 @@ class Bridge:
         self._loop = asyncio.get_running_loop()
         # Repaints need the context of the app, whichever task of the session reports the change.
         self._context = contextvars.copy_context()
-        self._unsubscribe = self.session.subscribe(self._on_change)
+        self._unsubscribe = self.session.subscribe(self._schedule_drawing)
         self._schedule_clock(CLOCK_PERIOD_S)
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class Bridge:
             if handle is not None:
                 handle.cancel()
 
-    def _on_change(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _schedule_drawing(self, state: SessionState, changed: frozenset[str]) -> None:
         if changed & LOG:
             self._schedule_log()
             changed = changed - LOG
@@ -99,11 +99,11 @@ class Bridge:
         changed, self._changed = frozenset(self._changed), set()
         ticks = changed >= READING and self._is_clock_due()
         if ticks:
-            self._note_clock_drawn()
-        with self.viewer.app.one_frame():
+            self._record_clock_drawing()
+        with self.viewer.app.batch_terminal_writes():
             self._draw(self.viewer.show, self.session.state, changed)
             if ticks:
-                self._draw(self.viewer.tick, self.session.state, True)
+                self._draw(self.viewer.draw_elapsed_times, self.session.state, True)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
         """Call `draw(*what)`, unless the screen is being removed or the application is ending. If
@@ -132,9 +132,9 @@ class Bridge:
         self._schedule_clock(CLOCK_PERIOD_S)
         if self._is_terminal_behind():
             return
-        self._note_clock_drawn()
-        with self.viewer.app.one_frame():
-            self._draw(self.viewer.tick, self.session.state)
+        self._record_clock_drawing()
+        with self.viewer.app.batch_terminal_writes():
+            self._draw(self.viewer.draw_elapsed_times, self.session.state)
 
     def _is_clock_due(self) -> bool:
         """Return whether ages and elapsed times are to be drawn with the reading that is drawn now.
@@ -149,8 +149,8 @@ class Bridge:
             self._schedule_clock(CLOCK_PERIOD_S)
         return due
 
-    def _note_clock_drawn(self) -> None:
-        """Note that ages and elapsed times are drawn now."""
+    def _record_clock_drawing(self) -> None:
+        """Record that ages and elapsed times are drawn now."""
         self._last_tick_s = self._loop.time()
         self.session.gpu.guard.note_screen_drawn()  # a dead terminal must not keep GPU settings in force
 

@@ -21,7 +21,7 @@ from textual.widget import Widget
 from workbench.model.untrusted_text import clean_text
 from workbench.tui.glyphs import ASCII, G, ascii_if_needed
 from workbench.tui.shown_frame import ONE_CELL, cut_strip
-from workbench.tui.textual_private import send_cells
+from workbench.tui.textual_private import send_cells_unless_covered
 from workbench.tui.theme import style
 
 Run = tuple[str, str]
@@ -70,7 +70,7 @@ def pad_text(text: str, width: int, right: bool = False) -> str:
     return text + gap
 
 
-def clean_row(row: Row) -> Row:
+def remove_control_sequences(row: Row) -> Row:
     """Return the row with all control sequences removed from its texts, which may come from outside
     Workbench."""
     if all(text.isprintable() for text, _ in row):
@@ -122,7 +122,7 @@ def fit_row(row: Row, width: int) -> Row:
     return tuple(out)
 
 
-def spread_row(left: Row, right: Row, width: int) -> Row:
+def justify_row(left: Row, right: Row, width: int) -> Row:
     """Return a row of `width` cells that begins with `left` and ends with `right`. If both do not
     fit, `left` is cut."""
     room = width - row_width(right)
@@ -181,12 +181,14 @@ def stack_paragraphs(
 
 
 def short_paragraph(
-    text: str, width: int, most: int, role: str = "text", indent: str = ""
+    text: str, width: int, max_rows: int, role: str = "text", indent: str = ""
 ) -> list[Row]:
-    """Return `text` wrapped into at most `most` rows. If there is more, the last row ends with "…"."""
+    """Return `text` wrapped into at most `max_rows` rows. If there is more, the last row ends with
+    "…"."""
     lines = wrap_text(text, width, indent)
-    if len(lines) > most:
-        lines[most - 1 :] = [cut_text(f"{lines[most - 1]} {lines[most].strip()}", width)]
+    if len(lines) > max_rows:
+        last = f"{lines[max_rows - 1]} {lines[max_rows].strip()}"
+        lines[max_rows - 1 :] = [cut_text(last, width)]
     return [((line, role),) for line in lines]
 
 
@@ -275,19 +277,19 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
     return start, end
 
 
-def _finish_row(row: Row, width: int) -> Row:
+def _clean_and_fit_row(row: Row, width: int) -> Row:
     """Return the row in exactly `width` cells, without control sequences, in the characters of the
     terminal."""
-    row = fit_row(clean_row(row), width)
+    row = fit_row(remove_control_sequences(row), width)
     if G is ASCII:
         row = tuple((ascii_if_needed(text), role) for text, role in row)
     return row
 
 
-def strip_from_row(row: Row, ground: str) -> Strip:
-    """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the
-    same role become one segment, because the terminal gets a colour change for each segment."""
-    return Strip([Segment(text, style(role, ground)) for text, role in merge_runs(row) if text])
+def strip_from_row(row: Row, background: str) -> Strip:
+    """Return the row as a Textual strip on the theme's background `background`. Adjacent texts of
+    the same role become one segment, because the terminal gets a colour change for each segment."""
+    return Strip([Segment(text, style(role, background)) for text, role in merge_runs(row) if text])
 
 
 class Painted(Widget):
@@ -307,11 +309,13 @@ class Painted(Widget):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return ()
 
-    def make_rows(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
+    def make_rows(
+        self, make: Callable[..., Sequence[Row]], width: int, *other_sizes: int
+    ) -> list[Row]:
         """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with
         its text and the file that has its traceback."""
         try:
-            return list(make(width, *more))
+            return list(make(width, *other_sizes))
         except Exception as error:
             from workbench.store.crash_files import internal_error_texts
 
@@ -336,13 +340,13 @@ class Painted(Widget):
         old, drawn_before = self._painted, self._made
         self._made, size = made, (width, height)
         if len(old) != height or self._painted_size != size:
-            self._painted = [_finish_row(row, width) for row in made]
+            self._painted = [_clean_and_fit_row(row, width) for row in made]
             self._painted_size = size
             self._strips.clear()
             Widget.refresh(self)
             return
         rows = self._painted = [
-            painted if row == before else _finish_row(row, width)
+            painted if row == before else _clean_and_fit_row(row, width)
             for row, before, painted in zip(made, drawn_before, old, strict=True)
         ]
         regions = []
@@ -351,7 +355,10 @@ class Painted(Widget):
             if spans:
                 self._strips.pop(y, None)
                 regions += [Region(start, y, end - start, 1) for start, end in spans]
-        if regions and not (self._is_mounted and send_cells(self, regions, self._cells_in)):
+        if not regions:
+            return
+        is_sent = self._is_mounted and send_cells_unless_covered(self, regions, self._cells_in)
+        if not is_sent:
             self.refresh(*regions)
 
     def redraw_all_rows(self) -> None:

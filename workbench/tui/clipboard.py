@@ -29,7 +29,9 @@ OFF = (
 )
 
 
-async def copy_to_clipboard(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
+async def copy_and_describe_outcome(
+    app: App[Any], text: str, env: Mapping[str, str] = os.environ
+) -> str:
     """Copy `text` to the clipboard, and return a message about the outcome. `env` is the
     environment of this process, which says whether tmux or screen is in use."""
     if env.get("TMUX"):
@@ -48,16 +50,19 @@ async def _copy_with_tmux(text: str) -> str | None:
     By default tmux ignores OSC 52 of the programs inside it. Since tmux 3.2, `load-buffer -w` also
     fills the clipboard of the terminal.
     """
-    setting = await ask_tmux(("show-options", "-sv", "set-clipboard"))
-    if await ask_tmux(("load-buffer", "-w", "-"), text) is not None:
+    setting = await run_tmux_command(("show-options", "-sv", "set-clipboard"))
+    if await run_tmux_command(("load-buffer", "-w", "-"), text) is not None:
         return OFF if setting == "off" else TO_TERMINAL
-    return IN_TMUX if await ask_tmux(("load-buffer", "-"), text) is not None else None
+    return IN_TMUX if await run_tmux_command(("load-buffer", "-"), text) is not None else None
 
 
-async def ask_tmux(arguments: Sequence[str], text: str = "") -> str | None:
-    """Run a command of tmux with `text` as its input. Return what it printed; None if it failed."""
+async def run_tmux_command(arguments: Sequence[str], input_text: str = "") -> str | None:
+    """Run a command of tmux with `input_text` as its input. Return what it printed; None if it
+    failed."""
     try:
-        done = await LocalHost().run(["tmux", *arguments], input=text.encode(), timeout_s=TMUX_S)
+        done = await LocalHost().run(
+            ["tmux", *arguments], input=input_text.encode(), timeout_s=TMUX_S
+        )
     except HostError:
         return None
     return done.out.strip() if done.returncode == 0 else None

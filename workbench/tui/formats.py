@@ -81,12 +81,14 @@ def whole_number_text(value: float | None, unit: str = "") -> str:
     return NA if value is None else f"{value:.0f}{unit}"
 
 
-def left_text(left_s: float | None) -> str:
+def remaining_time_text(remaining_s: float | None) -> str:
     """Return the estimated time left as text; "" for None. An estimate that is used up is no
     statement about the end."""
-    if left_s is None:
+    if remaining_s is None:
         return ""
-    return f"about {countdown_text(left_s)} left" if left_s >= 1.0 else "longer than expected"
+    if remaining_s < 1.0:
+        return "longer than expected"
+    return f"about {countdown_text(remaining_s)} left"
 
 
 def gauge_text(fraction: float, cells: int) -> str:
@@ -96,12 +98,12 @@ def gauge_text(fraction: float, cells: int) -> str:
     return G.bar_full * full + G.bar_empty * (cells - full)
 
 
-def bar_text(value: float | None, top: float, cells: int) -> str:
-    """Return a bar for `value` on a scale from 0 to `top` that takes `cells` cells. The rest of it
-    is blank; all of it is "" without a value."""
-    if not value or not top:
+def bar_text(value: float | None, scale_max: float, cells: int) -> str:
+    """Return a bar for `value` on a scale from 0 to `scale_max` that takes `cells` cells. The rest
+    of it is blank; all of it is "" without a value."""
+    if not value or not scale_max:
         return ""
-    return gauge_text(value / top, cells).replace(G.bar_empty, " ")
+    return gauge_text(value / scale_max, cells).replace(G.bar_empty, " ")
 
 
 def progress_text(state: SessionState) -> str:
@@ -125,7 +127,7 @@ def is_checking(state: SessionState) -> bool:
     return VERIFYING_SETTINGS in state.busy
 
 
-def change_under_way_text(state: SessionState) -> str:
+def running_setting_change_text(state: SessionState) -> str:
     """Return which change or revert of GPU settings is under way, such as "applying GPU settings".
     Return "" if there is none. The state lists its altered settings only after it has ended."""
     return next((what for what in state.busy if what in SETTING_CHANGES), "")
@@ -142,7 +144,7 @@ def gib_text(value: float | None, digits: int = 1) -> str:
     return NA if value is None else f"{value / GIB:.{digits}f}"
 
 
-def change_run(row: BenchRow, base: BenchRow | None) -> tuple[str, str]:
+def throughput_change_and_role(row: BenchRow, base: BenchRow | None) -> tuple[str, str]:
     """Return the change of a result's tokens per second from those of `base` as text with its role:
     "+230 %", or "+1.9 % ±3" if two such runs may differ by 3 % by chance. "" if the two may not be
     compared."""
@@ -218,13 +220,14 @@ def setting_text(setting: str, value: object) -> str:
     return f"{setting_name(setting)} {setting_value(setting, value)}"
 
 
-def altered_text(one: Alteration) -> str:
+def alteration_text(alteration: Alteration) -> str:
     """Return an altered setting with its value before and now: "power limit 250 → 170 W". A value
     before is "unknown" for a clock lock, which no driver reports."""
-    if one.before is None:
-        return setting_text(one.setting, one.now)
-    before = setting_value(one.setting, one.before)
-    return setting_change_text(one.setting, before, setting_value(one.setting, one.now))
+    if alteration.before is None:
+        return setting_text(alteration.setting, alteration.now)
+    before = setting_value(alteration.setting, alteration.before)
+    now = setting_value(alteration.setting, alteration.now)
+    return setting_change_text(alteration.setting, before, now)
 
 
 def setting_change_text(setting: str, before: str, now: str) -> str:
@@ -241,7 +244,7 @@ def altered_setting_texts(alterations: Iterable[Alteration], gpus: int) -> list[
     user's name."""
     groups: dict[str, set[int]] = {}
     for one in alterations:
-        text = f"{altered_text(one)}{enclose_text(', set by ', one.by)}"
+        text = f"{alteration_text(one)}{enclose_text(', set by ', one.by)}"
         groups.setdefault(text, set()).add(one.gpu_index)
     return [
         text if len(indexes) >= gpus else f"{gpus_text(sorted(indexes))} {text}"
@@ -249,7 +252,7 @@ def altered_setting_texts(alterations: Iterable[Alteration], gpus: int) -> list[
     ]
 
 
-def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
+def alteration_gpus_now_and_before(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
     """Return altered settings as tuples (GPUs, setting with its present value, previous value),
     such as ("GPU0-1", "power limit 500 W", "600 W"). GPUs with the same alteration share one tuple.
     """
@@ -276,7 +279,7 @@ def settings_texts(settings: Mapping[str, object]) -> list[str]:
     """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode
     on"] for {"gpu0.persistence": True, "gpu1.persistence": True}."""
     texts = ((key, setting_text(drop_gpu_from_key(key), value)) for key, value in settings.items())
-    return texts_with_gpus(texts)
+    return prefix_texts_with_gpus(texts)
 
 
 def drop_gpu_from_key(key: str) -> str:
@@ -284,10 +287,10 @@ def drop_gpu_from_key(key: str) -> str:
     return _GPU_OF_KEY.sub("", key)
 
 
-def texts_with_gpus(texts: Iterable[tuple[str, str]]) -> list[str]:
+def prefix_texts_with_gpus(keys_and_texts: Iterable[tuple[str, str]]) -> list[str]:
     """Return the texts of pairs (key of a setting, text), each once, with the GPUs that share it."""
     groups: dict[str, list[int]] = {}
-    for key, text in texts:
+    for key, text in keys_and_texts:
         gpus = groups.setdefault(text, [])
         if found := _GPU_OF_KEY.match(key):
             gpus.append(int(found[1]))

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 @runtime_checkable
 class OrderedKeys(Protocol):
     """A screen whose keys the application handles one after the other, in the order in which they
-    were typed. While `working` is true, the application ignores all keys except escape."""
+    were typed. While `is_busy` is true, the application ignores all keys except escape."""
 
     @property
-    def working(self) -> bool: ...
+    def is_busy(self) -> bool: ...
 
 
 @runtime_checkable
-class KeyTaker(Protocol):
+class KeyConsumer(Protocol):
     """A widget or a screen that handles keys itself, before its key bindings are tried."""
 
-    def take_key(self, event: events.Key) -> bool:
+    def consume_key(self, event: events.Key) -> bool:
         """Handle the key, and return True. Return False for a key that the widget or screen does
         not handle itself."""
         ...

@@ -17,15 +17,15 @@ class LateDirectories(ModuleType):
 
     def user_downloads_path(self) -> Path:
         """Return the directory of the user's downloads."""
-        found: Path = self._real_module().user_downloads_path()
+        found: Path = self._load_platformdirs().user_downloads_path()
         return found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what the import system asks of each module
             raise AttributeError(name)
-        return getattr(self._real_module(), name)
+        return getattr(self._load_platformdirs(), name)
 
-    def _real_module(self) -> ModuleType:
+    def _load_platformdirs(self) -> ModuleType:
         if sys.modules.get(self.REPLACED) is self:
             del sys.modules[self.REPLACED]
         return import_module(self.REPLACED)

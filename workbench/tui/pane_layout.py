@@ -87,7 +87,7 @@ class PaneLayout:
         alone = self.single or self.zoomed or not self.current.AREA
         reading = self.pages.top is not None
         strip_rows = self.strip.wanted_height(width, height)
-        bottom_rows = self._bottom_rows(height - strip_rows - FIXED_ROWS)
+        bottom_rows = self._bottom_pane_rows(height - strip_rows - FIXED_ROWS)
         shown: list[Pane] = []
         if alone:
             shown = [self.current]
@@ -118,12 +118,12 @@ class PaneLayout:
             self.strip.display = not covers_all
         self.refresh_titles()
 
-    def _bottom_rows(self, rows: int) -> int:
-        """Return the rows of the lower panes, which share `rows` rows with the upper ones. Panes
-        without content give their rows away."""
+    def _bottom_pane_rows(self, available_rows: int) -> int:
+        """Return the rows of the lower panes, which share `available_rows` rows with the upper
+        ones. Panes without content give their rows away."""
         if all(pane.is_bare for pane in self.panes if pane.AREA == "bottom"):
             return BARE_ROWS
-        return max(LEAST_ROWS, min(MOST_ROWS, rows // 2))
+        return max(LEAST_ROWS, min(MOST_ROWS, available_rows // 2))
 
     def activate(self, name: str) -> None:
         """Close the pages, make the pane `name` the active one, show it, and focus it."""
@@ -148,7 +148,7 @@ class PaneLayout:
         self.screen.set_focus(self.pages.top or self.current)
         self.refresh_titles()
 
-    def follow_focus(self, widget: Widget) -> None:
+    def activate_focused_pane(self, widget: Widget) -> None:
         """Make the pane with the focused widget the active one."""
         for frame in self.frames.values():
             is_new = self.active != frame.body.NAME

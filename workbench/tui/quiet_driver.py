@@ -43,7 +43,8 @@ class _WakingEvent(Event):
 
 class _Output:
     """The terminal as an output file. `open` opens the terminal of `file` a second time, so that
-    `write_now`, for the event loop, need not wait. `write` is for Textual's thread for output."""
+    `write_and_return_unwritten`, for the event loop, need not wait. `write` is for Textual's thread
+    for output."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -55,7 +56,7 @@ class _Output:
             path = os.ttyname(self._file.fileno())
             self._descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
 
-    def write_now(self, text: str) -> bytes:
+    def write_and_return_unwritten(self, text: str) -> bytes:
         """Write as much of `text` as the terminal takes without waiting. Return the rest, which the
         caller must pass to the thread: all of it while the thread has work."""
         rest = text.encode(self._file.encoding, self._file.errors or "strict")
@@ -101,7 +102,7 @@ class QuietDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """Write to the terminal, as much as it takes now. The thread for output writes the rest."""
-        rest = self._output.write_now(data)
+        rest = self._output.write_and_return_unwritten(data)
         if rest:
             super().write(rest.decode("latin-1"))  # the queue of the thread is one of texts
 

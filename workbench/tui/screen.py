@@ -25,7 +25,7 @@ from workbench.tui.bindings import (
     REPLAY_KEYS,
     TIME_KEYS,
     bindings_for,
-    likely_next_keys,
+    suggest_next_keys,
 )
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
@@ -121,8 +121,8 @@ class MainScreen(Screen[None]):
 
     # keys
     @property
-    def working(self) -> bool:
-        return self.services.working
+    def is_busy(self) -> bool:
+        return self.services.is_busy
 
     async def wait_until_page_opened(self) -> None:
         """Wait until the screen and the open page, if any, are mounted and receive keys."""
@@ -136,7 +136,7 @@ class MainScreen(Screen[None]):
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
         if key in ACTING and self._is_replay:
             text = (
-                f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs "
+                f"{KEYS[key].printed_name} needs a host: this is a recording, on which nothing runs "
                 "and nothing changes"
             )
             self.services.show_message(
@@ -144,9 +144,9 @@ class MainScreen(Screen[None]):
             )
             return
         if key not in ON_PAGES and self.panes.pages.top is not None:
-            text = f"{KEYS[key].shown} does not work on a page: {KEYS[key].help}"
+            text = f"{KEYS[key].printed_name} does not work on a page: {KEYS[key].help}"
             self.services.show_message(
-                text, next_step=f"press esc to close the page, then {KEYS[key].shown}"
+                text, next_step=f"press esc to close the page, then {KEYS[key].printed_name}"
             )
             return
         running = KEYS[key].run(self.controllers)
@@ -158,7 +158,7 @@ class MainScreen(Screen[None]):
         self.panes.arrange()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        self.panes.follow_focus(event.widget)
+        self.panes.activate_focused_pane(event.widget)
 
     def on_pane_title_changed(self, event: Pane.TitleChanged) -> None:
         self.panes.refresh_titles()
@@ -186,7 +186,7 @@ class MainScreen(Screen[None]):
         elif self.strip.shows_past:
             self.footer.show_first(TIME_KEYS)
         else:
-            self.footer.show_first(likely_next_keys(self.session.state))
+            self.footer.show_first(suggest_next_keys(self.session.state))
 
     @property
     def _is_replay(self) -> bool:
@@ -222,7 +222,7 @@ class MainScreen(Screen[None]):
         if "since_left" in changed and state.since_left and state.since_left.has_changes:
             self._show_since_left(state, state.since_left)
         if "host" in changed:
-            self._react_to_host(state)
+            self._handle_host_change(state)
         if changed & FIRST_KEYS_FIELDS:
             self._show_first_keys()
         if "offers" in changed and state.offers:
@@ -230,10 +230,10 @@ class MainScreen(Screen[None]):
         if changed != LOG and not changed <= TELEMETRY:
             self.panes.refresh_titles()
 
-    def tick(self, state: SessionState, drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. If `drawn` is true, the status bar and the
-        GPU readings have just been drawn, and are not drawn again."""
-        if not drawn:
+    def draw_elapsed_times(self, state: SessionState, readings_drawn: bool = False) -> None:
+        """Draw elapsed times and ages, once a second. If `readings_drawn` is true, the status bar
+        and the GPU readings have just been drawn, and are not drawn again."""
+        if not readings_drawn:
             self.show(state, TELEMETRY)
         self.progress.show(state)
         self._show_on_page(state)
@@ -249,7 +249,7 @@ class MainScreen(Screen[None]):
 
         self.services.show_when_no_message(since_left_text(since, len(state.gpus)))
 
-    def _react_to_host(self, state: SessionState) -> None:
+    def _handle_host_change(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
         show a message with the reason, but only once for each reason."""
         message = state.host.message
@@ -288,7 +288,7 @@ class MainScreen(Screen[None]):
             from workbench.tui.alert_signals import AlertSignals  # not for the first frame
 
             self._signals = AlertSignals(self)
-        self._signals.show(state.alerts)
+        self._signals.signal_new_alerts(state.alerts)
 
     def _show_server_failure(self, state: SessionState) -> None:
         """Move the Log pane to the first error if the server has failed."""

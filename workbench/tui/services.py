@@ -33,7 +33,7 @@ INFO_SHOWN_S = 8.0
 
 class Services:
     """The main screen's messages, background work, panes and pages, which controllers use. While
-    `working` is true, the application ignores all keys except escape."""
+    `is_busy` is true, the application ignores all keys except escape."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Services:
         self.screen, self.session, self.panes = screen, session, panes
         self.pages: PageFrame = panes.pages
         self.notice_bar, self.status_bar, self.progress = notice_bar, status_bar, progress
-        self.working = False
+        self.is_busy = False
         self._notice_number, self._notice_until = 0, 0.0
         self._waiting: Notice | None = None  # until no other message is shown
 
@@ -80,14 +80,14 @@ class Services:
     def show_when_no_message(self, text: str) -> None:
         """Show a message as soon as no other one is shown."""
         self._waiting = Notice(-1, Level.HINT, text, None)
-        self._show_waiting_notice()
+        self._show_postponed_notice()
 
-    def _show_waiting_notice(self) -> None:
+    def _show_postponed_notice(self) -> None:
         if self._waiting is not None and self.notice_bar.notice is None:
             waiting, self._waiting = self._waiting, None
             self.show_notice(waiting)
 
-    def drop_waiting_notice(self) -> None:
+    def drop_postponed_notice(self) -> None:
         """Do not show the message of `show_when_no_message` any more, because the user has seen it."""
         self._waiting = None
 
@@ -114,7 +114,7 @@ class Services:
             and self.app.screen is self.screen
         ):
             self.clear_message()
-        self._show_waiting_notice()
+        self._show_postponed_notice()
 
     # work
     def run_in_background(
@@ -130,7 +130,7 @@ class Services:
         exception, show the error as a message and call `failed`. Earlier work with the same
         non-empty name `only` is cancelled. With `outlives`, work goes on when the screen ends."""
 
-        async def run() -> None:
+        async def run_and_report() -> None:
             try:
                 begun = work() if callable(work) else work
                 outcome = await (asyncio.shield(self.session.keep(begun)) if outlives else begun)
@@ -143,7 +143,7 @@ class Services:
                     then(outcome)
 
         self.screen.run_worker(
-            run(), group=only or "session", exclusive=bool(only), exit_on_error=False
+            run_and_report(), group=only or "session", exclusive=bool(only), exit_on_error=False
         )
 
     def run_or_show_error(self, work: Callable[[], T]) -> T | None:

@@ -27,7 +27,7 @@ class Cells:
         return iter(self.segments)
 
 
-Piece = tuple[int, int, Strip | Cells]  # column, row, cells
+RowPiece = tuple[int, int, Strip | Cells]  # column, row, cells
 Cell = tuple[str, Style]  # text, look; the second cell of a wide character has the text ""
 
 # A move of the cursor and a new style take about as many bytes as this number of equal cells.
@@ -57,8 +57,9 @@ def cut_strip(strip: Strip | Cells, start: int, end: int) -> Strip:
 
 
 class ShownFrame:
-    """The rows that the terminal shows, None while they are unknown. `note_sent` notes pieces that were
-    sent. `replace_rows` and `replace_pieces` take new content, and return the part of it that differs."""
+    """The rows that the terminal shows, None while they are unknown. `record_sent_pieces` records
+    pieces that were sent. `replace_rows` and `replace_row_pieces` take new content, and return the
+    part of it that differs."""
 
     def __init__(self) -> None:
         self._rows: list[Strip] | None = None
@@ -70,8 +71,8 @@ class ShownFrame:
         self._rows = None
         self._pieces.clear()
 
-    def note_sent(self, pieces: Iterable[Piece]) -> None:
-        """Note pieces that were sent."""
+    def record_sent_pieces(self, pieces: Iterable[RowPiece]) -> None:
+        """Record pieces that were sent."""
         rows = self._rows
         if rows is None:
             return
@@ -85,7 +86,7 @@ class ShownFrame:
             if len(of_row) > _MOST_PIECES:
                 self._put_pieces_in(rows, y)
 
-    def replace_rows(self, new: Sequence[Strip]) -> list[Piece] | None:
+    def replace_rows(self, new: Sequence[Strip]) -> list[RowPiece] | None:
         """Take `new` as all rows that the terminal shows from now on. Return the pieces that differ
         from what it showed; None if that is unknown or has another size."""
         old = self._rows
@@ -95,7 +96,7 @@ class ShownFrame:
         self._rows = list(new)
         if old is None or len(old) != len(new):
             return None
-        pieces: list[Piece] = []
+        pieces: list[RowPiece] = []
         for y, (before, after) in enumerate(zip(old, new, strict=True)):
             if before.cell_length != after.cell_length:
                 return None
@@ -105,11 +106,11 @@ class ShownFrame:
             ]
         return pieces
 
-    def replace_pieces(self, pieces: Iterable[Piece]) -> list[Piece]:
+    def replace_row_pieces(self, pieces: Iterable[RowPiece]) -> list[RowPiece]:
         """Take `pieces` as what the terminal shows in their places. Return the parts of them that
         differ from what it showed, and the whole pieces if that is unknown."""
         rows = self._rows
-        changed: list[Piece] = []
+        changed: list[RowPiece] = []
         for column, y, strip in pieces:
             if rows is None or y >= len(rows):
                 changed.append((column, y, strip))

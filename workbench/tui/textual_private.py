@@ -15,8 +15,8 @@ from textual.app import App
 from textual.cache import FIFOCache
 from textual.strip import Strip
 
-from workbench.tui.ansi_text import render_pieces
-from workbench.tui.shown_frame import Cells, Piece, ShownFrame
+from workbench.tui.ansi_text import render_row_pieces
+from workbench.tui.shown_frame import Cells, RowPiece, ShownFrame
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -38,7 +38,7 @@ def count_waiting_frames(app: App[Any]) -> int:
     return int(queue.qsize()) if queue is not None else 0
 
 
-def make_strip_caches_late() -> None:
+def make_strip_caches_on_demand() -> None:
     """Let a Strip make each of its seven caches when it first uses it. Textual makes all of them with
     the Strip. A settled screen keeps 1,700 Strips, most of which use none: 1.4 MiB."""
     if hasattr(Strip, "__getattr__"):
@@ -47,7 +47,9 @@ def make_strip_caches_late() -> None:
     parts = {name: getattr(made, name) for name in Strip.__slots__}
     sizes = {name: p._maxsize for name, p in parts.items() if isinstance(p, FIFOCache)}
 
-    def begin(self: Strip, segments: Iterable[Segment], cell_length: int | None = None) -> None:
+    def init_without_caches(
+        self: Strip, segments: Iterable[Segment], cell_length: int | None = None
+    ) -> None:
         self._segments = list(segments)
         self._cell_length = cell_length
         self._render_cache = self._link_ids = self._cell_count = None
@@ -59,11 +61,11 @@ def make_strip_caches_late() -> None:
         setattr(self, name, cache)
         return cache
 
-    Strip.__init__ = begin  # type: ignore[method-assign]
+    Strip.__init__ = init_without_caches  # type: ignore[method-assign]
     Strip.__getattr__ = make_cache  # type: ignore[attr-defined]
 
 
-class PlainEnd(App[int]):
+class TerminalApp(App[int]):
     """An application that does not print Textual's traceback when an exception ends it, because
     that traceback shows every local variable. `defect` is the exception; None if there was none.
 
@@ -72,10 +74,10 @@ class PlainEnd(App[int]):
     defect: Exception | None = None
 
     def __init__(self) -> None:
-        make_strip_caches_late()
+        make_strip_caches_on_demand()
         super().__init__()
         self._shown = ShownFrame()
-        self._gathered: list[Piece] | None = None  # cells of one drawing that are sent together
+        self._gathered: list[RowPiece] | None = None  # cells of one drawing that are sent together
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver of this platform, on Linux and macOS one that does not wake up while
@@ -96,20 +98,20 @@ class PlainEnd(App[int]):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         if not (self._batch_count or self.is_headless or renderable is None):
-            renderable = self._changed_part(renderable)
+            renderable = self._drop_unchanged_cells(renderable)
             moved = self.cursor_position != self._previous_cursor_position
             if isinstance(renderable, _Cells) and not renderable.pieces and not moved:
                 return
         super()._display(screen, renderable)
 
-    def _changed_part(self, renderable: RenderableType) -> RenderableType:
+    def _drop_unchanged_cells(self, renderable: RenderableType) -> RenderableType:
         """Return the part of an update that differs from what the terminal shows."""
         shown = self._shown
         if isinstance(renderable, _Cells):
-            shown.note_sent(renderable.pieces)
+            shown.record_sent_pieces(renderable.pieces)
             return renderable
         if isinstance(renderable, ChopsUpdate):
-            return _Cells(shown.replace_pieces(_pieces_of(renderable)))  # type: ignore[return-value]
+            return _Cells(shown.replace_row_pieces(_pieces_of(renderable)))  # type: ignore[return-value]
         if isinstance(renderable, LayoutUpdate) and renderable.region.offset == (0, 0):
             rows = [Strip.join(pieces) for pieces in renderable.strips]
             changed = shown.replace_rows(rows)
@@ -120,7 +122,7 @@ class PlainEnd(App[int]):
         return renderable
 
     @contextmanager
-    def one_frame(self) -> Iterator[None]:
+    def batch_terminal_writes(self) -> Iterator[None]:
         """Send the cells of all widgets that are drawn in this block together. Each write to the
         terminal wakes a thread and moves the cursor back."""
         if self._gathered is not None:
@@ -134,8 +136,9 @@ class PlainEnd(App[int]):
             if pieces:
                 self._display(self.screen, _Cells(pieces))  # type: ignore[arg-type]
 
-    def send(self, pieces: list[Piece]) -> None:
-        """Send cells to the terminal: at the end of the block of `one_frame`, else now."""
+    def send_row_pieces(self, pieces: list[RowPiece]) -> None:
+        """Send cells to the terminal: at the end of the block of `batch_terminal_writes`, else
+        now."""
         if self._gathered is not None:
             self._gathered += pieces
         else:
@@ -150,8 +153,8 @@ class PlainEnd(App[int]):
         self._close_messages_no_wait()
 
 
-def watch_terminal_hangup(app: App[Any], tell: Callable[[], None]) -> None:
-    """Call `tell`, from a new thread, when the terminal hangs up.
+def watch_terminal_hangup(app: App[Any], on_hangup: Callable[[], None]) -> None:
+    """Call `on_hangup`, from a new thread, when the terminal hangs up.
 
     A process without a controlling terminal gets no SIGHUP. Without this function, Textual's input
     thread would read the end of file in a busy loop, and its full queue of frames would block the
@@ -164,18 +167,18 @@ def watch_terminal_hangup(app: App[Any], tell: Callable[[], None]) -> None:
     poll = select.poll()
     poll.register(descriptor, 0)  # hang-ups and errors are always reported
 
-    def wait() -> None:
+    def wait_for_hangup() -> None:
         if not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
             return
         ended.set()  # otherwise the thread that reads keys would spin
-        tell()
+        on_hangup()
         queue = getattr(getattr(driver, "_writer_thread", None), "_queue", None)
         while queue is not None:  # no other thread takes frames any more
             if queue.get() is None:
                 queue.put(None)
                 return
 
-    threading.Thread(target=wait, name="terminal-gone", daemon=True).start()
+    threading.Thread(target=wait_for_hangup, name="terminal-gone", daemon=True).start()
 
 
 def send_control(app: App[Any], text: str) -> None:
@@ -199,14 +202,14 @@ async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bo
 class _Cells(CompositorUpdate):
     """A partial update of the screen: pieces of rows, each at its position (x, y)."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: list[RowPiece]) -> None:
         self.pieces = pieces
 
     def render_segments(self, console: Console) -> str:
-        return render_pieces(self.pieces, console)
+        return render_row_pieces(self.pieces, console)
 
 
-def _pieces_of(update: ChopsUpdate) -> Iterator[Piece]:
+def _pieces_of(update: ChopsUpdate) -> Iterator[RowPiece]:
     """Yield the pieces that `ChopsUpdate.render_segments` sends, each as (column, row, cells)."""
     for y, first, last in update.spans:
         for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
@@ -225,19 +228,18 @@ def drawing_state_of(widget: Widget) -> object:
     return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
 
 
-def send_cells(
-    widget: Widget, regions: list[Region], cells_in: Callable[[Region], list[Segment]]
+def send_cells_unless_covered(
+    widget: Widget, regions: list[Region], cells_of_region: Callable[[Region], list[Segment]]
 ) -> bool:
-    """Send the cells of `widget` in `regions` to the terminal now. `cells_in` returns those of a
-    region, which is one row high. If the widget is covered, hidden
-    or about to change its position, send nothing and return False, because Textual must draw the
-    widget. Cells outside of the screen are not sent: the terminal would write them into its last
-    row or column.
+    """Send the cells of `widget` in `regions` to the terminal now. `cells_of_region` returns those
+    of a region, which is one row high. If the widget is covered, hidden or about to change its
+    position, send nothing and return False, because Textual must draw the widget. Cells outside of
+    the screen are not sent: the terminal would write them into its last row or column.
 
     Textual would send each changed row from the widget's left edge, which takes five times the
     bytes for 24 values, and twice the CPU time.
     """
-    screen, app = widget.screen, cast(PlainEnd, widget.app)
+    screen, app = widget.screen, cast(TerminalApp, widget.app)
     covered = (
         app.screen is not screen
         or screen._layout_required
@@ -253,14 +255,14 @@ def send_cells(
     visible = place.visible_region.translate((-left, -top))
     filters = widget.get_line_filters()
     background = widget.background_colors[1]
-    pieces: list[Piece] = []
+    pieces: list[RowPiece] = []
     for region in (one.intersection(visible) for one in regions):
         if not region:
             continue
-        cells = cells_in(region)
+        cells = cells_of_region(region)
         for line_filter in filters:
             cells = line_filter.apply(cells, background)
         pieces.append((left + region.x, top + region.y, Cells(cells, region.width)))
     widget._styles_cache.set_dirty(*regions)  # the compositor's cache of these rows is out of date
-    app.send(pieces)
+    app.send_row_pieces(pieces)
     return True

@@ -191,7 +191,7 @@ def select_theme(name: str) -> None:
     style.cache_clear()
 
 
-def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
+def colour_and_is_bold(role: str, palette: Palette) -> tuple[str, bool]:
     """Return the colour of a role in a palette, and whether the role is bold."""
     if role in TEXT_ROLES:
         name, bold = TEXT_ROLES[role]
@@ -203,12 +203,12 @@ def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
 
 
 @lru_cache(maxsize=256)
-def style(role: str, ground: str = "ground") -> Style:
+def style(role: str, background: str = "ground") -> Style:
     """Return the style of a role such as "warn" on a background such as "box". The role "select" is
     the row under the cursor of the focused list, and "rest" the row under the cursor of any other
     list."""
     palette = _Current.palette
-    back = palette.grounds[ground]
+    back = palette.grounds[background]
     if role == "select":
         return Style(color=palette.select[0], bgcolor=palette.select[1], bold=True)
     if role == "rest":
@@ -216,8 +216,10 @@ def style(role: str, ground: str = "ground") -> Style:
     if role == "lit":  # the cursor of the time axis
         return Style(color=palette.strong, bgcolor=palette.lit)
     if role.endswith(ON_BAND):
-        return Style(color=colour_of(role.removesuffix(ON_BAND), palette)[0], bgcolor=palette.band)
+        return Style(
+            color=colour_and_is_bold(role.removesuffix(ON_BAND), palette)[0], bgcolor=palette.band
+        )
     if role == "reverse":
         return Style(color=palette.warn, bgcolor=back, bold=True, reverse=True)
-    colour, bold = colour_of(role, palette)
+    colour, bold = colour_and_is_bold(role, palette)
     return Style(color=colour, bgcolor=back, bold=bold)

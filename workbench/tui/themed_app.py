@@ -20,7 +20,7 @@ from workbench.hosts.login_question import LoginQuestion
 from workbench.tui import theme
 from workbench.tui.cells import Painted
 from workbench.tui.glyphs import ASCII, G
-from workbench.tui.textual_private import PlainEnd, watch_terminal_hangup
+from workbench.tui.textual_private import TerminalApp, watch_terminal_hangup
 
 
 def textual_theme(name: str) -> Theme:
@@ -55,14 +55,14 @@ def textual_theme(name: str) -> Theme:
 TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has taken it over
 
 
-def correct_early_enter(event: events.Event) -> events.Event:
+def replace_ctrl_j_with_enter(event: events.Event) -> events.Event:
     """Return `event`, but the enter key in place of ctrl+j. A terminal sends ctrl+j if the user
     typed enter before the screen was drawn."""
     early = isinstance(event, events.Key) and event.key == TYPED_EARLY
     return events.Key("enter", "\r") if early else event
 
 
-class ThemedApp(PlainEnd):
+class ThemedApp(TerminalApp):
     """An application with the theme of config.toml. It ends on SIGTERM or SIGHUP, and when its
     terminal hangs up."""
 
@@ -76,13 +76,13 @@ class ThemedApp(PlainEnd):
         self.hung_up = False  # whether the terminal is gone
         self._uncoloured: LineFilter | None = None
         self.set_class(G is ASCII, "-ascii")
-        theme.select_theme(self._wanted_theme())
+        theme.select_theme(self._initial_theme_name())
         self.register_theme(textual_theme(theme.current_theme_name()))
         # without its watcher, which would parse all CSS a second time
         self.set_reactive(App.theme, f"workbench-{theme.current_theme_name()}")
         self.stylesheet.set_variables(self.get_css_variables())
 
-    def _wanted_theme(self) -> str:
+    def _initial_theme_name(self) -> str:
         """Return the name of the theme in config.toml. With NO_COLOR, return the default dark
         theme, because its cursors can be shown in reverse video."""
         from workbench.store.paths import config_file
@@ -126,11 +126,11 @@ class ThemedApp(PlainEnd):
             with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
                 loop.add_signal_handler(number, self.end_on_signal, number)
 
-        def gone() -> None:
+        def end_on_hangup() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self.end_on_signal, signal.SIGHUP)
 
-        watch_terminal_hangup(self, gone)
+        watch_terminal_hangup(self, end_on_hangup)
 
     def end_on_signal(self, number: signal.Signals) -> None:
         """End the application because of a signal."""
@@ -144,12 +144,16 @@ class ThemedApp(PlainEnd):
         that had the focus when the key arrived. If the user types p (focus the filter) and q, then
         q would quit instead of being typed into the filter.
         """
-        event = correct_early_enter(event)
-        if isinstance(event, events.Key) and not event.is_forwarded and await self.take_key(event):
+        event = replace_ctrl_j_with_enter(event)
+        if (
+            isinstance(event, events.Key)
+            and not event.is_forwarded
+            and await self.consume_key(event)
+        ):
             return
         await super().on_event(event)
 
-    async def take_key(self, event: events.Key) -> bool:
+    async def consume_key(self, event: events.Key) -> bool:
         """Run the action of a key now, and return True. Return False if Textual has to handle the
         key. This base class leaves every key to Textual."""
         return False
@@ -161,9 +165,9 @@ class ThemedApp(PlainEnd):
 
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-        def answered(text: str | None) -> None:
+        def set_answer(text: str | None) -> None:
             if not answer.done():
                 answer.set_result(text)
 
-        self.call_later(lambda: self.push_screen(Login(question), answered))
+        self.call_later(lambda: self.push_screen(Login(question), set_answer))
         return await answer

@@ -15,10 +15,10 @@ class UnusedPalette(ModuleType):
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):  # what the import system asks of each module
             raise AttributeError(name)
-        made = type(name, (), {"__module__": self.REPLACED, "__init__": _refuse})
+        made = type(name, (), {"__module__": self.REPLACED, "__init__": _raise_type_error})
         setattr(self, name, made)
         return made
 
 
-def _refuse(self: object, *_: object, **__: object) -> None:
+def _raise_type_error(self: object, *_: object, **__: object) -> None:
     raise TypeError(f"{type(self).__name__}: Workbench does not load the palette of Textual")

@@ -24,7 +24,7 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
-from workbench.tui.formats import change_under_way_text
+from workbench.tui.formats import running_setting_change_text
 from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
@@ -201,7 +201,9 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
     async def scenario(session: Session) -> None:
         seen: list[bool] = []  # of each state on the way: whether the change or its outcome shows
         end = session.subscribe(
-            lambda state, _: seen.append(bool(change_under_way_text(state) or state.alterations))
+            lambda state, _: seen.append(
+                bool(running_setting_change_text(state) or state.alterations)
+            )
         )
         await session.gpu.apply(POWER)
         end()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.tui.clipboard import copy_to_clipboard
+from workbench.tui.clipboard import copy_and_describe_outcome
 from workbench.tui.modals.ask import measure_beside_question
 
 if TYPE_CHECKING:
@@ -119,6 +119,6 @@ class Controller:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins
         with `what`, a name for the text."""
         self.run_in_background(
-            copy_to_clipboard(self.app, text),
+            copy_and_describe_outcome(self.app, text),
             lambda outcome: self.show_message(f"{what} {outcome}"),
         )

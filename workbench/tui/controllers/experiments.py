@@ -43,7 +43,11 @@ class ExperimentController(SeriesController[Experiment]):
     def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
         left = self.services.progress.left_s
         return ExperimentPage(
-            self.state, left, self.run_page_action, self.pane(Compare).trails.trail_of, fixed
+            self.state,
+            left,
+            self.run_page_action,
+            self.pane(Compare).interval_histories.interval_history,
+            fixed,
         )
 
     def show(self) -> None:

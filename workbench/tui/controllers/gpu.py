@@ -23,11 +23,11 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import (
-    alteration_texts,
-    change_under_way_text,
+    alteration_gpus_now_and_before,
     countdown_text,
     enclose_text,
     restored_value_text,
+    running_setting_change_text,
     setting_name,
 )
 from workbench.tui.glyphs import G
@@ -81,7 +81,7 @@ class GpuController(Controller):
         async def look_up(values: Values) -> None:
             wanted = parse_settings_form(values, count)
             # a key that is typed before the commands are shown is not meant for the pane
-            self.services.working = True
+            self.services.is_busy = True
             try:
                 report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
             except InputError as error:
@@ -91,7 +91,7 @@ class GpuController(Controller):
         def decided(values: Values | None) -> None:
             if values and found:
                 self._confirm_settings(*found[-1])
-            self.services.working = False
+            self.services.is_busy = False
 
         await self.app.push_screen(settings_form(state, self._suggest_settings(), look_up), decided)
 
@@ -250,10 +250,10 @@ class GpuController(Controller):
             "looking up the commands that change GPU settings: nothing is changed yet"
         )
         # a key that is typed before the commands are shown is not meant for the pane
-        self.services.working = True
+        self.services.is_busy = True
 
         def found(change: PlannedChange) -> None:
-            self.services.working = False
+            self.services.is_busy = False
             self.services.clear_message()
             if self.state.host.name == host:
                 self._confirm_change(
@@ -261,7 +261,7 @@ class GpuController(Controller):
                 )
 
         def failed() -> None:
-            self.services.working = False
+            self.services.is_busy = False
 
         self.run_in_background(look_up, found, failed=failed)
 
@@ -269,7 +269,7 @@ class GpuController(Controller):
         """Return whether a change of GPU settings is under way. If so, say that `key` must be
         pressed again after it, because the altered settings are not known before. `left_undone`
         says what the key has not done, such as "nothing is reverted yet"."""
-        work = change_under_way_text(self.state)
+        work = running_setting_change_text(self.state)
         if work:
             next_step = f"press {key} again when that has ended"
             self.show_message(f"{left_undone}: Workbench is {work}", Level.WARN, next_step)
@@ -286,10 +286,10 @@ class GpuController(Controller):
             return
         altered, begun = split_begun_changes(state.alterations, state.telemetry)
         texts = []
-        for gpus, now, before in alteration_texts(altered):
+        for gpus, now, before in alteration_gpus_now_and_before(altered):
             texts.append(f"{gpus}: {now} back to {restored_value_text(before)}")
         for change, outcome in begun:
-            ((gpus, now, _),) = alteration_texts([change])
+            ((gpus, now, _),) = alteration_gpus_now_and_before([change])
             texts.append(f"{gpus}: {now}, {outcome}")
         disturbs = _disturbs_measurement(state)
         if not disturbs and not state.host.sudo_password:
@@ -457,7 +457,7 @@ class GpuController(Controller):
 
         def text(width: int) -> list[Row]:
             rows: list[Row] = []
-            for gpus, now, before in alteration_texts(alterations):
+            for gpus, now, before in alteration_gpus_now_and_before(alterations):
                 rows += paragraph_rows(f"{gpus}: {now}, was {before}", width)
             rows += stack_paragraphs((f"! {caution}" for caution in cautions), width, "warn")
             about = (

@@ -68,7 +68,7 @@ class HostList(PickModal):
 
     def __init__(self, items: Sequence[Choice], chosen: str) -> None:
         super().__init__("Work on another host", items, chosen=chosen, filter=True)
-        self.keys += "".join(f"   {key.shown} {key.label}" for key in HOST_KEYS)
+        self.keys += "".join(f"   {key.printed_name} {key.label}" for key in HOST_KEYS)
         self.pressed: Key | None = None
 
     def show(self, items: Sequence[Choice]) -> None:

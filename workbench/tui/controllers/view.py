@@ -63,7 +63,7 @@ class ViewController(Controller):
                 since = since_left_rows(self.state.since_left, gpus, width)
                 return [*since, *activity_rows(done, width)]
 
-            self.services.drop_waiting_notice()
+            self.services.drop_postponed_notice()
             self.services.pages.open(Page(f"Done to {host}, newest first", rows))
 
         self.run_in_background(self.session.memory.read_activity(), show)

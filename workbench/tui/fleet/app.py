@@ -40,7 +40,7 @@ class FleetApp(ThemedApp):
         self.opened = host
         self.exit(0)
 
-    async def take_key(self, event: events.Key) -> bool:
+    async def consume_key(self, event: events.Key) -> bool:
         if is_leaving(self) or not isinstance(self.screen, FleetScreen):
             return is_leaving(self)
-        return self.screen.take_key(event) or await run_bindings(self, event.key)
+        return self.screen.consume_key(event) or await run_bindings(self, event.key)

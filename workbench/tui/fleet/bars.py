@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.counts import count_of
 from workbench.session.fleet.state import fleet_totals
 from workbench.tui.bindings import FLEET_KEYS
-from workbench.tui.cells import Painted, Row, Run, join_rows, paragraph_rows, row_width, spread_row
+from workbench.tui.cells import Painted, Row, Run, join_rows, justify_row, paragraph_rows, row_width
 from workbench.tui.fleet.table import gpus_title, notes_row
 from workbench.tui.formats import number_text
 from workbench.tui.glyphs import G
@@ -65,7 +65,7 @@ class TotalsBar(Painted):
         gap: Run = ("  ", "text")
         if row_width((*join_rows(parts, gap), *tail)) > width:
             parts = parts[:-1]
-        return [spread_row(join_rows(parts, gap), tail, width)]
+        return [justify_row(join_rows(parts, gap), tail, width)]
 
 
 class AboutHost(Painted):
@@ -123,13 +123,13 @@ class FleetFooter(Painted):
                 (" esc", "key"),
                 (" remove ", "text"),
             )
-            return [spread_row(entry, keys, width)]
+            return [justify_row(entry, keys, width)]
         keys_row: list[Run] = []
         for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
-            keys_row += [(f" {key.shown}", "key"), (f" {key.label} ", "text")]
+            keys_row += [(f" {key.printed_name}", "key"), (f" {key.label} ", "text")]
         tail: Row = ()
         if self.words:
             tail = ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text"))
         if row_width(tail) >= width:
             return [tail]
-        return [spread_row(tuple(keys_row), tail, width)]
+        return [justify_row(tuple(keys_row), tail, width)]

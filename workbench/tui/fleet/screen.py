@@ -54,7 +54,7 @@ def _key_rows(width: int) -> list[Row]:
     rows: list[Row] = []
     for key in FLEET_KEYS:
         rows += rows_beside_label(
-            pad_text(key.shown, 9), "key", paragraph_rows(key.help, width - 9)
+            pad_text(key.printed_name, 9), "key", paragraph_rows(key.help, width - 9)
         )
     rows += rows_beside_label(
         pad_text("up down", 9),
@@ -75,7 +75,7 @@ class FleetScreen(Screen[str]):
         Binding("f1", "do('fleet question_mark')", show=False),
         Binding("ctrl+c", "do('fleet q')", show=False),
     ]
-    working = False  # no key is dropped (interfaces.OrderedKeys)
+    is_busy = False  # no key is dropped (interfaces.OrderedKeys)
     leaves_by_escape = False  # there is a screen below
 
     def __init__(self, fleet: Fleet, view: FleetView, leave: Callable[[str | None], None]) -> None:
@@ -139,7 +139,7 @@ class FleetScreen(Screen[str]):
 
     # ---- keys
 
-    def take_key(self, event: events.Key) -> bool:
+    def consume_key(self, event: events.Key) -> bool:
         """Handle a key while the user types the filter, and return True. Return False for a key
         that has its usual meaning, such as an arrow key."""
         if not self.typing:

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from workbench.model.begun_changes import split_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
-from workbench.tui.formats import alteration_texts, setting_name
+from workbench.tui.formats import alteration_gpus_now_and_before, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
 from workbench.tui.widgets.pick_list import PickList
@@ -218,10 +218,10 @@ class Quit(Modal[dict[str, bool]]):
     def _text(self, width: int) -> list[Row]:
         rows: list[Row] = []
         altered, begun = split_begun_changes(self.state.alterations, self.state.telemetry)
-        for gpus, now, before in alteration_texts(altered):
+        for gpus, now, before in alteration_gpus_now_and_before(altered):
             rows += paragraph_rows(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
         for change, outcome in begun:
-            ((gpus, now, _),) = alteration_texts([change])
+            ((gpus, now, _),) = alteration_gpus_now_and_before([change])
             rows += paragraph_rows(f"{G.alert} {gpus}: {now} {outcome}", width, "warn")
         rows += leaving_rows(self.state, width)
         if rows:

@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 from workbench.model import fuzzy
 from workbench.tui.cells import Make, Painted, Row, border_text, paragraph_rows
-from workbench.tui.clipboard import copy_to_clipboard
+from workbench.tui.clipboard import copy_and_describe_outcome
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.scrolled import Scrolled
@@ -32,7 +32,7 @@ class Modal(ModalScreen[T], Generic[T]):
     """A box in the middle of the screen. A subclass returns the widgets of the box from `content`.
     The box closes with a value, its outcome, which is None if the user presses escape."""
 
-    working = False  # while true, keys other than escape are dropped (interfaces.OrderedKeys)
+    is_busy = False  # while true, keys other than escape are dropped (interfaces.OrderedKeys)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("tab", "app.focus_next", show=False),
@@ -62,7 +62,7 @@ class Modal(ModalScreen[T], Generic[T]):
         """Copy `text` to the clipboard, and show the outcome in place of the key hints."""
 
         async def work() -> None:
-            self.show_keys(await copy_to_clipboard(self.app, text))
+            self.show_keys(await copy_and_describe_outcome(self.app, text))
 
         self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
 

@@ -94,7 +94,7 @@ class Cycle(Painted, can_focus=True):
             self.repaint()
             self.on_change(value)
 
-    def take_key(self, event: events.Key) -> bool:
+    def consume_key(self, event: events.Key) -> bool:
         if event.key == "enter":
             self.on_submit(self.value)
             return True
@@ -311,8 +311,8 @@ class Form(Modal[Values]):
             return
         if self.submit is None:
             self.dismiss(values)
-        elif not self.working:
-            self.working = True
+        elif not self.is_busy:
+            self.is_busy = True
             self.show_keys(self.doing)
             self.run_worker(self._run_submit(self.submit, values), exit_on_error=False)
 
@@ -326,7 +326,7 @@ class Form(Modal[Values]):
             problem = "; ".join(filter(None, (error.message, error.next_step)))
         except Exception as error:
             problem = "; ".join(internal_error_texts(error))
-        self.working = False
+        self.is_busy = False
         if not self.is_current:  # the user has left with escape meanwhile
             return
         self.show_keys(self.keys)

@@ -356,7 +356,7 @@ class _SweepForm(Form):
         entry = self.inputs[OFFERS[self.values["what"]].fields[0]]
         if isinstance(entry, Entry):
             self.set_focus(entry)
-            entry.take_key(event)
+            entry.consume_key(event)
 
     def _show_fields(self) -> None:
         shown = OFFERS[self.values["what"]].fields

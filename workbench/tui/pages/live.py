@@ -12,7 +12,7 @@ from workbench.model.sweep import Sweep
 from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
 from workbench.tui.formats import progress_text
-from workbench.tui.interval_trails import Trail
+from workbench.tui.interval_histories import IntervalHistory
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
 from workbench.tui.widgets.sweep import operating_map_rows, sweep_rows, tune_rows
@@ -160,13 +160,13 @@ class ExperimentPage(Live):
         state: SessionState,
         left: Left,
         do: Do,
-        trail: Callable[[int], Trail],
+        interval_history: Callable[[int], IntervalHistory],
         fixed: Experiment | None = None,
     ) -> None:
-        """`trail` maps the id of an experiment to the confidence intervals after each of its pairs.
-        `fixed` is an earlier experiment that the user chose from the list. If it is None, the page
-        follows the experiment that is running or ran last."""
-        self.trail, self.fixed = trail, fixed
+        """`interval_history` maps the id of an experiment to the confidence intervals after each of
+        its pairs. `fixed` is an earlier experiment that the user chose from the list. If it is
+        None, the page follows the experiment that is running or ran last."""
+        self.interval_history, self.fixed = interval_history, fixed
         super().__init__(state, left, do)
 
     def _clear_request(self) -> None:
@@ -203,7 +203,11 @@ class ExperimentPage(Live):
         if e is None:
             return []
         return experiment_rows(
-            e, width, left_s=self.left_s, now=progress_text(self.state), trail=self.trail(e.id)
+            e,
+            width,
+            left_s=self.left_s,
+            now=progress_text(self.state),
+            interval_history=self.interval_history(e.id),
         )
 
 

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 from workbench.model.series_state import SeriesState
 from workbench.session.bench.row_changes import noise_pct
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, format_key_hints, keys_of, plot_results
+from workbench.tui.bindings import (
+    Key,
+    bindings_for,
+    format_key_hints,
+    limit_keys_to_view,
+    plot_results,
+)
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import enclose_text
-from workbench.tui.interval_trails import IntervalTrails
+from workbench.tui.interval_histories import IntervalHistories
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.comparison import (
     QUALITY_COMES,
@@ -33,7 +39,7 @@ class Compare(Pane, Scrolled):
     FIELDS = frozenset(
         {"comparison", "experiment", "results", "mark_a", "mark_b", "b_chosen", "bench", "quality"}
     )
-    KEYS = keys_of(
+    KEYS = limit_keys_to_view(
         "compare",
         Key(
             "enter",
@@ -67,12 +73,12 @@ class Compare(Pane, Scrolled):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.of_experiment = session.state.experiment is not None
-        self.trails = IntervalTrails()
+        self.interval_histories = IntervalHistories()
 
     def show(self, state: SessionState) -> None:
         """Draw the comparison of two results, or the experiment if that has changed more recently."""
         before, self.state = self.state, state
-        self.trails.record(state.experiment)
+        self.interval_histories.record_interval(state.experiment)
         if before.comparison is not state.comparison:
             self.top, self.of_experiment = 0, False
         if before.experiment is not state.experiment:
@@ -132,7 +138,7 @@ class Compare(Pane, Scrolled):
             )
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
-        rows = narrowing_rows(e, width, self.trails.trail_of(e.id))
+        rows = narrowing_rows(e, width, self.interval_histories.interval_history(e.id))
         if e.verdict:
             rows = [*paragraph_rows(e.verdict, width, "strong"), *rows]
         comparison = e.comparison

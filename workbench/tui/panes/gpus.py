@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from workbench.model.begun_changes import split_begun_changes
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, keys_of
+from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, limit_keys_to_view
 from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     NA,
-    alteration_texts,
+    alteration_gpus_now_and_before,
     clock_text,
     gib_text,
     setting_text,
@@ -39,7 +39,7 @@ class GpuPane(Pane, Scrolled):
     HELP = "every metric of every GPU, with reasons for those that are absent"
     FIELDS = GpuStrip.FIELDS
     DRAWN_WHEN_HIDDEN = False
-    KEYS = keys_of(
+    KEYS = limit_keys_to_view(
         "gpu",
         Key("enter", "settings", "change GPU settings", change_gpu_settings),
         Key(
@@ -307,7 +307,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
         if other.gpu_index == index:
-            for _, now, before in alteration_texts([other]):
+            for _, now, before in alteration_gpus_now_and_before([other]):
                 by, since = other.by, clock_text(other.since_unix_s)
                 said = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
                 rows += paragraph_rows(
@@ -325,7 +325,7 @@ def _begun_rows(change: Alteration, outcome: str, width: int) -> list[Row]:
 
 def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
     rows: list[Row] = []
-    for _, now, before in alteration_texts([alteration]):
+    for _, now, before in alteration_gpus_now_and_before([alteration]):
         known = alteration.before_known
         if known and known not in before:
             before += f", {known}"

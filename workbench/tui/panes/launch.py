@@ -13,7 +13,7 @@ from workbench.model.counts import count_of
 from workbench.model.flags import FlagRow, Origin
 from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
-from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view
 from workbench.tui.cells import (
     Row,
     cut_middle,
@@ -50,7 +50,7 @@ NOT_FLAGS = ("executable", RUN_AS)  # rows about the start that are no flags of 
 class Launch(Pane, PickList):
     NAME, TITLE = "launch", "Launch"
     FIELDS = frozenset({"plan", "host", "servers", "run_id"})
-    KEYS = keys_of(
+    KEYS = limit_keys_to_view(
         "launch",
         Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit_flag()),
         Key(

@@ -14,7 +14,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.job import ANY_SCHEDULER
 from workbench.model.server_run import ServerState, launcher_text
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view
 from workbench.tui.cells import Row, cut_text, paragraph_rows, short_paragraph
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
@@ -41,7 +41,7 @@ ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 class LogPane(Pane):
     NAME, TITLE = "log", "Log"
     FIELDS = frozenset({"log_revision", "servers", "servers_read", "run_id", "plan"})
-    KEYS = keys_of(
+    KEYS = limit_keys_to_view(
         "log",
         Key(
             "f",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model import fuzzy
 from workbench.model.counts import count_of
 from workbench.session.state import PresetEntry, SessionState
-from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view
 from workbench.tui.cells import (
     Row,
     cut_middle,
@@ -38,7 +38,7 @@ READ_S = 5.0  # for which enter waits for the presets
 class Presets(Pane, PickList):
     NAME, TITLE = "presets", "Presets"
     FIELDS = frozenset({"presets", "presets_read", "plan"})
-    KEYS = keys_of(
+    KEYS = limit_keys_to_view(
         "presets",
         Key(
             "enter",

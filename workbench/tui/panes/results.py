@@ -15,7 +15,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.session.bench.row_changes import row_before
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
+from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view, plot_results
 from workbench.tui.cells import (
     Row,
     cut_middle,
@@ -31,11 +31,11 @@ from workbench.tui.cells import (
 from workbench.tui.formats import (
     NA,
     bar_text,
-    change_run,
     enclose_text,
     gauge_text,
     number_text,
     preset_name,
+    throughput_change_and_role,
 )
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
@@ -193,7 +193,7 @@ class Results(Pane, PickList):
             "run_id",
         }
     )
-    KEYS = keys_of(
+    KEYS = limit_keys_to_view(
         "results",
         Key(
             "enter",
@@ -626,7 +626,7 @@ def _cut_row(text: str, width: int, key: str, role: str = "text") -> Row:
 def change_cell(item: BenchRow, base: BenchRow | None, cells: int) -> tuple[str, str]:
     """Return the change of a result from another one as a text without a blank, and its role. If the
     change may be chance, the text says by how much: "+1.9%±3", or "+2%±12" where cells are few."""
-    text, role = change_run(item, base)
+    text, role = throughput_change_and_role(item, base)
     text = text.replace(" ", "")
     percent, sign, chance = text.partition(f"%{G.plus_minus}")
     if sign and len(text) >= cells:  # a blank is between two columns

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row_changes import row_before
 from workbench.tui.cells import Row, Run, cut_text, join_rows
-from workbench.tui.formats import change_run, enclose_text, number_text, preset_name
+from workbench.tui.formats import enclose_text, number_text, preset_name, throughput_change_and_role
 from workbench.tui.widgets.time_axis import Label, Window, events_in_window
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _result_forms(
             (("x", "bad"),),
         )
     before = row_before(row, tuple(rows.values()))
-    change = change_run(row, before)
+    change = throughput_change_and_role(row, before)
     changed: Row = ()
     against: Row = ()
     if change[0]:

@@ -22,10 +22,10 @@ from workbench.tui.cells import (
     cut_text,
     fit_row,
     join_rows,
+    justify_row,
     paragraph_rows,
     row_width,
     rows_beside_label,
-    spread_row,
     width_of,
 )
 from workbench.tui.glyphs import LEVELS, G
@@ -201,7 +201,7 @@ class CommandBar(Painted):
             left = join_rows([(check,) for check in checks], ("   ", "text"))
             if row_width((*left, *keys)) <= width:
                 break
-        return spread_row(left, keys, width)
+        return justify_row(left, keys, width)
 
 
 def _findings_of(plan: PlanView, level: Level) -> list[Finding]:
@@ -322,7 +322,7 @@ class NoticeBar(Painted):
         rows = self._notice_rows(width)
         if rows and width > 40:
             last = rows[0]
-            rows[0] = spread_row(last, ((" esc", "dim"),), width)
+            rows[0] = justify_row(last, ((" esc", "dim"),), width)
         return rows
 
 
@@ -376,14 +376,14 @@ class Footer(Painted):
         if page is None:
             pane = self._pane[: max(0, LEADING_KEYS - len(first))]
             keys = {k.key: k for k in (*first, *pane, *footer_keys())}.values()
-            return [(k.shown, k.label, k.id) for k in keys]
+            return [(k.printed_name, k.label, k.id) for k in keys]
         shown = [("esc", "Close", "escape")]
         for key, (word, _) in page.keys().items():
             shown.append((SHOWN.get(key, key), word, key))
         taken = {"q", "escape", *page.OWN, *page.keys()}
         for k in {k.key: k for k in (*first, *footer_keys())}.values():
             if k.key not in taken and k.id in ON_PAGES:
-                shown.append((k.shown, k.label, k.id))
+                shown.append((k.printed_name, k.label, k.id))
         return shown
 
     def rows(self, width: int, height: int) -> Sequence[Row]:

@@ -13,9 +13,9 @@ from workbench.tui.cells import Row, cut_text, paragraph_rows, row_width, width_
 from workbench.tui.formats import (
     drop_gpu_from_key,
     enclose_text,
+    prefix_texts_with_gpus,
     setting_change_text,
     setting_value,
-    texts_with_gpus,
     value_text,
 )
 from workbench.tui.glyphs import G
@@ -170,7 +170,7 @@ def _heading_rows(comparison: Comparison, width: int, which_b: str) -> list[Row]
 
 def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each difference. One setting of several GPUs is one difference."""
-    return texts_with_gpus((d["name"], _difference_text(d)) for d in differences)
+    return prefix_texts_with_gpus((d["name"], _difference_text(d)) for d in differences)
 
 
 def _difference_text(d: Mapping[str, Any]) -> str:

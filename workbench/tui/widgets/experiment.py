@@ -19,22 +19,22 @@ from workbench.report.format_values import metric_number
 from workbench.tui.cells import (
     Row,
     Run,
+    justify_row,
     pad_text,
     paragraph_rows,
     rows_beside_label,
-    spread_row,
     stack_paragraphs,
     text_cell,
 )
 from workbench.tui.formats import (
     duration_text,
     enclose_text,
-    left_text,
     measurement_text,
+    remaining_time_text,
     whole_number_text,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.interval_trails import Trail
+from workbench.tui.interval_histories import IntervalHistory
 from workbench.tui.widgets.interval import Axis, axis_for, change_bar
 
 if TYPE_CHECKING:
@@ -100,17 +100,17 @@ def experiment_rows(
     *,
     left_s: float | None = None,
     now: str = "",
-    trail: Trail | None = None,
+    interval_history: IntervalHistory | None = None,
 ) -> list[Row]:
     """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and
-    `now` is the progress of the running benchmark as text. `trail` has the confidence interval
-    after each completed pair."""
+    `now` is the progress of the running benchmark as text. `interval_history` has the confidence
+    interval after each completed pair."""
     rows = [_state_row(e, width, left_s, now), *paragraph_rows(origin_text(e), width, "dim", "  ")]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
         rows += rows_beside_label(f"{arm} ", role, paragraph_rows(text, width - 2))
     rows += [(), *_verdict_rows(e, width), ()]
-    rows += _pair_and_metric_rows(e, width, trail or {})
+    rows += _pair_and_metric_rows(e, width, interval_history or {})
     rows += [(), *_run_rows(e, width), (), *paragraph_rows(design_text(e), width, "dim")]
     return [*rows, *stack_paragraphs(e.note.splitlines(), width, "dim", "  ")]
 
@@ -179,10 +179,10 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
     left: Row = ((f"{sign} {word}", role), (enclose_text("  ", text), "text"))
     right: list[Run] = []
     if e.state == "running" and left_s is not None:
-        right.append((f"{left_text(left_s)} ", "strong"))
+        right.append((f"{remaining_time_text(left_s)} ", "strong"))
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
-    return spread_row(left, tuple(right), width)
+    return justify_row(left, tuple(right), width)
 
 
 def _verdict_rows(e: Experiment, width: int) -> list[Row]:
@@ -304,10 +304,12 @@ class _PairTable:
         )
 
 
-def _pair_and_metric_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
+def _pair_and_metric_rows(
+    e: Experiment, width: int, interval_history: IntervalHistory
+) -> list[Row]:
     """Return the table of an experiment. It has a row for each pair and for each metric. From
-    `trail` it also has a row for each earlier confidence interval of the metric that decides the
-    experiment."""
+    `interval_history` it also has a row for each earlier confidence interval of the metric that
+    decides the experiment."""
     pairs, metrics = pair_values(e), _shown_metrics(e)
     if not pairs:
         return []
@@ -325,7 +327,7 @@ def _pair_and_metric_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
             name_of += " swap"
         change = changes.get(pair, 0.0)
         rows.append(table.row(name_of, (shown(a), shown(b)), change, None, "dim"))
-    for count, (change, half) in sorted(trail.items()):
+    for count, (change, half) in sorted(interval_history.items()):
         if count < e.completed_pairs:
             rows.append(table.row(f"after {count}", ("", ""), change, half, "faint"))
     if len(pairs) == 1:  # the row of the pair shows the metric that decides
@@ -350,14 +352,16 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
     ]
 
 
-def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
+def narrowing_rows(e: Experiment, width: int, interval_history: IntervalHistory) -> list[Row]:
     """Return a row for each number of completed pairs, with the change of the metric that decides
     the experiment and its confidence interval. All rows share one axis, so that the user sees the
     interval become narrower. Return [] if no pair is complete."""
     primary = e.deciding_change
     if primary is None or primary.change_pct is None:
         return []
-    spans = {count: span for count, span in sorted(trail.items()) if count < e.completed_pairs}
+    spans = {
+        count: span for count, span in sorted(interval_history.items()) if count < e.completed_pairs
+    }
     now = (primary.change_pct, primary.interval_pct)
     name = 10
     axis = axis_for([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))

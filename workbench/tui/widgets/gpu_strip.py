@@ -23,12 +23,12 @@ from workbench.tui.cells import (
     cut_text,
     fit_row,
     join_rows,
+    justify_row,
     pad_text,
     paragraph_rows,
     row_width,
     rows_beside_label,
     short_paragraph,
-    spread_row,
 )
 from workbench.tui.formats import clock_text, duration_text, gauge_text, setting_name
 from workbench.tui.glyphs import G
@@ -397,7 +397,7 @@ class GpuStrip(Painted):
                 left.append((figures, self._text_role))
         if not signs and width >= WIDE_FROM_CELLS:
             signs = TIME_KEYS
-        return spread_row(tuple(left), signs, width)
+        return justify_row(tuple(left), signs, width)
 
     def _stacked_header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         """Return the names of the GPUs with those values that have no graph at the left, and the
@@ -425,7 +425,7 @@ class GpuStrip(Painted):
         whole = (*warning_runs, *signs) or hints
         if row_width((*left, *whole)) <= width:
             signs = whole
-        return spread_row(tuple(left), signs, width)
+        return justify_row(tuple(left), signs, width)
 
     def _name_runs(self, telemetry: Telemetry) -> list[Run]:
         """Return the names of the GPUs, one for each group of equal GPUs."""
@@ -741,7 +741,7 @@ class GpuStrip(Painted):
             (f" -{duration_text(self.now_s - at_s)}  ", "dim"),
             what,
         )
-        return spread_row(left, (("  esc", "key"), (" now", "dim")), width)
+        return justify_row(left, (("  esc", "key"), (" now", "dim")), width)
 
     def _has_reading_at_cursor(self, window: Window) -> bool:
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""

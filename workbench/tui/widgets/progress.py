@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.tui.cells import Painted, Row, Run, row_width, spread_row
+from workbench.tui.cells import Painted, Row, Run, justify_row, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     clock_text,
     duration_text,
     gauge_text,
     is_checking,
-    left_text,
     number_text,
     progress_text,
+    remaining_time_text,
 )
 from workbench.tui.glyphs import G
 
@@ -58,7 +58,7 @@ class Work:
         room = min(GAUGE_CELLS[1], width - row_width((*left, *right)) - 2)
         if self.fraction is not None and room >= GAUGE_CELLS[0]:
             left = (*left, ("  ", "text"), (gauge_text(min(1.0, self.fraction), room), "warn"))
-        return spread_row(left, tuple(right), width)
+        return justify_row(left, tuple(right), width)
 
 
 def starting_server(state: SessionState) -> ServerStatus | None:
@@ -82,7 +82,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
         fraction = min(1.0, took_s / usual_s)
         left = f"longer than the last start, {duration_text(usual_s)}"
         if took_s < usual_s:
-            left = left_text(usual_s - took_s)
+            left = remaining_time_text(usual_s - took_s)
     how_far = f"{server.phase or 'process runs'}, {duration_text(took_s)}"
     return Work(f"{server.engine} starts", how_far, left, fraction, "x")
 
@@ -102,7 +102,7 @@ def bench_work(state: SessionState) -> Work:
     left_s = fraction = None
     if p.phase == "measuring":
         left_s, fraction = _estimate_rest(p, seconds)
-    return Work("benchmark", how_far, left_text(left_s), fraction, "K", "cancels")
+    return Work("benchmark", how_far, remaining_time_text(left_s), fraction, "K", "cancels")
 
 
 def _estimate_rest(p: BenchProgress, seconds: float | None) -> tuple[float | None, float | None]:
@@ -143,7 +143,9 @@ def model_work(work: ModelWorkView) -> Work:
         how_far += f", {size_text(round(work.bytes_s))}/s"
         if work.done < work.total:
             left_s = (work.total - work.done) / work.bytes_s
-    return Work(work.what, how_far, left_text(left_s), work.done / work.total, "K", "cancels")
+    return Work(
+        work.what, how_far, remaining_time_text(left_s), work.done / work.total, "K", "cancels"
+    )
 
 
 def foreign_work(by: MeasurementOwner) -> Work:
@@ -214,7 +216,7 @@ class ProgressRows(Painted):
             from workbench.tui.widgets.experiment import count_runs, doing_text
 
             done, count = count_runs(experiment)
-            left = left_text(left_s)
+            left = remaining_time_text(left_s)
             what = f"A/B experiment {experiment.id}"
             how_far = doing_text(experiment, now) or "starting"
         elif sweep is not None and sweep.state == "running":
@@ -239,7 +241,7 @@ class ProgressRows(Painted):
             what, began, seconds = self.counted
             done = min(seconds, time.monotonic() - began)
             how_far = f"{done:.0f}/{seconds:.0f} s"
-            return Work(what, how_far, left_text(seconds - done), done / seconds, "K")
+            return Work(what, how_far, remaining_time_text(seconds - done), done / seconds, "K")
         if state.bench.running and is_checking(state):
             return Work("checking GPU settings under load", progress_text(state), key="K")
         if state.bench.running:

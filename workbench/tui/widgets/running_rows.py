@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.flags import Origin
-from workbench.tui.cells import Row, Run, cut_text, row_width, spread_row, width_of
+from workbench.tui.cells import Row, Run, cut_text, justify_row, row_width, width_of
 from workbench.tui.formats import path_text, value_text
 from workbench.tui.glyphs import G
 
@@ -93,7 +93,7 @@ def _fill_rows(
     row = _append_runs(last, rest, width - row_width(end), _MORE_CELLS)
     if rest:
         row = (*row, (f" +{len(rest)} more", "dim"))
-    return [*rows, spread_row(row, end, width)], len(rest)
+    return [*rows, justify_row(row, end, width)], len(rest)
 
 
 def _append_runs(start: Row, rest: list[Run], width: int, more_cells: int = 0) -> Row:

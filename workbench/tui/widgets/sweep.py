@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.tune import TUNE
 from workbench.model.tune_standings import expand_block_label
-from workbench.tui.cells import Row, cut_text, fit_row, paragraph_rows, row_width, spread_row
-from workbench.tui.formats import left_text, measurement_text, number_text
+from workbench.tui.cells import Row, cut_text, fit_row, justify_row, paragraph_rows, row_width
+from workbench.tui.formats import measurement_text, number_text, remaining_time_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.experiment import STATES
 from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve_rows, x_positions
@@ -118,7 +118,7 @@ def time_left_text(s: Sweep, left_s: float | None) -> str:
     """Return the time left of a running sweep as text, or why it is not known yet; "" if only the
     work after the last point is left, whose time is not known."""
     if left_s is not None:
-        return left_text(left_s)
+        return remaining_time_text(left_s)
     if {"done", "failed"}.isdisjoint(p.state for p in s.points):
         return "time left: after the first point"
     return ""
@@ -147,7 +147,7 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     if s.state == "running":
         room = width - row_width((*left, *right))
         right = (*_time_left_runs(s, left_s, room), *right)
-    return spread_row(left, right, width)
+    return justify_row(left, right, width)
 
 
 def _time_left_runs(s: Sweep, left_s: float | None, room: int) -> Row:

@@ -1,0 +1,38 @@
+"""The confidence intervals that an experiment had after each completed pair of runs. The page of
+the experiment draws them, so that the user sees the interval become narrower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
+
+# complete pairs -> (change, half width of its interval) in percent
+IntervalHistory = Mapping[int, tuple[float, float]]
+
+
+class IntervalHistories:
+    """Stores, for each experiment, the confidence interval after each completed pair of runs."""
+
+    def __init__(self) -> None:
+        self._histories: dict[int, dict[int, tuple[float, float]]] = {}  # by experiment id
+
+    def record_interval(self, experiment: Experiment | None) -> None:
+        """Store the present confidence interval of the metric that decides `experiment`. Do nothing
+        if it is None or has no interval yet."""
+        if experiment is None or experiment.comparison is None:
+            return
+        decisive = experiment.spec.metric
+        for metric in experiment.comparison.metrics:
+            if (
+                metric.metric == decisive
+                and metric.change_pct is not None
+                and metric.interval_pct is not None
+            ):
+                history = self._histories.setdefault(experiment.id, {})
+                history[experiment.completed_pairs] = (metric.change_pct, metric.interval_pct)
+
+    def interval_history(self, experiment_id: int) -> IntervalHistory:
+        return self._histories.get(experiment_id, {})

@@ -50,9 +50,9 @@ def _has_own_hashes() -> bool:
 
 
 def main() -> int:
-    from workbench.cli.end_signals import report_ends_by_signals
+    from workbench.cli.end_signals import install_termination_signal_handlers
 
-    report_ends_by_signals()
+    install_termination_signal_handlers()
     try:
         return _run()
     except KeyboardInterrupt:  # while modules load; cli/run.py takes a later one
@@ -74,9 +74,9 @@ def _run() -> int:
     # does. After a run of a million tokens the search took 0.2 s. The last handler to run.
     atexit.register(gc.freeze)
     from workbench.cli import main as run
-    from workbench.cli.streams import prepare
+    from workbench.cli.streams import configure_standard_streams
 
-    prepare()
+    configure_standard_streams()
     return run()
 
 

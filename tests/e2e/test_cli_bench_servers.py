@@ -25,7 +25,7 @@ from support.scripted_server import (
     plain,
 )
 
-from workbench.cli.bench import make_silence_reporter
+from workbench.cli.bench import make_unresponsive_server_reporter
 from workbench.model.bench import BenchProgress
 from workbench.session.session import Session
 from workbench.session.state import BenchState
@@ -236,7 +236,7 @@ def test_load_options_beside_an_own_command_are_rejected(
 def test_a_silent_server_is_reported_at_growing_intervals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell, session = make_silence_reporter(), Session.of_host()
+    tell, session = make_unresponsive_server_reporter(), Session.of_host()
     for silent_s in (0, 5, 9.9, 10, 12, 19, 20, 39, 41, 60, 0, 11, 12):
         progress = BenchProgress(0, 0, 8, 2, 0, 0.0, silent_s, "measuring", float(silent_s))
         session.core.update(bench=BenchState(running=True, progress=progress))

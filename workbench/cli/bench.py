@@ -18,7 +18,7 @@ from workbench.cli.load_options import CLIENT, SHAPE, SIZE, read_load_options
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json, print_lines, print_message
 from workbench.cli.registry import command, option
-from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import (
     cancel_on_signals,
@@ -91,15 +91,15 @@ async def run_benchmark(arguments: argparse.Namespace) -> int:
     asyncio.get_running_loop().call_soon(_import_benchmark_modules)
     async with connect_session(arguments) as session:
         shown = not arguments.json and sys.stderr.isatty()
-        session.subscribe(_draw_progress if shown else make_silence_reporter())
-        run_id = await wait_for_ready_run(session, arguments.run)
+        session.subscribe(_draw_progress if shown else make_unresponsive_server_reporter())
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         await session.gpu.alterations.read()
         if len(levels) > 1:
-            return await _bench_levels(session, arguments, levels, run_id, load)
+            return await _run_concurrency_sweep_command(session, arguments, levels, run_id, load)
         load["concurrency"] = next(iter(levels), None)
-        results, received = await _bench_repeatedly(session, arguments, run_id, load)
+        results, received = await _run_benchmarks_until_signal(session, arguments, run_id, load)
     if len(results) > 1:
-        _print_spread(results, arguments.json)
+        _print_metric_spread(results, arguments.json)
     elif arguments.json:
         print_json(result_output.result_json(results[0]))
     if received:
@@ -111,13 +111,13 @@ def _import_benchmark_modules() -> None:
     """Import the modules that the benchmark will need, in a thread. Meanwhile the command waits for
     the host."""
 
-    def load() -> None:
+    def import_benchmark_module() -> None:
         importlib.import_module("workbench.session.bench.bench")
 
-    asyncio.get_running_loop().run_in_executor(None, load)
+    asyncio.get_running_loop().run_in_executor(None, import_benchmark_module)
 
 
-async def _bench_repeatedly(
+async def _run_benchmarks_until_signal(
     session: Session, arguments: argparse.Namespace, run_id: str | None, load: dict[str, Any]
 ) -> tuple[list[BenchResult], list[signal.Signals]]:
     """Run the benchmark `--repeat` times and print each result. Return (results, signals that
@@ -127,7 +127,7 @@ async def _bench_repeatedly(
     results: list[BenchResult] = []
     received: list[signal.Signals] = []
 
-    async def keep(result_id: int) -> None:
+    async def add_and_print_result(result_id: int) -> None:
         results.append(await session.results.get(result_id))
         if not arguments.json:
             print_lines(result_output.result_lines(results[-1]))
@@ -136,20 +136,20 @@ async def _bench_repeatedly(
         async with stop_benchmark_on_signals(session, received):
             for _ in range(arguments.repeat):
                 if run_id is not None:
-                    await keep(await session.bench.run_on(run_id, **load))
+                    await add_and_print_result(await session.bench.run_on(run_id, **load))
                 else:
-                    await keep(await session.bench.run_url(arguments.url, **load))
+                    await add_and_print_result(await session.bench.run_url(arguments.url, **load))
     except BenchCancelled as cancelled:
         if not received:
             raise
         if cancelled.result_id is not None:
-            await keep(cancelled.result_id)
+            await add_and_print_result(cancelled.result_id)
         elif not results:
             raise_if_signalled(received)
     return results, received
 
 
-async def _bench_levels(
+async def _run_concurrency_sweep_command(
     session: Session,
     arguments: argparse.Namespace,
     levels: list[int],
@@ -212,18 +212,18 @@ def parse_concurrency_levels(text: str | None) -> list[int]:
     return levels
 
 
-def _print_spread(results: list[BenchResult], as_json: bool) -> None:
+def _print_metric_spread(results: list[BenchResult], as_json: bool) -> None:
     from workbench.bench.repeated_runs import spread_of_metrics
 
     summaries = [result.summary for result in results]
-    spreads, invalid = spread_of_metrics(summaries), sum(map(_is_refused, summaries))
+    spreads, invalid = spread_of_metrics(summaries), sum(map(_is_summary_invalid, summaries))
     if as_json:
         documents = [result_output.result_json(r) for r in results]
         print_json(
             {"results": documents, "spread": [asdict(one) for one in spreads], "refused": invalid}
         )
     else:
-        print_lines(result_output.spread_lines(spreads, len(results), invalid))
+        print_lines(result_output.metric_spread_lines(spreads, len(results), invalid))
 
 
 def _worst_exit_code(results: Sequence[BenchResult]) -> int:
@@ -232,14 +232,14 @@ def _worst_exit_code(results: Sequence[BenchResult]) -> int:
     return 0
 
 
-def _is_refused(summary: BenchSummary) -> bool:
+def _is_summary_invalid(summary: BenchSummary) -> bool:
     return bool(summary.refused)
 
 
 def _is_invalid(result: BenchResult) -> bool:
     """Return whether a result was refused, or contains no request that succeeded. What an own
     command requests is not known."""
-    if _is_refused(result.summary):
+    if _is_summary_invalid(result.summary):
         return True
     return not result.summary.requests_ok and not result.spec.command
 
@@ -257,23 +257,23 @@ def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
 def _progress_counts_text(progress: BenchProgress) -> str:
     text = f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s"
     if progress.silent_s >= _SILENT_S:
-        text += f"  {_silence_text(progress)}"
+        text += f"  {_unresponsive_server_text(progress)}"
     return text
 
 
-def _silence_text(progress: BenchProgress) -> str:
+def _unresponsive_server_text(progress: BenchProgress) -> str:
     return (
         f"no byte from the server for {progress.silent_s:.0f} s, "
         f"{count_of(progress.in_flight, 'request')} waiting"
     )
 
 
-def make_silence_reporter() -> Callable[[SessionState, frozenset[str]], None]:
+def make_unresponsive_server_reporter() -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints a message on stderr when the server has sent nothing for 10,
     20, 40, … seconds."""
     next_s = _SILENT_S
 
-    def report(state: SessionState, changed: frozenset[str]) -> None:
+    def report_unresponsive_server(state: SessionState, changed: frozenset[str]) -> None:
         nonlocal next_s
         progress = state.bench.progress
         if "bench" not in changed or progress is None:
@@ -281,7 +281,7 @@ def make_silence_reporter() -> Callable[[SessionState, frozenset[str]], None]:
         if progress.silent_s < _SILENT_S:
             next_s = _SILENT_S
         elif progress.silent_s >= next_s:
-            print_message(f"{progress.phase}: {_silence_text(progress)}")
+            print_message(f"{progress.phase}: {_unresponsive_server_text(progress)}")
             next_s *= 2
 
-    return report
+    return report_unresponsive_server

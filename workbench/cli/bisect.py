@@ -15,7 +15,7 @@ from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
-from workbench.cli.watch import checked_words, report_pairs
+from workbench.cli.watch import make_experiment_pair_reporter, reject_unstorable_assignments
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
     from workbench.session.series.bisect import check_versions
     from workbench.session.series.night_watch import candidate_plan, pinned_plan, trust_image
 
-    checked_words(arguments)
+    reject_unstorable_assignments(arguments)
     if not 2 <= arguments.pairs <= MAX_PAIRS:
         raise InputError(
             f"{arguments.pairs} pairs show nothing", next_step=f"give --pairs 2 to {MAX_PAIRS}"
@@ -108,7 +108,7 @@ async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) 
     with store.hold_lock(found.id):
         async with connect_session(arguments) as session:
             await session.servers.adopt()
-            session.subscribe(report_pairs())
+            session.subscribe(make_experiment_pair_reporter())
             async with cancel_on_signals(f"`{_resume_command(found)}` goes on with it"):
                 found = await Bisector(found, session, store, print_message).carry_out_bisection()
     return print_json_or_lines(arguments.json, asdict(found), _bisection_lines(found))

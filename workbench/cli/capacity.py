@@ -14,15 +14,15 @@ from workbench.cli.load_options import CLIENT, SHAPE, SIZE, read_load_options
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_message
 from workbench.cli.registry import Option, command, option
-from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
     list_stored_sweeps,
     load_stored_sweep,
     load_sweep_to_resume,
-    print_list,
     print_sweep,
+    print_sweep_list,
     report_how_to_resume,
 )
 from workbench.model.counts import count_of
@@ -46,7 +46,7 @@ _LOAD = tuple(
 )
 
 
-def parse_level(text: str) -> float:
+def parse_users_or_rate(text: str) -> float:
     """Return a number of users or a rate, which must be above 0. Raises ArgumentTypeError for other
     texts."""
     try:
@@ -76,13 +76,13 @@ def parse_level(text: str) -> float:
     option(
         "--from N",
         "number of users (8), or rate (2), to begin with",
-        parse_level,
+        parse_users_or_rate,
         dest="first_level",
     ),
     option(
         "--most N",
         "highest number of users (4096), or rate (2000), to try",
-        parse_level,
+        parse_users_or_rate,
         dest="most_level",
     ),
     option("--max-minutes M", "time limit of the search; `capacity resume` continues it", float),
@@ -98,16 +98,16 @@ def parse_level(text: str) -> float:
 async def search_capacity(arguments: argparse.Namespace) -> int:
     require_one_target(arguments)
     if arguments.of_rates:
-        return await _search_rates(arguments)
+        return await _search_rate_capacity(arguments)
     if arguments.horizon is not None:
         raise InputError(
             "--horizon is the time over which a rate counts, and users are searched",
             next_step="leave it out, or add --rate",
         )
-    return await _search_users(arguments)
+    return await _search_user_capacity(arguments)
 
 
-async def _search_users(arguments: argparse.Namespace) -> int:
+async def _search_user_capacity(arguments: argparse.Namespace) -> int:
     from workbench.session.series.user_capacity import UserLevels
 
     given = {"first": arguments.first_level, "most": arguments.most_level}
@@ -127,7 +127,7 @@ async def _search_users(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        run_id = await wait_for_ready_run(session, arguments.run)
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         plan = tuple(_plan_lines(session, levels, run_id, arguments))
         session.subscribe(make_level_reporter(arguments, plan))
         sweep = await session.sweeps.run_users(
@@ -140,7 +140,7 @@ async def _search_users(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
-async def _search_rates(arguments: argparse.Namespace) -> int:
+async def _search_rate_capacity(arguments: argparse.Namespace) -> int:
     from workbench.session.series.rate_capacity import RateRange
 
     horizon_s = None if arguments.horizon is None else 60 * arguments.horizon
@@ -152,7 +152,7 @@ async def _search_rates(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        run_id = await wait_for_ready_run(session, arguments.run)
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         session.subscribe(make_level_reporter(arguments, tuple(_rate_plan_lines(rates))))
         sweep = await session.sweeps.run_rates(
             rates,
@@ -216,7 +216,7 @@ _A_SEARCH = "a search for users or a rate"
     IF_MEASURED,
     examples=("workbench capacity resume 2",),
 )
-async def resume_search(arguments: argparse.Namespace) -> int:
+async def resume_capacity_search(arguments: argparse.Namespace) -> int:
     stored = load_sweep_to_resume(arguments, USERS.command, _A_SEARCH)
     async with (
         connect_session(arguments) as session,
@@ -235,7 +235,7 @@ async def resume_search(arguments: argparse.Namespace) -> int:
     _ID,
     examples=("workbench capacity show 2",),
 )
-def show_search(arguments: argparse.Namespace) -> int:
+def show_capacity_search(arguments: argparse.Namespace) -> int:
     print_sweep(load_stored_sweep(arguments, USERS.command, _A_SEARCH), arguments.json)
     return 0
 
@@ -245,8 +245,8 @@ def show_search(arguments: argparse.Namespace) -> int:
     "list the searches, newest first",
     examples=("workbench capacity list",),
 )
-def list_searches(arguments: argparse.Namespace) -> int:
-    return print_list(list_stored_sweeps(USERS.command), arguments.json, "searches")
+def list_capacity_searches(arguments: argparse.Namespace) -> int:
+    return print_sweep_list(list_stored_sweeps(USERS.command), arguments.json, "searches")
 
 
 def make_level_reporter(

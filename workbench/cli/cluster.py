@@ -25,7 +25,7 @@ _PARTLY = "the nodes that answer"
 _NAME = option("name NAME", "a cluster of hosts.toml")
 
 
-def use_cluster(arguments: argparse.Namespace) -> None:
+def set_cluster_from_argument(arguments: argparse.Namespace) -> None:
     """Set --cluster to the cluster that the command's argument names. Raises InputError if
     --cluster names a different cluster."""
     if arguments.cluster not in (None, arguments.name):
@@ -49,7 +49,7 @@ def use_cluster(arguments: argparse.Namespace) -> None:
     ),
 )
 async def start_cluster_server(arguments: argparse.Namespace) -> int:
-    use_cluster(arguments)
+    set_cluster_from_argument(arguments)
     return await servers.start_server(arguments)
 
 
@@ -61,7 +61,7 @@ async def start_cluster_server(arguments: argparse.Namespace) -> int:
     examples=("workbench cluster stop sparks",),
 )
 async def stop_cluster_server(arguments: argparse.Namespace) -> int:
-    use_cluster(arguments)
+    set_cluster_from_argument(arguments)
     async with connect_session(arguments) as session:
         status = await _find_only_or_named_run(session, arguments.run)
         await warn_if_benchmark_runs(session)
@@ -83,7 +83,7 @@ async def stop_cluster_server(arguments: argparse.Namespace) -> int:
 async def print_cluster_status(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import cluster_servers
 
-    use_cluster(arguments)
+    set_cluster_from_argument(arguments)
     async with connect_session(arguments) as session:
         partly = warn_of_unreached_nodes(session)
         found = await cluster_servers.read_cluster_servers(session)

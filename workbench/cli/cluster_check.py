@@ -7,7 +7,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.cluster import use_cluster
+from workbench.cli.cluster import set_cluster_from_argument
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.plan import load_plan
@@ -38,7 +38,7 @@ async def check_cluster(arguments: argparse.Namespace) -> int:
     from workbench.session.hosts import cluster_check
     from workbench.session.servers.cluster_servers import cluster_host_of
 
-    use_cluster(arguments)
+    set_cluster_from_argument(arguments)
     async with connect_session(arguments) as session:
         if arguments.preset:
             try:

@@ -21,7 +21,8 @@ def complete() -> None:
         word for word in os.environ.get("COMP_LINE", "").split() if word in FIRST_WORDS
     )
     parser = build_parser(
-        typed, stubs=[word for word in [*FIRST_WORDS, "help"] if word not in typed]
+        typed,
+        commands_without_arguments=[word for word in [*FIRST_WORDS, "help"] if word not in typed],
     )
     two_words: list[str] = []
     for each in _list_parsers(parser):

@@ -10,19 +10,19 @@ from types import FrameType
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-def end_with_message(number: int, _: FrameType | None = None) -> None:
-    """End the process at once, as the signal `number` does by itself, but say so on stderr, and with
-    the exit code of a shell."""
-    words = f"workbench: ended by {signal.Signals(number).name}\n"
+def exit_with_signal_message(signal_number: int, _: FrameType | None = None) -> None:
+    """End the process at once, as the signal `signal_number` does by itself, but say so on stderr,
+    and with the exit code of a shell."""
+    words = f"workbench: ended by {signal.Signals(signal_number).name}\n"
     try:
         os.write(2, words.encode())
     finally:
-        os._exit(128 + number)
+        os._exit(128 + signal_number)
 
 
-def report_ends_by_signals() -> None:
+def install_termination_signal_handlers() -> None:
     """From now on, SIGTERM and SIGHUP end the process with words, unless they are ignored, as under
     nohup. What handles them later takes their place."""
     for number in _ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, end_with_message)
+            signal.signal(number, exit_with_signal_message)

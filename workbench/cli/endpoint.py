@@ -8,7 +8,7 @@ import argparse
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.registry import command, option
-from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.servers import wait_for_ready_run_id
 
 
 @command(
@@ -29,7 +29,7 @@ async def print_endpoint(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import endpoint as endpoints
 
     async with connect_session(arguments) as session:
-        run_id = await wait_for_ready_run(session, arguments.run)
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         assert run_id is not None
         found = endpoints.endpoint_of_run(
             session, run_id, arguments.name or "", arguments.file or ""

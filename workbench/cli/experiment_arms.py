@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm, ArmTarget
 
 
-def _options_of(arm: str) -> Iterator[Option]:
+def _make_arm_options(arm: str) -> Iterator[Option]:
     name = arm.upper()
     yield repeatable(
         f'--{arm} "[TARGET] flag=value …"',
@@ -32,7 +32,7 @@ def _options_of(arm: str) -> Iterator[Option]:
     )
 
 
-ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
+ARM_OPTIONS = (*_make_arm_options("a"), *_make_arm_options("b"))
 
 
 def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
@@ -40,7 +40,7 @@ def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
     InputError if the options are invalid."""
     from workbench.model.experiment import Arm
 
-    def words(option: str) -> tuple[str, ...]:
+    def split_option_words(option: str) -> tuple[str, ...]:
         try:
             return tuple(word for text in getattr(arguments, option) for word in shlex.split(text))
         except ValueError as error:
@@ -49,7 +49,7 @@ def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
                 next_step="quote the value of the option as in a shell",
             ) from None
 
-    sets, target = words(name), None
+    sets, target = split_option_words(name), None
     own_servers = (
         arguments.host_a,
         arguments.host_b,
@@ -59,10 +59,12 @@ def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
     if arguments.base is None or any(own_servers):
         target = _parse_target_of_side(arguments, sets, name)
         sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
-    unsets, envs = words(f"unset_{name}"), words(f"env_{name}")
+    unsets, envs = split_option_words(f"unset_{name}"), split_option_words(f"env_{name}")
     if target is not None:
         unsets, envs = (*arguments.unsets, *unsets), (*arguments.envs, *envs)
-    return Arm(sets, unsets, envs, parse_gpu_settings(words(f"gpu_{name}"), name), target)
+    return Arm(
+        sets, unsets, envs, parse_gpu_settings(split_option_words(f"gpu_{name}"), name), target
+    )
 
 
 def _parse_target_of_side(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         "workbench explain like for like",
     ),
 )
-def explain_word(arguments: argparse.Namespace) -> int:
+def explain_term_or_flag(arguments: argparse.Namespace) -> int:
     from workbench.store import glossary
 
     word = " ".join(arguments.word)

@@ -139,5 +139,5 @@ def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int
     return 0
 
 
-def _line_text(number: int | None, otherwise: str) -> str:
-    return otherwise if number is None else f"line {number}"
+def _line_text(line_number: int | None, text_if_none: str) -> str:
+    return text_if_none if line_number is None else f"line {line_number}"

@@ -55,7 +55,7 @@ def setting_option(setting: Setting, metavar: str, help: str, **keywords: Any) -
     return option(f"{names} {metavar}", help, dest=setting.key, **keywords)
 
 
-def _options_of(setting: Setting) -> Option | OneOf:
+def _make_setting_option(setting: Setting) -> Option | OneOf:
     if setting.choices:
         return setting_option(setting, "", setting.help, choices=setting.choices)
     set_it = setting_option(setting, setting.metavar, setting.help)
@@ -68,7 +68,7 @@ def _options_of(setting: Setting) -> Option | OneOf:
     return make_exclusive_options(set_it, reset)
 
 
-SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)
+SETTING_OPTIONS = tuple(_make_setting_option(setting) for setting in SETTINGS)
 SET_FOREIGN_NEXT = (
     "add --foreign keep (leave that value) or --foreign replace (set yours; a revert restores that "
     "value); --yes alone does not decide it"
@@ -108,7 +108,7 @@ NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
         "workbench gpu set --gpu all --power-limit 400 --trial 300 --yes",
     ),
 )
-async def set_gpu(arguments: argparse.Namespace) -> int:
+async def set_gpu_settings(arguments: argparse.Namespace) -> int:
     if arguments.trial is not None and not arguments.trial > 0:
         raise InputError(f"--trial {arguments.trial:g} is not a number of seconds above 0")
     async with connect_session(arguments) as session:
@@ -127,7 +127,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
             chosen.append(one)
         commands = changes
         for one in left:
-            print_message(f"kept: {_format_foreign_value(one)}")
+            print_message(f"kept: {_format_externally_set_value(one)}")
         affected = await read_affected_gpus(session, commands)
         if not arguments.json:
             print_lines([*command_lines(commands), *affected_lines(affected)])
@@ -152,17 +152,17 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
                 without=kept,
                 seen=None if arguments.foreign == "replace" else foreign - kept,
             )
-        more = {**affected, "kept": [_format_foreign_value(one) for one in left]}
+        more = {**affected, "kept": [_format_externally_set_value(one) for one in left]}
         return _print_report(report, arguments, session, more)
 
 
-def _format_foreign_value(command: SettingCommand) -> str:
+def _format_externally_set_value(command: SettingCommand) -> str:
     """Return the value of somebody else that the command would replace, as text."""
     return f"{command.where} {label_of(command.setting)}: {command.note}"
 
 
 def _format_replaced_settings(commands: Sequence[SettingCommand]) -> str:
-    where = [_format_foreign_value(one) for one in commands if one.foreign]
+    where = [_format_externally_set_value(one) for one in commands if one.foreign]
     return f"somebody else has set a value that this would replace ({'; '.join(where)})"
 
 
@@ -288,7 +288,7 @@ async def print_sudoers_file(arguments: argparse.Namespace) -> int:
     "end a trial and keep its settings in force, under the guard",
     examples=("workbench gpu confirm",),
 )
-async def confirm_trial(arguments: argparse.Namespace) -> int:
+async def confirm_trial_settings(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         text = "confirmed: the settings stay in force"
         return await _print_guard_state(arguments, text, await session.gpu.guard.confirm(), session)
@@ -299,7 +299,7 @@ async def confirm_trial(arguments: argparse.Namespace) -> int:
     "keep the settings in force without a guard; the journal records the decision",
     examples=("workbench gpu keep",),
 )
-async def keep_settings(arguments: argparse.Namespace) -> int:
+async def keep_settings_without_guard(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         text = (
             "kept: the settings stay in force without a guard; `workbench gpu revert` "

@@ -16,8 +16,8 @@ from workbench.cli.gpu_text import (
     guard_json,
     guard_lines,
     journal_recovery_lines,
-    kept_mark,
-    list_changes_of_others,
+    kept_setting_suffix,
+    list_changes_by_other_processes,
     time_text,
 )
 from workbench.cli.host_words import add_host_options_to_lines
@@ -100,10 +100,10 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
     else:
         lines = [
             *_status_lines(document, telemetry),
-            *list_changes_of_others(state),
+            *list_changes_by_other_processes(state),
             *(f"  {text}" for text in doubts),
             *journal_recovery_lines(state.host.journal_recovery),
-            *guard_lines(guard, last_action=True),
+            *guard_lines(guard, include_last_action=True),
         ]
         print_lines(add_host_options_to_lines(lines, arguments))
     if journal_problem is not None:
@@ -152,7 +152,7 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
             yield f"  n/a: {'; '.join(texts)}"
     for one in document["altered"]:
         state = one["extra"].get("state", "")
-        kept = kept_mark(state)
+        kept = kept_setting_suffix(state)
         if user_with_setting({"state": state}):
             kept = f", {state}"
         where = setting_place(one["gpu_uuid"], one["gpu_index"])
@@ -246,7 +246,7 @@ async def print_journal(arguments: argparse.Namespace) -> int:
         }
     lines = [
         *_journal_lines(document),
-        *list_changes_of_others(session.state),
+        *list_changes_by_other_processes(session.state),
         *journal_recovery_lines(session.state.host.journal_recovery),
         *map(_log_line, log),
     ]

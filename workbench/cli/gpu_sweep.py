@@ -21,7 +21,7 @@ from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json, print_line, print_lines, print_message
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
 from workbench.cli.registry import command, make_exclusive_options, option
-from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
@@ -75,7 +75,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        run_id = await wait_for_ready_run(session, arguments.run)
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
@@ -83,7 +83,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
             plan = await session.sweeps.plan_gpu(setting.key, values, arguments.gpu, run_id=run_id)
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)
-            password = await _confirm(
+            password = await _confirm_and_read_sudo_password(
                 session, arguments, f"Set {', '.join(values)} one after the other", plan
             )
         session.subscribe(make_point_reporter(arguments))
@@ -121,7 +121,7 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
         plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)
-        password = await _confirm(
+        password = await _confirm_and_read_sudo_password(
             session, arguments, "Set the missing values one after the other", plan
         )
         session.subscribe(make_point_reporter(arguments, stored))
@@ -129,7 +129,7 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
-async def _confirm(
+async def _confirm_and_read_sudo_password(
     session: Session, arguments: argparse.Namespace, action: str, plan: Plan
 ) -> str | None:
     """Show the commands that the sweep will run and ask the user to agree. `action` is the

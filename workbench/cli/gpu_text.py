@@ -43,7 +43,7 @@ def time_text(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-def kept_mark(state: str) -> str:
+def kept_setting_suffix(state: str) -> str:
     """Return what a line about a changed setting says if the user keeps it; "" otherwise."""
     if state == "kept":
         return ", kept in force"
@@ -57,7 +57,7 @@ def guard_json(view: GuardView | None) -> dict[str, Any] | None:
     return asdict(view)
 
 
-def list_changes_of_others(state: SessionState) -> Iterator[str]:
+def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
     made."""
     _, begun = split_begun_changes(state.others, state.telemetry)
@@ -68,7 +68,7 @@ def list_changes_of_others(state: SessionState) -> Iterator[str]:
         counts[group] += 1
         if counts[group] > OTHERS_SHOWN:
             continue
-        kept = kept_mark(one.state)
+        kept = kept_setting_suffix(one.state)
         change = (
             f"{setting_place(one.gpu_uuid, one.gpu_index)} "
             f"{format_change(one.setting, one.before, one.now)}"
@@ -188,10 +188,10 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
     return "  ".join(filter(None, (line, change, message)))
 
 
-def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:
+def guard_lines(view: GuardView | None, include_last_action: bool = False) -> Iterator[str]:
     """Yield lines about the guard, the process that reverts GPU settings: its state and, if
-    `last_action` is True, what it did last. `view` is None if no guard was ever started; then no
-    line is yielded."""
+    `include_last_action` is True, what it did last. `view` is None if no guard was ever started;
+    then no line is yielded."""
     if view is None:
         return
     if view.running and not view.guarding:
@@ -217,5 +217,5 @@ def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[s
         yield f"  {view.note}"
     if view.problem and (view.guarding or not view.running):
         yield f"  ! {view.problem}" if view.running else f"guard: NOT RUNNING: {view.problem}"
-    if last_action and view.did and view.did_unix_s:
+    if include_last_action and view.did and view.did_unix_s:
         yield f"guard: {time_text(view.did_unix_s)} {view.did}"

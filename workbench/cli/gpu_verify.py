@@ -11,7 +11,7 @@ from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import ask_sudo_password, can_ask
 from workbench.cli.registry import command, option
-from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
@@ -53,7 +53,7 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
         )
     require_one_target(arguments)
     async with connect_session(arguments) as session, cancel_on_signals():
-        run_id = await wait_for_ready_run(session, arguments.run)
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         password = None
         if arguments.probe and can_ask(arguments) and (await session.gpu.rights.get()).refusal:
             password = await ask_sudo_password(session, arguments)
@@ -82,12 +82,12 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
         "messages": list(found.verdict_lines),
         "simulated": found.simulated,
     }
-    print_json_or_lines(arguments.json, document, _proof_lines(found))
+    print_json_or_lines(arguments.json, document, _verification_lines(found))
     proven = all(p.in_force in (InForce.YES, InForce.CAPPED) for p in found.proofs)
     return 0 if proven and not found.unloaded else 1
 
 
-def _proof_lines(found: Verification) -> Iterator[str]:
+def _verification_lines(found: Verification) -> Iterator[str]:
     if found.target:
         yield (
             f"{found.target}: {found.seconds:g} s under "

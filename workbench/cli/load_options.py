@@ -14,21 +14,21 @@ from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
 
 
-def _options_of(group: str) -> tuple[Option | OneOf, ...]:
+def _make_group_options(group: str) -> tuple[Option | OneOf, ...]:
     return options_to_arguments(one for one in OPTIONS if one.group == group)
 
 
-(CONCURRENCY,) = _options_of(declared_options.STREAMS)
-SIZE = _options_of(declared_options.SIZE)
-SHAPE = _options_of(declared_options.SHAPE)
-CLIENT = _options_of(declared_options.CLIENT)
+(CONCURRENCY,) = _make_group_options(declared_options.STREAMS)
+SIZE = _make_group_options(declared_options.SIZE)
+SHAPE = _make_group_options(declared_options.SHAPE)
+CLIENT = _make_group_options(declared_options.CLIENT)
 
 
 def read_load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of BenchSpec that the command line sets, with their values."""
     given = {one.dest: getattr(arguments, one.dest, None) for one in OPTIONS}
     del given["own_command"]
-    given["command"] = _own_command(arguments)
+    given["command"] = _read_custom_benchmark_command(arguments)
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -44,7 +44,7 @@ def read_quality_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"quality": not arguments.no_quality, "quality_texts": texts}
 
 
-def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+def _read_custom_benchmark_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     """Return the words of the user's own benchmark command, which is given after `--` or by
     --command. None if there is none. Raises InputError if both are given.
     """

@@ -34,7 +34,8 @@ _EVERY_S = 10.0  # between two lines about progress where stderr is not a termin
     examples=("workbench models list", "workbench models list Qwen/Qwen3-0.6B --all-hosts"),
 )
 async def list_models(arguments: argparse.Namespace) -> int:
-    """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
+    """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise
+    0."""
     async with connect_session(arguments) as session:
         found = await session.models.find_copies(
             arguments.model, session.models.hosts_to_search(everywhere=arguments.all_hosts)
@@ -68,7 +69,7 @@ async def check_models(arguments: argparse.Namespace) -> int:
         check = await session.models.check(
             arguments.model, hosts, full=arguments.hash, on_progress=shown
         )
-    shown.end()
+    shown.clear_progress_line()
     document = {
         "ok": check.ok,
         "hosts": [host.as_json() for host in check.hosts],
@@ -111,7 +112,7 @@ async def copy_model(arguments: argparse.Namespace) -> int:
             on_progress=shown,
         )
     finally:
-        shown.end()
+        shown.clear_progress_line()
         await session.close()
     for text in report.notes:
         print_message(text)
@@ -137,7 +138,7 @@ async def download_model(arguments: argparse.Namespace) -> int:
                 on_progress=lambda text: shown(0, 0, text),
             )
         finally:
-            shown.end()
+            shown.clear_progress_line()
     return print_json_or_lines(
         arguments.json, found.as_json(), list(found.report_lines(arguments.model))
     )
@@ -173,7 +174,7 @@ class _Progress:
         else:
             print_message(line)
 
-    def end(self) -> None:
+    def clear_progress_line(self) -> None:
         """Remove the line with the progress of the copy from the terminal."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_message
-from workbench.cli.questions import ask_login_secret, can_ask, refuse_without_yes
+from workbench.cli.questions import ask_login_secret, can_ask, require_yes_answer
 from workbench.hosts import split_container
 from workbench.model.errors import InputError, WorkbenchError
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def create_session(arguments: argparse.Namespace) -> Session:
-    """Return a session for the host that the command line names. The session is not connected yet."""
+    """Return a session for the host that the command line names. The session is not connected
+    yet."""
     from workbench.session.session import Session
 
     return Session.of_host(read_host_option(arguments), arguments.simulate)
@@ -99,7 +100,7 @@ async def connect_session(arguments: argparse.Namespace) -> AsyncIterator[Sessio
         except HostKeyUnknown as error:
             if not can_ask(arguments):
                 raise
-            await refuse_without_yes(f"{error.message}\nTrust this key and continue?")
+            await require_yes_answer(f"{error.message}\nTrust this key and continue?")
             session.link.trust_host_key()
             await session.link.connect()
         yield session

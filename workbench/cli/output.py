@@ -42,10 +42,12 @@ def simulated_mark(is_simulated: bool) -> str:
     return ""
 
 
-def print_json_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
+def print_json_list(
+    name: str, items: Iterable[Any], make_other_fields: Callable[[], dict[str, Any]]
+) -> int:
     """Print a JSON document: first the field `name` with the list of items, each printed as soon as
-    `items` yields it, then the fields that `rest` returns. Return the exit code 0. If the first
-    item raises an error, nothing has been printed yet."""
+    `items` yields it, then the fields that `make_other_fields` returns. Return the exit code 0. If
+    the first item raises an error, nothing has been printed yet."""
     rows = iter(items)
     first = list(islice(rows, 1))
     between = "["
@@ -55,7 +57,7 @@ def print_json_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str
         print(f"{between}\n    {text}", end="")
         between = ","
     print("[]" if between == "[" else "\n  ]", end="")
-    for field, value in rest().items():
+    for field, value in make_other_fields().items():
         text = format_json(value, indent=2).replace("\n", "\n  ")
         print(f",\n  {format_json(field)}: {text}", end="")
     print("\n}")
@@ -97,8 +99,8 @@ def format_finding(finding: Finding) -> str:
 
 
 def format_json(document: Any, indent: int | None = None) -> str:
-    """Return `document` as JSON. Characters that control a terminal are escaped, such as \\u001b. If
-    stdout cannot encode one of the others, all characters outside ASCII are escaped."""
+    """Return `document` as JSON. Characters that control a terminal are escaped, such as \\u001b.
+    If stdout cannot encode one of the others, all characters outside ASCII are escaped."""
     document = replace_non_finite(document)
     text = escape_control_characters(
         json.dumps(document, ensure_ascii=False, indent=indent, default=str)

@@ -115,12 +115,12 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
     if rest and rest[0] in ("-V", "--version"):
         rest[0] = "version"
     if not rest or rest[0].split("=")[0] in _SCREEN_OPTIONS:
-        return _parse_screen(None, [*leading, *rest])
+        return _parse_screen_arguments(None, [*leading, *rest])
     if rest[0] == "help":
         rest = [*rest[1:], "--help"]
-    rest, after_dashes = _split_own_command(rest)
+    rest, after_dashes = _split_words_and_benchmark_command(rest)
     if not rest[0].startswith("-") and rest[0] not in FIRST_WORDS:
-        return _parse_screen_on_host(rest[0], rest[1:], leading)
+        return _parse_host_screen_arguments(rest[0], rest[1:], leading)
     first_words: Iterable[str] = FIRST_WORDS
     if rest[0] in FIRST_WORDS:
         first_words = [rest[0]]
@@ -139,10 +139,10 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def build_parser(
-    words: Iterable[str] = FIRST_WORDS, stubs: Iterable[str] = ()
+    first_words: Iterable[str] = FIRST_WORDS, commands_without_arguments: Iterable[str] = ()
 ) -> argparse.ArgumentParser:
-    """Return the argparse tree of the commands whose first word is in `words`. Commands in `stubs`
-    are added without their arguments.
+    """Return the argparse tree of the commands whose first word is in `first_words`. Commands in
+    `commands_without_arguments` are added without their arguments.
     """
     root = Parser(
         prog="workbench",
@@ -157,7 +157,7 @@ def build_parser(
     top: _Subparsers = root.add_subparsers(
         prog="workbench", dest="command", metavar="COMMAND", required=True
     )
-    for word in words:
+    for word in first_words:
         if word not in GROUPS:
             for found in load_commands(word):
                 _add_command(top, found.name, found)
@@ -167,7 +167,7 @@ def build_parser(
         actions: _Subparsers = group.add_subparsers(dest="action", metavar="ACTION", required=True)
         for found in members:
             _add_command(actions, found.name.removeprefix(f"{word} "), found)
-    for word in stubs:
+    for word in commands_without_arguments:
         top.add_parser(word)
     return root
 
@@ -204,7 +204,9 @@ def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
     options.add_argument("--json", action="store_true", default=default or False, help=text)
 
 
-def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
+def _split_words_and_benchmark_command(
+    words: list[str],
+) -> tuple[list[str], tuple[str, ...] | None]:
     """Split the words at `--`. Return the words before it, and the user's own benchmark command
     after it (None if there is no `--`).
     """
@@ -238,7 +240,9 @@ def _count_leading_options(argv: Sequence[str]) -> int:
     return count
 
 
-def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
+def _parse_host_screen_arguments(
+    host: str, options: list[str], leading_options: list[str]
+) -> argparse.Namespace:
     """Return the namespace for the command that opens the screen on the host called `host`. Raises
     InputError if neither hosts.toml nor ssh has such a host, because the word is then probably a
     mistyped command."""
@@ -262,10 +266,10 @@ def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> 
             "`workbench --help` lists the commands; `workbench --host NAME` tries to reach any "
             "host",
         )
-    return _parse_screen(host, [*leading, *options])
+    return _parse_screen_arguments(host, [*leading_options, *options])
 
 
-def _parse_screen(host: str | None, options: Sequence[str]) -> argparse.Namespace:
+def _parse_screen_arguments(host: str | None, options: Sequence[str]) -> argparse.Namespace:
     from workbench.cli.screen import SCREEN_OPTIONS, open_screen
 
     parser = Parser(prog="workbench [HOST]", add_help=False, allow_abbrev=False)

@@ -71,7 +71,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
             print_lines([*_planned_lines(whole), *affected_lines(affected)])
         if arguments.dry_run:
             return _print_outcome(
-                arguments, session, _apply_document(whole.preset_id, whole.parts, dry_run=True)
+                arguments, session, _apply_outcome_json(whole.preset_id, whole.parts, dry_run=True)
             )
         await warn_if_benchmark_runs(session)
         on = ", ".join(filter(None, (session.host.name, format_affected_gpus(affected, commands))))
@@ -107,7 +107,7 @@ def _print_outcome(
     return 0 if document["ok"] or document["dry_run"] else 1
 
 
-def _apply_document(
+def _apply_outcome_json(
     preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool
 ) -> dict[str, Any]:
     missing = [f"{part.text} ({part.problem})" for part in parts if part.problem]
@@ -127,7 +127,7 @@ def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
         rolled_back, guard = len(report.rolled_back), guard_json(report.guard)
         recovery = report.recovery
     return {
-        **_apply_document(applied.preset_id, applied.parts, dry_run=False),
+        **_apply_outcome_json(applied.preset_id, applied.parts, dry_run=False),
         "run_id": applied.run_id,
         "server": status_json(applied.status),
         "rolled_back": rolled_back,

@@ -138,11 +138,11 @@ def _quality_options(arguments: argparse.Namespace) -> QualityOptions:
         anyway=arguments.if_measured == "beside",
         judged=not arguments.no_answer_scores,
         margins=Margins(arguments.kl_margin, arguments.ppl_margin),
-        own=_own_command(arguments),
+        own=_read_eval_command(arguments),
     )
 
 
-def _own_command(arguments: argparse.Namespace) -> OwnMeasureCommand | None:
+def _read_eval_command(arguments: argparse.Namespace) -> OwnMeasureCommand | None:
     minutes = arguments.eval_minutes
     if arguments.eval is None:
         if arguments.eval_score is not None:
@@ -164,7 +164,7 @@ def _own_command(arguments: argparse.Namespace) -> OwnMeasureCommand | None:
             next_step="give the minutes that your command may take, such as --eval-minutes 240",
         )
 
-    argv = _split_side_arguments(arguments.eval, "--eval")
+    argv = _split_shell_words(arguments.eval, "--eval")
     if not argv:
         raise InputError("--eval is empty", next_step="give a command, such as --eval 'lm-eval …'")
     if shutil.which(argv[0]) is None:  # A would be measured for minutes before it is started
@@ -183,14 +183,14 @@ def _parse_arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
     from workbench.model.experiment import Arm, ArmTarget
 
     if arguments.b is None:
-        alone = _split_side_arguments(arguments.a, "B")
+        alone = _split_shell_words(arguments.a, "B")
         if not alone or _is_flag(alone[0]):
             raise InputError(
                 "B does not begin with a preset, a run or a result",
                 next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
             )
         return [Arm(sets=alone[1:], target=ArmTarget(alone[0]))]
-    of_a, of_b = _split_side_arguments(arguments.a, "A"), _split_side_arguments(arguments.b, "B")
+    of_a, of_b = _split_shell_words(arguments.a, "A"), _split_shell_words(arguments.b, "B")
     if not of_a or _is_flag(of_a[0]):
         raise InputError(
             "A does not begin with a preset, a run, a result or a URL",
@@ -204,12 +204,12 @@ def _parse_arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
     return [a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))]
 
 
-def _split_side_arguments(text: str, side: str) -> tuple[str, ...]:
+def _split_shell_words(text: str, error_prefix: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise InputError(
-            f"{side}: {error}", next_step="quote the values of flags as in a shell"
+            f"{error_prefix}: {error}", next_step="quote the values of flags as in a shell"
         ) from None
 
 

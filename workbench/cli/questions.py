@@ -40,10 +40,10 @@ async def confirm(
         return
     if not can_ask(arguments):
         raise InputError(problem, next_step=next_step)
-    await refuse_without_yes(question)
+    await require_yes_answer(question)
 
 
-async def refuse_without_yes(question: str) -> None:
+async def require_yes_answer(question: str) -> None:
     """Ask a question on the terminal. Raises Declined if the answer is not yes."""
     sys.stdout.flush()  # the text that the question is about comes first
     sys.stderr.write(clean_text(f"{question} [y/N] ", lines=True))
@@ -66,7 +66,8 @@ async def ask_login_secret(question: LoginQuestion) -> str | None:
 
 
 async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
-    """Return the password for sudo. None if sudo needs no password, or if the user cannot be asked."""
+    """Return the password for sudo. None if sudo needs no password, or if the user cannot be
+    asked."""
     if not session.state.host.sudo_password or not can_ask(arguments):
         return None
     from getpass import getpass

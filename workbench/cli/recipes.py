@@ -79,7 +79,7 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         await _confirm_save(arguments, imported.preset_id)
         path = session.presets.recipes.save_as_preset(imported)
         if arguments.line is not None:
-            _trust_program(session, imported.preset_id)
+            _trust_preset_executable(session, imported.preset_id)
     if arguments.json:
         print_json(_import_json(imported, path))
     elif path:
@@ -112,7 +112,7 @@ async def _gpus_of_host(arguments: argparse.Namespace) -> Sequence[GpuInfo] | No
         return None
 
 
-def _trust_program(session: Session, preset_id: str) -> None:
+def _trust_preset_executable(session: Session, preset_id: str) -> None:
     """Trust the program of a saved preset, whose command line the user has typed and confirmed.
     Whatever else the line runs still needs consent at the start."""
     from workbench.engines.preset_trust import list_foreign_parts
@@ -188,7 +188,7 @@ async def export_launch(arguments: argparse.Namespace) -> int:
     names of secrets, never their values."""
     from workbench.session.plans.recipes import export_plan
 
-    plan, title, gpus = await _load_plan_to_export(arguments)
+    plan, title, gpus = await _load_plan_title_gpu_count(arguments)
     name = plan.preset_id or arguments.base
     exported = export_plan(
         plan, arguments.form, name=name, title=title, gpus=gpus, node=arguments.node
@@ -214,7 +214,9 @@ async def export_launch(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _load_plan_to_export(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
+async def _load_plan_title_gpu_count(
+    arguments: argparse.Namespace,
+) -> tuple[LaunchPlan, str, int | None]:
     """Return (launch plan, title, number of GPUs) for the preset or run that the command line
     names. The changes that the options request are applied to the plan. The number is None if
     unknown."""
@@ -224,7 +226,7 @@ async def _load_plan_to_export(arguments: argparse.Namespace) -> tuple[LaunchPla
     from workbench.session.plans.plan_editor import PlanEditor
 
     if arguments.cluster is not None:
-        return await _plan_on_cluster(arguments)
+        return await _cluster_plan_title_gpu_count(arguments)
     session, gpus = create_local_session(), None
     try:
         preset = session.presets.get(arguments.base)
@@ -250,9 +252,11 @@ async def _load_plan_to_export(arguments: argparse.Namespace) -> tuple[LaunchPla
     return editor.effective_plan, title, gpus
 
 
-async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
-    """Return what `_load_plan_to_export` returns, for a preset on the nodes of the cluster that the command
-    line names. The nodes are asked for their addresses and network interfaces."""
+async def _cluster_plan_title_gpu_count(
+    arguments: argparse.Namespace,
+) -> tuple[LaunchPlan, str, int | None]:
+    """Return what `_load_plan_title_gpu_count` returns, for a preset on the nodes of the cluster
+    that the command line names. The nodes are asked for their addresses and network interfaces."""
     from workbench.cli.plan import parse_variables
     from workbench.engines import set_executable
 

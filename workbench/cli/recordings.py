@@ -12,7 +12,7 @@ from workbench.cli.open_session import connect_session, create_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import make_seconds_parser
-from workbench.cli.stop_signals import format_signal_end, wait_for_signal
+from workbench.cli.stop_signals import format_termination_message, wait_for_signal
 
 _MOST_S = 86_400
 _FIRST_S = 20.0  # for the first reading
@@ -50,7 +50,7 @@ def _parse_speed(text: str) -> float:
         "workbench --host gpu-box record lunch.jsonl --last 3600",
     ),
 )
-async def record_screen(arguments: argparse.Namespace) -> int:
+async def record_host_telemetry(arguments: argparse.Namespace) -> int:
     from workbench.session.history.recorder import Recorder, export_history
 
     path = Path(arguments.file)
@@ -58,7 +58,7 @@ async def record_screen(arguments: argparse.Namespace) -> int:
         cells = await asyncio.to_thread(
             export_history, create_session(arguments).host, path, arguments.last
         )
-        return _write_recording(arguments, path, cells)
+        return _print_written_recording(arguments, path, cells)
     async with connect_session(arguments) as session:
         recorder = Recorder(session, path)
         await session.open()
@@ -70,19 +70,19 @@ async def record_screen(arguments: argparse.Namespace) -> int:
             ended_by = await wait_for_signal(arguments.seconds or _MOST_S)
         finally:
             recorder.close()
-    code = _write_recording(arguments, path, recorder.seconds)
+    code = _print_written_recording(arguments, path, recorder.seconds)
     if ended_by is None:
         return code
-    print_message(format_signal_end(ended_by, f"{path} has what was recorded"))
+    print_message(format_termination_message(ended_by, f"{path} has what was recorded"))
     return 128 + ended_by
 
 
-def _write_recording(arguments: argparse.Namespace, path: Path, cells: int) -> int:
-    document = {"written": str(path), "lines": cells}
+def _print_written_recording(arguments: argparse.Namespace, path: Path, line_count: int) -> int:
+    document = {"written": str(path), "lines": line_count}
     return print_json_or_lines(
         arguments.json,
         document,
-        f"{path}: {cells} lines of readings; workbench replay {path} shows it",
+        f"{path}: {line_count} lines of readings; workbench replay {path} shows it",
     )
 
 

@@ -54,7 +54,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     )
 
     summary = result.summary
-    yield _load_line(result)
+    yield _result_load_line(result)
     warnings = [block for block in alert_boxes(result) if block is not SIMULATED]
     yield from block_lines(
         [*warnings, key_metrics(summary), Facts(tuple(compare_speed_with_limits(result)))]
@@ -74,7 +74,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     yield f"  all metrics and conditions: workbench results show {result.id}"
 
 
-def _load_line(result: BenchResult) -> str:
+def _result_load_line(result: BenchResult) -> str:
     from workbench.model.load_spec import option_texts
 
     summary, spec = result.summary, result.spec
@@ -92,7 +92,7 @@ def _load_line(result: BenchResult) -> str:
     return f"#{result.id}  {spec.profile}: {load}{tunnel}: {done}{simulated}"
 
 
-def spread_lines(spreads: Sequence[Spread], runs: int, invalid: int) -> Iterator[str]:
+def metric_spread_lines(spreads: Sequence[Spread], runs: int, invalid: int) -> Iterator[str]:
     """Yield the lines that `bench --repeat` prints about the scatter of each metric."""
     from workbench.model.metrics import metric_title
     from workbench.report.blocks import Table

@@ -110,7 +110,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     if arguments.json:
         print_json_list(
             "results",
-            (_listed_json(r, known) for page in shown.pages() for r in page),
+            (_result_json_with_comparisons(r, known) for page in shown.pages() for r in page),
             lambda: {"more": shown.more},
         )
     else:
@@ -164,14 +164,16 @@ def _quality_comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
     return QualityDb(db.path).newest_comparisons()
 
 
-def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[str, Any]:
+def _result_json_with_comparisons(
+    result: BenchResult, comparisons: Sequence[QualityResult]
+) -> dict[str, Any]:
     """Return a result of the list as JSON: of the comparisons of answers that it belongs to, the
     list has only what they found."""
     from workbench.engines.answer_settings import find_comparisons_with_side
 
     found = [
         {"id": one.id, "side": side, "verdict": one.verdict, "summary": one.summary}
-        for side, one in find_comparisons_with_side(result.conditions, known)
+        for side, one in find_comparisons_with_side(result.conditions, comparisons)
     ]
     document = result_json(result)
     if found:
@@ -179,9 +181,12 @@ def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[st
     return document
 
 
-def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = ()) -> Iterator[str]:
-    """Yield one line for each result: id, host, engine, model, load, throughput, label, and marks such as
-    "rejected". `known` are comparisons of answers, whose verdicts are among the marks."""
+def row_lines(
+    results: Sequence[BenchResult], comparisons: Sequence[QualityResult] = ()
+) -> Iterator[str]:
+    """Yield one line for each result: id, host, engine, model, load, throughput, label, and marks
+    such as "rejected". `comparisons` are comparisons of answers, whose verdicts are among the
+    marks."""
     from workbench.session.bench.result_rows import rows_of_results
 
     for row, result in zip(rows_of_results(results), results, strict=True):
@@ -190,12 +195,12 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
             speed, unit = result.summary.request_s, "requests/s"
         rate = f"{speed:,.1f}" if speed is not None else "n/a"
         words = [
-            _load_text(result, row.concurrency),
+            _format_load(result, row.concurrency),
             f"{rate} {unit}",
             row.label,
             "REJECTED" if row.refused else "",
             "SIMULATED" if row.simulated else "",
-            _format_answers_mark(result, known),
+            _format_answers_verdict(result, comparisons),
             *(f"+{tag}" for tag in row.tags),
             row.note,
         ]
@@ -211,19 +216,19 @@ def _shorten_model_name(model: str) -> str:
     return f"…{model[1 - _MODEL_CHARS :]}"
 
 
-def _format_answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
+def _format_answers_verdict(result: BenchResult, comparisons: Sequence[QualityResult]) -> str:
     """Return what the newest comparison of answers in which the result is B says of them."""
     from workbench.engines.answer_settings import find_comparisons_with_side
 
-    for side, one in find_comparisons_with_side(result.conditions, known):
+    for side, one in find_comparisons_with_side(result.conditions, comparisons):
         if side == "B":
             return f"answers: {one.verdict}"
     return ""
 
 
-def _load_text(result: BenchResult, concurrency: int) -> str:
-    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency, "trace". The
-    text is "c=-" if the user's own command decides the load.
+def _format_load(result: BenchResult, concurrency: int) -> str:
+    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency,
+    "trace". The text is "c=-" if the user's own command decides the load.
     """
     if result.spec.rate:
         return f"{result.spec.rate:g}/s"
@@ -282,7 +287,7 @@ def _timeline_path_of(db: ResultsDb, result_id: int) -> str | None:
     option("text TEXT", 'text of the note; "" removes the note', nargs="+"),
     examples=('workbench results note 42 "after the reboot"',),
 )
-def note_result(arguments: argparse.Namespace) -> int:
+def set_result_note(arguments: argparse.Namespace) -> int:
     text, db = " ".join(arguments.text).strip(), open_results_db()
     _run_store_change(
         lambda: db.set_note(arguments.id, text), ["results", "note", str(arguments.id), text]
@@ -316,13 +321,13 @@ def tag_result(arguments: argparse.Namespace) -> int:
     return _print_annotations(arguments, db)
 
 
-def _run_store_change(change: Callable[[], object], words: Iterable[str]) -> None:
+def _run_store_change(change: Callable[[], object], command_words: Iterable[str]) -> None:
     """Call `change`, which writes to the database. If it raises StoreError, the error message
-    quotes the command line (`words`), so that the user can repeat it."""
+    quotes the command line (`command_words`), so that the user can repeat it."""
     try:
         change()
     except StoreError as error:
-        error.command = shlex.join(["workbench", *words])
+        error.command = shlex.join(["workbench", *command_words])
         raise
 
 

@@ -116,9 +116,9 @@ def _run_async(outcome: Awaitable[int]) -> int:
             if record.exc_info and record.exc_info[1] is not None:
                 store_traceback(record.exc_info[1])
 
-    async def awaited() -> int:
+    async def await_exit_code() -> int:
         gc.enable()  # __main__.py disables it while modules load
         return await outcome
 
     logging.getLogger("asyncio").addHandler(TracebackKeeper())
-    return asyncio.run(awaited())
+    return asyncio.run(await_exit_code())

@@ -75,7 +75,7 @@ START_OPTIONS = (
         "workbench --host gpu-box start vllm-any --set port=8001 --wait --timeout 600",
     ),
 )
-async def start(arguments: argparse.Namespace) -> int:
+async def start_background_server(arguments: argparse.Namespace) -> int:
     return await start_server(arguments)
 
 
@@ -112,8 +112,8 @@ async def start_server(arguments: argparse.Namespace) -> int:
 def _report_start(
     status: ServerStatus, arguments: argparse.Namespace, every: Sequence[ServerStatus] = ()
 ) -> int:
-    """Say how the start ended, and return the exit code. `every` are the runs with which the duration
-    of the start is compared."""
+    """Say how the start ended, and return the exit code. `every` are the runs with which the
+    duration of the start is compared."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         print_message(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
@@ -153,7 +153,7 @@ async def list_servers(arguments: argparse.Namespace) -> int:
         supervisor = session.servers.supervisor
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
         statuses, older = await supervisor.check_servers_now(), len(supervisor.older)
-        others, unseen = await _external_servers(session)
+        others, unseen = await _find_external_servers_or_problem(session)
         live = {}
         if arguments.json:
             live = await _live_metrics_by_run(session, statuses)
@@ -184,7 +184,9 @@ async def list_servers(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _external_servers(session: Session) -> tuple[Sequence[FoundServer] | None, str | None]:
+async def _find_external_servers_or_problem(
+    session: Session,
+) -> tuple[Sequence[FoundServer] | None, str | None]:
     """Return the servers that Workbench did not start. Without python3 on the host, return None and
     the reason: Workbench's own runs are listed all the same."""
     from workbench.hosts.base import CommandNotFound
@@ -375,7 +377,7 @@ async def restart_run(arguments: argparse.Namespace) -> int:
         if status.may_live:
             await _confirm_restart(session, arguments, status, shown)
         run_id = status.run_id
-        async with cancel_on_signals(_explain_cut_restart(run_id)):
+        async with cancel_on_signals(_interrupted_restart_message(run_id)):
             if in_place:
                 await adoption.restart_in_place(session, run_id)
             else:
@@ -390,7 +392,7 @@ async def restart_run(arguments: argparse.Namespace) -> int:
     return _report_start(status, arguments, session.servers.supervisor.statuses())
 
 
-def _explain_cut_restart(run_id: str) -> str:
+def _interrupted_restart_message(run_id: str) -> str:
     """Return what a restart leaves that a signal ends between its stop and its start."""
     return (
         f"the server of run {run_id} may be stopped and not started again; `workbench servers` shows "
@@ -478,7 +480,7 @@ async def _refuse_external_server(session: Session, number: int) -> None:
         )
 
 
-async def wait_for_ready_run(session: Session, run: str | None) -> str | None:
+async def wait_for_ready_run_id(session: Session, run: str | None) -> str | None:
     """Wait until the run that `run` names is READY, and return its id. None if `run` is None.
     Raises BenchError if the run has ended."""
     if run is None:

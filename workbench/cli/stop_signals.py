@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from workbench.cli.end_signals import end_with_message
+from workbench.cli.end_signals import exit_with_signal_message
 from workbench.model.errors import WorkbenchError
 from workbench.model.interrupted import Interrupted
 
@@ -21,42 +21,43 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndedBySignal(WorkbenchError):
-    """Raised if a signal has ended the command. The exit code is 128 plus the number of the signal, as
-    in a shell. `left` says what the command has reverted and what it leaves, "" for nothing."""
+    """Raised if a signal has ended the command. The exit code is 128 plus the number of the signal,
+    as in a shell. `outcome` says what the command has reverted and what it leaves, "" for
+    nothing."""
 
     def __init__(
-        self, number: signal.Signals, left: str = "", *, next_step: str | None = None
+        self, number: signal.Signals, outcome: str = "", *, next_step: str | None = None
     ) -> None:
-        super().__init__(format_signal_end(number, left), next_step=next_step)
+        super().__init__(format_termination_message(number, outcome), next_step=next_step)
         self.exit_code = 128 + number
 
 
-def format_signal_end(number: signal.Signals, left: str) -> str:
+def format_termination_message(signal_number: signal.Signals, outcome: str) -> str:
     """Return that a signal has ended the command, and what the command leaves, "" for nothing."""
-    ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-    return ": ".join(filter(None, (ended, left)))
+    ended = "interrupted" if signal_number == signal.SIGINT else f"ended by {signal_number.name}"
+    return ": ".join(filter(None, (ended, outcome)))
 
 
 @asynccontextmanager
-async def cancel_on_signals(left: str = "") -> AsyncIterator[list[signal.Signals]]:
-    """While this context manager is open, cancel the command when Ctrl-C, SIGTERM or SIGHUP arrives.
-    The command reverts its settings, and EndedBySignal is raised, which says what the command has
-    left: `left`, unless the work that was cancelled says so itself. Yield the list of the signals that
-    have arrived, for a command that handles its cancellation."""
+async def cancel_on_signals(outcome: str = "") -> AsyncIterator[list[signal.Signals]]:
+    """While this context manager is open, cancel the command when Ctrl-C, SIGTERM or SIGHUP
+    arrives. The command reverts its settings, and EndedBySignal is raised, which says what the
+    command has left: `outcome`, unless the work that was cancelled says so itself. Yield the list
+    of the signals that have arrived, for a command that handles its cancellation."""
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 
-    def stop(number: signal.Signals) -> None:
+    def record_signal_and_cancel(number: signal.Signals) -> None:
         received.append(number)
         cancel()
 
-    with _install_handlers(_STOPPING, stop):
+    with _install_handlers(_STOPPING, record_signal_and_cancel):
         try:
             yield received
         except asyncio.CancelledError as cut:
             if not received:
                 raise
-            said = cut.left if isinstance(cut, Interrupted) else left
+            said = cut.left if isinstance(cut, Interrupted) else outcome
             raise EndedBySignal(received[0], said) from None
 
 
@@ -73,14 +74,14 @@ async def stop_benchmark_on_signals(
     cancel = _current_task().cancel
     cancelling: list[asyncio.Task[None]] = []
 
-    def stop(number: signal.Signals) -> None:
+    def record_signal_and_cancel_benchmark(number: signal.Signals) -> None:
         received.append(number)
         if len(received) == 1 and session.state.bench.running:
             cancelling.append(asyncio.ensure_future(session.bench.cancel()))
         else:
             cancel()
 
-    with _install_handlers(_STOPPING, stop):
+    with _install_handlers(_STOPPING, record_signal_and_cancel_benchmark):
         try:
             yield
         except asyncio.CancelledError:
@@ -99,8 +100,8 @@ def queue_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
 
 
 async def wait_for_signal(seconds: float) -> signal.Signals | None:
-    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the signal,
-    or None after the time."""
+    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the
+    signal, or None after the time."""
     with queue_signals() as received, suppress(TimeoutError):
         return await asyncio.wait_for(received.get(), seconds)
     return None
@@ -134,5 +135,5 @@ def _install_handlers(
         with suppress(ValueError, RuntimeError):
             for number in numbers:
                 loop.remove_signal_handler(number)
-                if before[number] is end_with_message:
-                    signal.signal(number, end_with_message)
+                if before[number] is exit_with_signal_message:
+                    signal.signal(number, exit_with_signal_message)

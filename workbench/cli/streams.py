@@ -37,13 +37,13 @@ class OutputLost(WorkbenchError):
     """The error for a failed write to standard output. Its message contains the reason."""
 
 
-def prepare() -> None:
+def configure_standard_streams() -> None:
     """Make the standard streams accept any text, and replace each closed stream with /dev/null.
 
     Afterwards, a failing write to standard output raises OutputLost, or BrokenPipeError if the
     program that reads it has ended.
     """
-    codecs.register_error(_ERRORS, _replace_lost_stream)
+    codecs.register_error(_ERRORS, _replacement_text_and_end_index)
     for descriptor in (0, 1, 2):  # a file that is opened later must not become standard output
         try:
             os.fstat(descriptor)
@@ -61,7 +61,7 @@ def redirect_stdout_to_null() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _replace_lost_stream(error: UnicodeError) -> tuple[str, int]:
+def _replacement_text_and_end_index(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end

@@ -102,7 +102,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
             print_message(text)
         for line in _plan_lines(session, flags, arguments):
             print_message(line)
-        await _confirm_stop(session, arguments)
+        await _confirm_server_stop(session, arguments)
         session.subscribe(make_point_reporter(arguments))
         session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.run_flags(
@@ -116,14 +116,14 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
-async def _confirm_stop(
-    session: Session, arguments: argparse.Namespace, own_run: str | None = None
+async def _confirm_server_stop(
+    session: Session, arguments: argparse.Namespace, sweep_run_id: str | None = None
 ) -> None:
     """Ask the user before the sweep stops the running server. A server that the sweep itself has
-    started (run id `own_run`) is stopped without a question.
+    started (run id `sweep_run_id`) is stopped without a question.
     """
     server = session.state.server
-    if server is None or not server.state.is_alive or server.run_id == own_run:
+    if server is None or not server.state.is_alive or server.run_id == sweep_run_id:
         return
     run = f"run {server.run_id} ({server.model})"
     question = f"Stop {run} for the sweep, and start it again afterwards?"
@@ -210,7 +210,9 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
     ):
         await session.servers.adopt()
         if stored.facts.starts_servers:
-            await _confirm_stop(session, arguments, own_run=stored.starting or stored.server)
+            await _confirm_server_stop(
+                session, arguments, sweep_run_id=stored.starting or stored.server
+            )
         session.subscribe(make_point_reporter(arguments, stored))
         session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
@@ -226,7 +228,7 @@ def _sweep_store() -> SweepStore:
 
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
-    return print_list(_sweep_store().list(), arguments.json, "sweeps")
+    return print_sweep_list(_sweep_store().list(), arguments.json, "sweeps")
 
 
 def list_stored_sweeps(command: str) -> Sequence[Sweep]:
@@ -234,11 +236,11 @@ def list_stored_sweeps(command: str) -> Sequence[Sweep]:
     return [sweep for sweep in _sweep_store().list() if sweep.command == command]
 
 
-def print_list(sweeps: Sequence[Sweep], as_json: bool, what: str) -> int:
-    """Print a line for each of the sweeps, or that there are none of `what` yet. Return the exit
-    code 0."""
+def print_sweep_list(sweeps: Sequence[Sweep], as_json: bool, plural_name: str) -> int:
+    """Print a line for each of the sweeps, or that there are none of `plural_name` yet. Return the
+    exit code 0."""
     if not sweeps and not as_json:
-        print_message(f"no {what} yet")
+        print_message(f"no {plural_name} yet")
     document = {"sweeps": [asdict(sweep) for sweep in sweeps]}
     return print_json_or_lines(as_json, document, map(_list_line, sweeps))
 
@@ -266,24 +268,26 @@ def show_sweep(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def load_sweep_to_resume(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
+def load_sweep_to_resume(arguments: argparse.Namespace, command: str, expected_kind: str) -> Sweep:
     """Return the stored sweep whose id the command line gives, and select the sweep's host unless
-    the command line names a host. Raises InputError if it is not `what`, which the command
+    the command line names a host. Raises InputError if it is not `expected_kind`, which the command
     `command` resumes."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
         next_step = add_options_of_recorded_host(f"run `{sweep.resume_command}`", sweep.host)
-        raise _make_other_sweep_error(sweep, what, next_step)
+        raise _make_other_sweep_error(sweep, expected_kind, next_step)
     select_recorded_host(arguments, sweep.host)
     return sweep
 
 
-def load_stored_sweep(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
+def load_stored_sweep(arguments: argparse.Namespace, command: str, expected_kind: str) -> Sweep:
     """Return the stored sweep whose id the command line gives. Raises InputError if it is not
-    `what`, which the command `command` shows."""
+    `expected_kind`, which the command `command` shows."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
-        raise _make_other_sweep_error(sweep, what, f"`workbench sweep show {sweep.id}` shows it")
+        raise _make_other_sweep_error(
+            sweep, expected_kind, f"`workbench sweep show {sweep.id}` shows it"
+        )
     return sweep
 
 

@@ -15,9 +15,9 @@ from workbench.cli.gpu_verify import require_one_target
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
 from workbench.cli.registry import command, option
-from workbench.cli.servers import wait_for_ready_run
+from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import make_seconds_parser
-from workbench.cli.stop_signals import EndedBySignal, format_signal_end, queue_signals
+from workbench.cli.stop_signals import EndedBySignal, format_termination_message, queue_signals
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, WorkbenchError
 
@@ -65,7 +65,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
     require_one_target(arguments)
     path = arguments.output or Path(time.strftime("captured-%Y%m%d-%H%M%S.jsonl"))
     async with connect_session(arguments) as session:
-        run_id = await wait_for_ready_run(session, arguments.run)
+        run_id = await wait_for_ready_run_id(session, arguments.run)
         if arguments.url is None:
             run_id = await session.servers.ready_run(run_id)
         simulated = session.host.simulated is not None and arguments.url is None
@@ -87,7 +87,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
     code = _report_capture(arguments, path, run_id, totals, simulated=simulated)
     if ended_by is None:
         return code
-    print_message(format_signal_end(ended_by, f"{path} has what was captured"))
+    print_message(format_termination_message(ended_by, f"{path} has what was captured"))
     return 128 + ended_by
 
 
@@ -96,9 +96,9 @@ async def _wait_until_capture_ends(
     signals: asyncio.Queue[signal.Signals],
     arguments: argparse.Namespace,
 ) -> signal.Signals | None:
-    """Wait for the end of the capture: for its time, for a signal, or for the end of the writer. Then
-    wait for the requests in flight, until the next signal. Return the first signal, None if there was
-    none."""
+    """Wait for the end of the capture: for its time, for a signal, or for the end of the writer.
+    Then wait for the requests in flight, until the next signal. Return the first signal, None if
+    there was none."""
     seconds = arguments.seconds
     if seconds is None:
         print_message("Ctrl-C ends the capture")
@@ -158,7 +158,9 @@ def _make_nothing_captured_error(
     totals: dict[str, Any], ended_by: signal.Signals | None
 ) -> WorkbenchError:
     """Return the error of a capture without a request, whose file is removed."""
-    said = "".join(("nothing was captured", *(f"; {one}" for one in _not_written_lines(totals))))
+    said = "".join(
+        ("nothing was captured", *(f"; {one}" for one in _omitted_traffic_lines(totals)))
+    )
     next_step = "send requests for chat or completions to the port while the capture runs"
     if ended_by is None:
         return BenchError(said, next_step=next_step)
@@ -220,11 +222,11 @@ def _capture_lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> It
         )
     if totals["cut"]:
         yield f"  {count_of(totals['cut'], 'answer')} cut by the client or the server"
-    yield from (f"  {line}" for line in _not_written_lines(totals))
+    yield from (f"  {line}" for line in _omitted_traffic_lines(totals))
     yield "  the file contains no text and no hash of a text"
 
 
-def _not_written_lines(totals: dict[str, Any]) -> Iterator[str]:
+def _omitted_traffic_lines(totals: dict[str, Any]) -> Iterator[str]:
     """Yield what went through the port and is not in the file."""
     left = [f"{number:,} {why}" for why, number in sorted(totals.get("left_out", {}).items())]
     if left:

@@ -41,7 +41,7 @@ from workbench.cli.sweeps import (
     load_stored_sweep,
     load_sweep_to_resume,
     make_point_reporter,
-    print_list,
+    print_sweep_list,
     report_how_to_resume,
 )
 from workbench.model.errors import InputError
@@ -123,21 +123,22 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
             return 0
         for line in lines:
             print_message(line)
-        await _confirm(session, arguments)
+        await _confirm_server_starts(session, arguments)
         session.subscribe(make_point_reporter(arguments))
-        session.subscribe(report_decisions(arguments))
+        session.subscribe(make_decision_reporter(arguments))
         session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.run_tune(planned)
     return print_tune(sweep, arguments.json)
 
 
-async def _confirm(
-    session: Session, arguments: argparse.Namespace, own_run: str | None = None
+async def _confirm_server_starts(
+    session: Session, arguments: argparse.Namespace, tune_run_id: str | None = None
 ) -> None:
-    """Ask before the tune starts servers. `own_run` is a server that the tune itself has started."""
+    """Ask before the tune starts servers. `tune_run_id` is a server that the tune itself has
+    started."""
     server = session.state.server
     stops = ""
-    if server is not None and server.state.is_alive and server.run_id != own_run:
+    if server is not None and server.state.is_alive and server.run_id != tune_run_id:
         stops = f", stops run {server.run_id} ({server.model}), and starts it again afterwards"
     what = f"starts and stops servers on {session.host.name}{stops}"
     await confirm(
@@ -188,9 +189,11 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
         report_how_to_resume(session),
     ):
         await session.servers.adopt()
-        await _confirm(session, arguments, own_run=stored.starting or stored.server)
+        await _confirm_server_starts(
+            session, arguments, tune_run_id=stored.starting or stored.server
+        )
         session.subscribe(make_point_reporter(arguments, stored))
-        session.subscribe(report_decisions(arguments, stored))
+        session.subscribe(make_decision_reporter(arguments, stored))
         session.subscribe(make_progress_reporter())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_tune(sweep, arguments.json)
@@ -209,7 +212,7 @@ def show_tune(arguments: argparse.Namespace) -> int:
 
 @command("tune list", "list the tunes, newest first", examples=("workbench tune list",))
 def list_tunes(arguments: argparse.Namespace) -> int:
-    return print_list(list_stored_sweeps(TUNE), arguments.json, "tunes")
+    return print_sweep_list(list_stored_sweeps(TUNE), arguments.json, "tunes")
 
 
 def print_tune(sweep: Sweep, as_json: bool) -> int:
@@ -244,11 +247,11 @@ def _final_experiment_of(sweep: Sweep) -> Experiment | None:
     return None
 
 
-def report_decisions(
+def make_decision_reporter(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each decision of the tune on stderr once. With --json, it prints
-    nothing. Decisions of the tune before it was resumed are not printed again."""
+    """Return a listener that prints each decision of the tune on stderr once. With --json, it
+    prints nothing. Decisions of the tune before it was resumed are not printed again."""
     printed = set(resumed.notes) if resumed else set()
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

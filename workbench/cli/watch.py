@@ -76,7 +76,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
     from workbench.model.watch import Watch
     from workbench.session.series.night_watch import check_candidate
 
-    checked_words(arguments)
+    reject_unstorable_assignments(arguments)
     watch = Watch(
         preset=arguments.preset,
         candidate=check_candidate(arguments.candidate),
@@ -97,8 +97,9 @@ def add_watch(arguments: argparse.Namespace) -> int:
     return print_json_or_lines(arguments.json, asdict(watch), line)
 
 
-def checked_words(arguments: argparse.Namespace) -> None:
-    """Raise InputError for a variable or a flag that cannot be stored with a watch or a bisection."""
+def reject_unstorable_assignments(arguments: argparse.Namespace) -> None:
+    """Raise InputError for a variable or a flag that cannot be stored with a watch or a
+    bisection."""
     from workbench.cli.plan import parse_variables
     from workbench.model.secrets import is_secret_name
 
@@ -112,8 +113,8 @@ def checked_words(arguments: argparse.Namespace) -> None:
 
 
 def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
-    """Trust the image of the candidate, which the user has named. Raises InputError if the preset does
-    not exist or cannot start the candidate."""
+    """Trust the image of the candidate, which the user has named. Raises InputError if the preset
+    does not exist or cannot start the candidate."""
     from workbench.cli.open_session import create_session
     from workbench.session.series.night_watch import arms_of, pinned_plan, trust_image
 
@@ -132,11 +133,14 @@ def list_watches(arguments: argparse.Namespace) -> int:
     found = _watch_store().watches()
     if not found and not arguments.json:
         print_message("nothing is watched; `workbench watch add` begins")
-    lines = (f"{one.nightly}  {_marked_host(one)}  {one.preset} {one.candidate}" for one in found)
+    lines = (
+        f"{one.nightly}  {_host_text_with_simulated_suffix(one)}  {one.preset} {one.candidate}"
+        for one in found
+    )
     return print_json_or_lines(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
 
 
-def _marked_host(watch: Watch) -> str:
+def _host_text_with_simulated_suffix(watch: Watch) -> str:
     return f"{watch.host_text}  SIMULATED" if watch.simulate else watch.host_text
 
 
@@ -177,7 +181,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
 
     store = _watch_store()
     with store.running():
-        night, watches = _night_to_continue(store, arguments)
+        night, watches = _find_night_and_watch_names(store, arguments)
         await confirm(
             arguments,
             f"The night starts and stops servers for {', '.join(watches)}. Continue?",
@@ -189,24 +193,26 @@ async def run_watches(arguments: argparse.Namespace) -> int:
         print_message(f"night {night.id}")
 
         @asynccontextmanager
-        async def opened(watch: Watch) -> AsyncIterator[Session]:
+        async def open_watch_session(watch: Watch) -> AsyncIterator[Session]:
             given = {"host": watch.host, "simulate": watch.simulate, "container": None}
             own = argparse.Namespace(**{**vars(arguments), **given, "cluster": None})
             async with connect_session(own) as session:
                 await session.servers.adopt()
-                session.subscribe(report_pairs())
+                session.subscribe(make_experiment_pair_reporter())
                 yield session
 
         async with cancel_on_signals():
-            night = await NightRun(night, store, opened, print_message).carry_out_night()
+            night = await NightRun(
+                night, store, open_watch_session, print_message
+            ).carry_out_night()
     _save_night(night, store, arguments)
-    _print_night(night, store, arguments.json)
+    _print_night_report(night, store, arguments.json)
     if night.entries_with_alarm:
         return ALARM_CODE
     return 1 if any(entry.state == "failed" for entry in night.entries) else 0
 
 
-def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
+def make_experiment_pair_reporter() -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints what the pairs of an experiment have shown so far."""
     said = ""
 
@@ -222,7 +228,9 @@ def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
     return report
 
 
-def _night_to_continue(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
+def _find_night_and_watch_names(
+    store: WatchStore, arguments: argparse.Namespace
+) -> tuple[Night, list[str]]:
     """Return the night to go on with, or a new one with the id 0, and the names of its watches."""
     from workbench.model.watch import Night, NightEntry
     from workbench.store.watches import find_unfinished_night
@@ -255,7 +263,8 @@ def _save_night(night: Night, store: WatchStore, arguments: argparse.Namespace) 
         _write_file(arguments.junit, night_junit_xml(night))
     if arguments.markdown:
         _write_file(
-            arguments.markdown, document_text(night_document(night, _nights_before(night, store)))
+            arguments.markdown,
+            document_text(night_document(night, _list_earlier_nights(night, store))),
         )
 
 
@@ -270,15 +279,15 @@ def _write_file(name: str, text: str) -> None:
         ) from None
 
 
-def _nights_before(night: Night, store: WatchStore) -> list[Night]:
+def _list_earlier_nights(night: Night, store: WatchStore) -> list[Night]:
     return [one for one in store.nights() if one.id < night.id]
 
 
-def _print_night(night: Night, store: WatchStore, as_json: bool) -> None:
+def _print_night_report(night: Night, store: WatchStore, as_json: bool) -> None:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.watch_night import night_blocks, verdict_items
 
-    blocks = [*night_blocks(night, _nights_before(night, store)), verdict_items(night)]
+    blocks = [*night_blocks(night, _list_earlier_nights(night, store)), verdict_items(night)]
     print_json_or_lines(as_json, asdict(night), block_lines(blocks))
 
 
@@ -300,7 +309,7 @@ def show_night(arguments: argparse.Namespace) -> int:
             raise InputError("no night yet", next_step="`workbench watch run` makes one")
         night = nights[0]
     _save_night(night, store, arguments)
-    _print_night(night, store, arguments.json)
+    _print_night_report(night, store, arguments.json)
     return 0
 
 

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from workbench.cli.explain import explain_word
+from workbench.cli.explain import explain_term_or_flag
 from workbench.model.errors import InputError
 
 
 def run(*word: str, as_json: bool = False) -> int:
-    return explain_word(argparse.Namespace(word=list(word), json=as_json))
+    return explain_term_or_flag(argparse.Namespace(word=list(word), json=as_json))
 
 
 def test_a_word_and_a_flag_of_several_engines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,6 @@ def test_without_python3_only_the_servers_of_others_are_missing() -> None:
         "core": SimpleNamespace(host=SimpleNamespace(name="box")),
     }
     session: Any = SimpleNamespace(**parts)
-    found, unseen = asyncio.run(servers._external_servers(session))
+    found, unseen = asyncio.run(servers._find_external_servers_or_problem(session))
     assert found is None and unseen is not None
     assert "python3: no such executable" in unseen and "install python3 on box" in unseen

@@ -38,7 +38,8 @@ class KillAt:
             os.kill(os.getpid(), self.number)
 
 from workbench.__main__ import main
-from workbench.cli.end_signals import report_ends_by_signals  # main() installs them first of all
+# main() imports it first of all
+from workbench.cli.end_signals import install_termination_signal_handlers
 killer = KillAt()
 sys.meta_path.insert(0, killer)
 sys.argv[1:] = sys.argv[3:]
@@ -73,7 +74,8 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     """As under nohup."""
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
-        "from workbench.cli.end_signals import report_ends_by_signals; report_ends_by_signals();"
+        "from workbench.cli.end_signals import install_termination_signal_handlers as install;"
+        "install();"
         "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

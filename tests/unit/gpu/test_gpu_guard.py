@@ -502,7 +502,8 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
         and run(proof_files.read_findings(box.host, [one])) == ()
     )
     assert all(
-        isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True)
+        isinstance(line, str)
+        for line in guard_lines(run(box.look()).view, include_last_action=True)
     )
 
 

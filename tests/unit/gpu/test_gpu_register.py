@@ -221,7 +221,7 @@ def test_a_flood_of_one_user_hides_nobody(tmp_path: Path) -> None:
 
 def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -> None:
     """30 files of 300 claims, and one of 600; the newest counts."""
-    from workbench.cli.gpu_text import list_changes_of_others
+    from workbench.cli.gpu_text import list_changes_by_other_processes
     from workbench.gpu.settings import claims
     from workbench.gpu.settings.alterations import alteration_of_claim
     from workbench.session.state import HostView, SessionState
@@ -236,7 +236,7 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
     found, _ = claims.parse_register_claims(register.read_register(str(tmp_path), BOOT), -1, "")
     assert {c.now for c in found} == {128.0, 129.0}
     lines = list(
-        list_changes_of_others(
+        list_changes_by_other_processes(
             SessionState(host=HostView("here"), others=tuple(map(alteration_of_claim, found)))
         )
     )

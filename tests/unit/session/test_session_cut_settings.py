@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workbench.cli.gpu_text import list_changes_of_others
+from workbench.cli.gpu_text import list_changes_by_other_processes
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import (
     Alteration,
@@ -85,7 +85,7 @@ def test_the_status_bar_does_not_call_a_change_made_before_its_outcome_is_known(
 def test_what_another_user_has_only_begun_is_not_called_altered() -> None:
     begun, made = (replace(one, by="bob") for one in (cut_off(0), made_one(1)))
     state = SessionState(HostView("box"), others=(begun, made))
-    first, second = list_changes_of_others(state)
+    first, second = list_changes_by_other_processes(state)
     assert first.startswith("begun, not known whether applied by bob: GPU0 power limit")
     assert second.startswith("altered by bob: GPU1 power limit")
 

@@ -241,7 +241,7 @@ def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
     column, column after the last)."""
     if old == new:
         return []
-    if [width_of(text) for text, _ in old] != [width_of(text) for text, _ in new]:
+    if not _have_equal_widths(old, new):
         return [_outer_span(old, new)]
     spans: list[tuple[int, int]] = []
     column = 0
@@ -259,6 +259,16 @@ def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
                 spans.append((start, end))
         column += size
     return spans
+
+
+def _have_equal_widths(old: Row, new: Row) -> bool:
+    """Return whether two rows have equally many runs, each as wide as the one in the other row."""
+    if len(old) != len(new):
+        return False
+    for (before, _), (after, _) in zip(old, new, strict=True):
+        if before != after and width_of(before) != width_of(after):
+            return False
+    return True
 
 
 def _outer_span(old: Row, new: Row) -> tuple[int, int]:

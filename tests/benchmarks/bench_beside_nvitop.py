@@ -2,11 +2,15 @@
 machine, at the same time, with the same stand-in for the driver (tests/support/nvml_stub).
 
     python tests/benchmarks/bench_beside_nvitop.py --nvitop DIR [--seconds 16] [--rounds 3]
-        [--only TEXT]
+        [--only TEXT] [--awake]
 
 Each program has a core of its own, and they change cores after each window. CPU times are the
 kernel's, in ns, so a busy machine changes them little. "Programs" are those that the screen starts
 in each window, counted by strace in a run of their own.
+
+A core that rests between two readings may run several times slower when it wakes up, and the same
+work then takes several times as much CPU time. With `--awake`, a loop of the kernel's idle class
+keeps each core awake. It runs only while nothing else wants the core.
 """
 
 from __future__ import annotations
@@ -31,6 +35,13 @@ from terminal import Terminal, load_1m, run_s
 WARM_S = 26.0  # what a start looks at, twice for the guard; and one slow reading
 ENGINE_PROCESSES = 16
 NVITOP_FIGURES = b"600W"
+KEEP_AWAKE = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while True:
+    pass
+"""
 
 
 class Case(NamedTuple):
@@ -118,6 +129,19 @@ def engine_processes(count: int) -> Iterator[None]:
             child.wait()
 
 
+@contextmanager
+def awake_cores() -> Iterator[None]:
+    """Keep each core awake with a loop that runs only while nothing else wants the core."""
+    cores = sorted(os.sched_getaffinity(0))
+    loops = [subprocess.Popen([sys.executable, "-c", KEEP_AWAKE, str(core)]) for core in cores]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
 def screen(home: Home, case: Case, env: dict[str, str], *before: str) -> Terminal:
     (home.config / "workbench").mkdir(parents=True, exist_ok=True)
     text = f"[ui]\nrefresh_s = {case.interval_s}\n"
@@ -164,6 +188,8 @@ def measure(case: Case, chosen: argparse.Namespace) -> list[Found]:
         own = stack.enter_context(screen(home, case, env))
         peer = stack.enter_context(Terminal(argv, *size, env={**place, **env}))
         drain([own, peer], WARM_S)
+        if chosen.awake:
+            stack.enter_context(awake_cores())
         if own.child.poll() is not None or peer.child.poll() is not None:
             sys.exit("a program has ended: " + repr((own.recent[-300:], peer.recent[-300:])))
         cores = sorted(os.sched_getaffinity(0))
@@ -256,6 +282,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=16.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="only the cases with this text")
+    parser.add_argument("--awake", action="store_true", help="keep the cores awake")
     parser.add_argument("--programs", action=argparse.BooleanOptionalAction, default=True)
     chosen = parser.parse_args()
     for case in CASES:

@@ -39,7 +39,7 @@ async def work():
     host = SshHost("box", ssh_config=sys.argv[1])
     await host.connect()
     print("begins", flush=True)
-    await multi_gpu.try_copies(host, InstalledEngine("vllm", sys.argv[2], python=sys.argv[3]), 60.0)
+    await multi_gpu.run_gpu_copy_trial(host, InstalledEngine("vllm", sys.argv[2], python=sys.argv[3]), 60.0)
 
 asyncio.run(work())
 """
@@ -61,7 +61,9 @@ async def tried(host: Host, directory: str, state: str) -> multi_gpu.GpuPaths:
         program, python = await install(host, directory, state)
         found = await probe_engine(host, registry.get_engine("vllm"), (program,))
         assert found.python == python
-        return multi_gpu.parse_gpu_paths({}, await multi_gpu.try_copies(host, found), "vllm")
+        return multi_gpu.parse_gpu_paths(
+            {}, await multi_gpu.run_gpu_copy_trial(host, found), "vllm"
+        )
     finally:
         await host.close()
 

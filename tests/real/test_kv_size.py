@@ -59,7 +59,7 @@ def test_the_estimate_is_within_5_percent_of_the_log(models: Path, shape: str) -
         facts = await read_facts(LocalHost(), made, ENV)
         assert facts.missing is None, facts.missing
         gib = f"{ENV['VLLM_CPU_KVCACHE_SPACE']}G"
-        guess = engines.estimate_memory(
+        guess = engines.estimate_memory_or_reason(
             replace(made, model_facts=facts).with_flag("kv-cache-memory-bytes", gib), [CARD]
         )
         assert isinstance(guess, MemoryFit), guess

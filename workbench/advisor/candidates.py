@@ -67,7 +67,7 @@ def list_candidates(here: Situation, findings: Sequence[Finding], work: Work) ->
 
 
 def _cuda_graph_choices(here: Situation) -> Iterator[Choice]:
-    if flag := here.eager_flag_set:
+    if flag := here.enabled_eager_flag:
         reason = _COMPILED if here.computes_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
 
@@ -192,10 +192,12 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
         return
     if now is not None and 0 < now < streams:
         reason = f"the load has {_format_requests(streams)} at a time, and {streams - now:g} of them wait"
-        yield TuneCandidate(here.engine.sequence_assignments(here, streams), reason)
+        yield TuneCandidate(here.engine.flag_assignments_for_concurrency(here, streams), reason)
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
-            yield TuneCandidate(here.engine.sequence_assignments(here, int(2 * now)), half)
+            yield TuneCandidate(
+                here.engine.flag_assignments_for_concurrency(here, int(2 * now)), half
+            )
         return
     at_most = "the default" if now is None else f"{now:g}"
     reason = f"the load has {_format_requests(streams)} at a time, which {at_most} allows already"
@@ -204,7 +206,7 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
 
 def _read_concurrency_limit(here: Situation, flag: str) -> float | None:
     """Return how many requests the server processes at a time. None if that is not known."""
-    given = here.given_number(flag)
+    given = here.flag_number_in_plan(flag)
     if given is None or given < 0:
         return here.engine.default_concurrency
     return given
@@ -219,7 +221,9 @@ def _higher_concurrency_choices(here: Situation, flag: str, now: float | None) -
         return
     reason = f"the requests of more than {count_of(int(now), 'user')} wait"
     for times in (4, 2):
-        yield TuneCandidate(here.engine.sequence_assignments(here, int(times * now)), reason)
+        yield TuneCandidate(
+            here.engine.flag_assignments_for_concurrency(here, int(times * now)), reason
+        )
 
 
 def _thread_choices(here: Situation) -> Iterator[Choice]:
@@ -235,7 +239,7 @@ def _thread_choices(here: Situation) -> Iterator[Choice]:
         yield LeftOut(flag, "the number of the host's cores is not known")
         return
     cores = here.cores.cores
-    given = here.given_number(flag)
+    given = here.flag_number_in_plan(flag)
     now = _count_threads(here.cores, given)
     reasons = {
         cores: f"one thread for each of {count_of(cores, 'core')}; now {now}",

@@ -120,9 +120,9 @@ class Facts:
         return self.here.engine.concurrency_flag if self.here else None
 
     @property
-    def eager_flag_set(self) -> str | None:
+    def enabled_eager_flag(self) -> str | None:
         """The flag that turns CUDA graphs off, if the server was started with it."""
-        return self.here.eager_flag_set if self.here else None
+        return self.here.enabled_eager_flag if self.here else None
 
     def parallel_size_of(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor

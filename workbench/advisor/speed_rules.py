@@ -242,7 +242,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
 def _count_allowed_requests(facts: Facts) -> float:
     """Return how many simultaneous requests all replicas together allow. Infinite if the command
     line does not set a limit."""
-    limit = facts.here and facts.here.given_number(facts.concurrency_flag)
+    limit = facts.here and facts.here.flag_number_in_plan(facts.concurrency_flag)
     if not limit or limit < 0:
         return math.inf
     return limit * facts.dp
@@ -268,7 +268,7 @@ def _compute_speedup_with_streams(facts: Facts, streams: int) -> float | None:
 def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     """Report that CUDA graphs are off. The expected gain is that of a published measurement,
     limited to what the memory bandwidth allows."""
-    here, flag = facts.here, facts.eager_flag_set
+    here, flag = facts.here, facts.enabled_eager_flag
     if here is None or flag is None:
         return
     text = (
@@ -408,7 +408,7 @@ def report_communication_share(facts: Facts) -> Iterator[Advice]:
         f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
     )
     text += f" ({100 * low / step_ms:.1f} to {share:.1f} %)"
-    if facts.eager_flag_set:
+    if facts.enabled_eager_flag:
         text += "; eager mode adds the launches and the wait for the slowest rank"
     level, fix = Level.INFO, ""
     if share > 20:

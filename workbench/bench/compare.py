@@ -35,7 +35,7 @@ from workbench.engines.answer_settings import (
     find_quality_comparison,
     list_changed_answer_settings,
 )
-from workbench.engines.result_limits import compare_speed_with_limits
+from workbench.engines.result_limits import list_titled_speed_comparisons
 from workbench.model.bench import (
     BUSY_CLIENT_PCT,
     BenchResult,
@@ -538,7 +538,7 @@ def _notes_on_comparison(
         )
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1:
-            for title, text in compare_speed_with_limits(results[0]):
+            for title, text in list_titled_speed_comparisons(results[0]):
                 notes.append(f"{side}, #{results[0].id}: {title}: {text}")
     notes += [f"#{run.id}: {why}" for run in runs for why in run.summary.marked]
     if len({bool(run.conditions.model_digest) for run in runs}) > 1:

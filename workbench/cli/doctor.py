@@ -79,7 +79,9 @@ async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
     report = replace(report, findings=add_host_options_to_fixes(report.findings, arguments))
     paths = report.paths
     right = "Every byte arrived, at a bandwidth near the nominal one."
-    blocks = doctor_blocks(report.findings, (), right if paths.was_tried else "Nothing was copied.")
+    blocks = doctor_blocks(
+        report.findings, (), right if paths.was_copy_tried else "Nothing was copied."
+    )
     blocks += gpu_path_blocks(*paths_text(paths))
     print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
     return 1 if worst_level(report.findings) is Level.ERROR else 0
@@ -97,7 +99,7 @@ def _print_known_traps(arguments: argparse.Namespace) -> int:
         "traps": [asdict(trap) for trap in traps],
         "seen": sum(bool(trap.seen_by) for trap in traps),
     }
-    rows = [(t.id, t.title, t.decision_text, t.versions or "", t.status) for t in traps]
+    rows = [(t.id, t.title, t.detection_text, t.versions or "", t.status) for t in traps]
     return print_json_or_lines(
         arguments.json, document, block_lines(trap_blocks(known_traps_summary(), rows))
     )

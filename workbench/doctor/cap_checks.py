@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from workbench.advisor.gpu_rules import THERMAL_REASONS, has_stuck_clock
 from workbench.doctor.examination import Examination
-from workbench.doctor.table import limit_with_source, table_data
+from workbench.doctor.table import load_doctor_table, threshold_and_source
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import GpuSample
 from workbench.model.timeline import QUIET_REASONS
@@ -52,7 +52,7 @@ def _power_and_heat_text(now: GpuSample) -> str:
     return ", ".join(parts)
 
 
-def check_hidden_cap(seen: Examination) -> Iterator[Finding]:
+def check_unexplained_low_clock(seen: Examination) -> Iterator[Finding]:
     """Report a GB10 whose clock is low under load although the driver names no reason."""
     for gpu, now in seen.gpus_with_readings:
         if now.sm_mhz is None or now.gpu_util_pct is None or "event_reasons" in now.absent:
@@ -86,7 +86,7 @@ def check_prochot(seen: Examination) -> Iterator[Finding]:
     yield Finding(Level.WARN, "host.prochot", text, fix=fix, evidence=f"level {host.power_level}")
 
 
-def check_pressure(seen: Examination) -> Iterator[Finding]:
+def check_memory_and_disk_pressure(seen: Examination) -> Iterator[Finding]:
     """Report that all processes wait for memory or for the disk in a part of the time."""
     kinds = (
         (
@@ -102,7 +102,7 @@ def check_pressure(seen: Examination) -> Iterator[Finding]:
     )
     for what, name, fix in kinds:
         share = getattr(seen.host_sample, name)
-        most, source = limit_with_source(name)
+        most, source = threshold_and_source(name)
         if share is not None and share >= most:
             text = f"all processes of the host waited for {what} in {share:.0f} % of the last 10 s"
             yield Finding(
@@ -117,7 +117,7 @@ def check_pressure(seen: Examination) -> Iterator[Finding]:
 
 def check_pcie_replays(seen: Examination) -> Iterator[Finding]:
     """Report a PCIe link that has sent many packets again."""
-    most, source = limit_with_source("pcie_replays")
+    most, source = threshold_and_source("pcie_replays")
     for _, now in seen.gpus_with_readings:
         count = now.pcie_replay_count
         if count is None or count < most:
@@ -139,7 +139,7 @@ def check_pcie_replays(seen: Examination) -> Iterator[Finding]:
 
 def check_xid_errors(seen: Examination) -> Iterator[Finding]:
     """Report the errors of GPUs that the kernel's log names by number since its start."""
-    table = table_data()["xids"]
+    table = load_doctor_table()["xids"]
     named = list(filter(None, map(_XID.search, seen.values.xids)))
     found = Counter(match.groups() for match in named)
     newest = {match.groups(): match.string for match in named}
@@ -158,9 +158,9 @@ def check_xid_errors(seen: Examination) -> Iterator[Finding]:
 
 CHECKS = (
     check_slowed_clocks,
-    check_hidden_cap,
+    check_unexplained_low_clock,
     check_prochot,
-    check_pressure,
+    check_memory_and_disk_pressure,
     check_pcie_replays,
     check_xid_errors,
 )

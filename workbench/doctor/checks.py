@@ -20,14 +20,14 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
 # of these, a start depends on the errors
 _OF_A_START = (
     gpu_checks.check_driver_version,
-    stack_checks.check_cpu_build,
+    stack_checks.check_torch_cpu_build,
     stack_checks.check_driver_cuda,
     stack_checks.check_torch_cuda,
     stack_checks.check_packages,
 )
 
 
-def start_findings(seen: Examination) -> Sequence[Finding]:
+def find_warnings_for_start(seen: Examination) -> Sequence[Finding]:
     """Return warnings about a driver or packages with which an engine cannot use the GPUs."""
     found = (finding for check in _OF_A_START for finding in check(seen))
     return [replace(one, level=Level.WARN) for one in found if one.level is Level.ERROR]

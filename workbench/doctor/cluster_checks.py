@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached_node_finding
-from workbench.doctor.table import is_below, limit_with_source
+from workbench.doctor.table import is_below, threshold_and_source
 from workbench.engines.model_facts import is_path
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
@@ -51,7 +51,7 @@ def check_nodes(report: ClusterReport) -> Iterator[Finding]:
 def check_addresses(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes whose address is unknown, does not belong to the node, or is also the address of
     another node. A loopback address is accepted: the nodes are then on one machine."""
-    for node in report.reached:
+    for node in report.reached_nodes:
         place, fix = node.place, f'write address = "…" of {node.name} into hosts.toml'
         if place.address is None:
             text = (
@@ -67,7 +67,7 @@ def check_addresses(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR, "cluster.address-foreign", text, fix=fix, evidence=f"it has {own}"
             )
-    for a, b in combinations(report.reached, 2):
+    for a, b in combinations(report.reached_nodes, 2):
         address = a.place.address
         if address is None or _is_loopback(address):
             continue
@@ -85,8 +85,8 @@ def _addresses_of(node: NodeReport) -> list[str]:
 def check_host_names(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes on which their own host name resolves to a loopback address, and nodes on which
     the name of another node resolves to an address that the other node does not have."""
-    by_name = {node.name: node for node in report.reached}
-    for node in report.reached:
+    by_name = {node.name: node for node in report.reached_nodes}
+    for node in report.reached_nodes:
         known: Mapping[str, Sequence[str]] = node.look.get("names", {})
         hostname = node.look.get("hostname", "")
         own = known.get(hostname, ())
@@ -139,9 +139,9 @@ def check_connections(report: ClusterReport) -> Iterator[Finding]:
 def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
     """Report network interfaces that are missing, down or slow, and speeds or MTUs that differ
     between the nodes."""
-    slow_gbit, source = limit_with_source("cluster_interface_gbit_s")
+    slow_gbit, source = threshold_and_source("cluster_interface_gbit_s")
     found = []
-    for node in report.reached:
+    for node in report.reached_nodes:
         name = node.place.interface
         interface = node.network.interface(name)
         if name is None or not node.network.interfaces:
@@ -189,8 +189,8 @@ def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
 def check_rdma(report: ClusterReport) -> Iterator[Finding]:
     """Report RDMA devices that are missing or not active, and a limit on locked memory that is too
     low for RDMA with NCCL."""
-    least_mib, _ = limit_with_source("rdma_memlock_mib")
-    with_rdma = [node for node in report.reached if node.place.rdma]
+    least_mib, _ = threshold_and_source("rdma_memlock_mib")
+    with_rdma = [node for node in report.reached_nodes if node.place.rdma]
     for node in with_rdma:
         devices = {device.name: device for device in node.network.rdma}
         for name in node.place.rdma:
@@ -220,8 +220,8 @@ def check_rdma(report: ClusterReport) -> Iterator[Finding]:
                 "log in again"
             )
             yield Finding(Level.WARN, "cluster.rdma-memlock", text, fix=fix, source=NCCL_MEMLOCK)
-    if with_rdma and len(with_rdma) < len(report.reached):
-        without = ", ".join(node.name for node in report.reached if not node.place.rdma)
+    if with_rdma and len(with_rdma) < len(report.reached_nodes):
+        without = ", ".join(node.name for node in report.reached_nodes if not node.place.rdma)
         text = f"no RDMA device is active on {without}: NCCL uses sockets between all nodes"
         yield Finding(
             Level.WARN,
@@ -235,7 +235,7 @@ def check_versions(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's engine, and engines, packages, drivers and GPUs that differ
     between nodes."""
     by_engine: dict[str, dict[str, str]] = {}
-    for node in report.reached:
+    for node in report.reached_nodes:
         for installed in node.seen.engines:
             if installed.version:
                 by_engine.setdefault(installed.engine, {})[node.name] = installed.version
@@ -245,7 +245,7 @@ def check_versions(report: ClusterReport) -> Iterator[Finding]:
                 found, engine, Level.ERROR, f"install the same version of {engine} on every node"
             )
     if report.engine is not None:
-        for node in report.reached:
+        for node in report.reached_nodes:
             if not _has_engine(node, report.engine):
                 text = f"{report.engine} was not found on {node.name}"
                 fix = (
@@ -255,12 +255,14 @@ def check_versions(report: ClusterReport) -> Iterator[Finding]:
                 yield Finding(Level.ERROR, "cluster.engine-missing", text, fix=fix)
     yield from _check_packages(report)
     drivers = {
-        n.name: n.seen.driver.driver_version for n in report.reached if n.seen.driver.driver_version
+        n.name: n.seen.driver.driver_version
+        for n in report.reached_nodes
+        if n.seen.driver.driver_version
     }
     yield from _report_unequal_values(
         drivers, "driver", Level.WARN, "install the same NVIDIA driver on every node"
     )
-    gpus = {n.name: _gpus_text(n) for n in report.reached if n.seen.gpus}
+    gpus = {n.name: _gpus_text(n) for n in report.reached_nodes if n.seen.gpus}
     yield from _report_unequal_values(
         gpus, "GPUs", Level.WARN, "expect the speed of the slowest GPU"
     )
@@ -274,7 +276,7 @@ def _has_engine(node: NodeReport, engine: str) -> bool:
 
 def _check_packages(report: ClusterReport) -> Iterator[Finding]:
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for node in report.reached:
+    for node in report.reached_nodes:
         for stack in node.seen.packages:
             if report.engine not in (None, stack.engine):
                 continue
@@ -306,7 +308,7 @@ def check_model_files(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's model files, and model files that differ between nodes. A
     model of a hub is downloaded at the start, so its absence is a warning."""
     missing = Level.ERROR if is_path(report.model or "") else Level.WARN
-    models = {node.name: node.model for node in report.reached if node.model is not None}
+    models = {node.name: node.model for node in report.reached_nodes if node.model is not None}
     digests = {name: model.digest for name, model in models.items() if model.digest}
     source = next(iter(digests), None)
     for name, model in models.items():
@@ -330,7 +332,7 @@ def check_model_files(report: ClusterReport) -> Iterator[Finding]:
 
 
 def check_ports(report: ClusterReport) -> Iterator[Finding]:
-    for node in report.reached:
+    for node in report.reached_nodes:
         if taken := node.look.get("taken"):
             text = (
                 f"on {node.name} other programs listen on "
@@ -343,11 +345,11 @@ def check_ports(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "cluster.port-taken", text, fix=fix)
 
 
-def check_clocks(report: ClusterReport) -> Iterator[Finding]:
+def check_clock_differences(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes whose clocks differ by more than the limit in table.json plus the error of the
     measurement."""
-    most_s, source = limit_with_source("cluster_clock_s")
-    known = [(n, n.clock_ahead_s) for n in report.reached if n.clock_ahead_s is not None]
+    most_s, source = threshold_and_source("cluster_clock_s")
+    known = [(n, n.clock_ahead_s) for n in report.reached_nodes if n.clock_ahead_s is not None]
     for (a, at), (b, bt) in combinations(known, 2):
         apart_s = abs(at - bt)
         if apart_s > most_s + a.clock_error_s + b.clock_error_s:
@@ -362,12 +364,12 @@ def check_clocks(report: ClusterReport) -> Iterator[Finding]:
 def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes with less free memory than the plan needs. On a node whose GPU shares the host's
     memory, a reserve must stay free besides, and swap is reported too."""
-    for node in report.reached:
+    for node in report.reached_nodes:
         free = _free_memory_bytes(node)
         if free is None:
             continue
         reserve, kind, need = 0, "memory on a GPU", report.need_bytes
-        if node.unified:
+        if node.has_unified_memory:
             reserve, kind = report.reserve_bytes, "memory, which GPU and system share,"
             need = need and need * len(node.seen.gpus)
         if need is not None and free - reserve < need:
@@ -381,7 +383,7 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
                 "share or its context length"
             )
             yield Finding(Level.ERROR, "cluster.memory", text, fix=fix)
-        elif need is None and node.unified and free < reserve:
+        elif need is None and node.has_unified_memory and free < reserve:
             text = (
                 f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the reserve"
             )
@@ -393,7 +395,7 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
                 "them",
             )
         swap = node.look.get("memory", {})
-        if node.unified and swap.get("SwapTotal"):
+        if node.has_unified_memory and swap.get("SwapTotal"):
             text = (
                 f"{node.name} has swap: with unified memory the host stalls before the engine fails"
             )
@@ -401,11 +403,11 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.HINT, "cluster.swap", text, fix=fix)
 
 
-def check_leftovers(report: ClusterReport) -> Iterator[Finding]:
+def check_leftover_processes_and_memory(report: ClusterReport) -> Iterator[Finding]:
     """Report engine and Ray processes that run on a node, and shared memory segments that no
     process uses. Earlier servers may have left them there."""
-    least_mib, _ = limit_with_source("cluster_segments_mib")
-    for node in report.reached:
+    least_mib, _ = threshold_and_source("cluster_segments_mib")
+    for node in report.reached_nodes:
         for key, whose, fix in (
             ("engines", "an engine", "workbench stop, if it is a run of Workbench; else kill PID"),
             ("ray", "Ray", f"ray stop --force on {node.name}, if no other server uses it"),
@@ -443,8 +445,8 @@ def _leftover_text(process: Mapping[str, Any]) -> str:
 def _free_memory_bytes(node: NodeReport) -> int | None:
     """Return the free memory of a node in bytes: on unified memory the host's available memory,
     otherwise the free memory of the GPU that has the least. None if unknown."""
-    if node.unified:
-        return node.available_bytes
+    if node.has_unified_memory:
+        return node.available_memory_bytes
     each = [
         gpu.memory_total_bytes - sample.memory_used_bytes
         for gpu, sample in node.seen.gpus_with_readings
@@ -482,9 +484,9 @@ CHECKS: tuple[Callable[[ClusterReport], Iterable[Finding]], ...] = (
         check_versions,
         check_model_files,
         check_ports,
-        check_clocks,
+        check_clock_differences,
         check_free_memory,
-        check_leftovers,
+        check_leftover_processes_and_memory,
     ),
 )
 

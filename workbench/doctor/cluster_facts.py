@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.doctor.examination import Examination, TimedParts, examine
 from workbench.engines import registry
@@ -55,11 +55,11 @@ class NodeReport:
         return self.place.host
 
     @property
-    def unified(self) -> bool:
+    def has_unified_memory(self) -> bool:
         return any(gpu.unified_memory for gpu in self.seen.gpus)
 
     @property
-    def available_bytes(self) -> int | None:
+    def available_memory_bytes(self) -> int | None:
         found = self.seen.host_sample.memory_available_bytes
         if found is None:
             found = self.look.get("memory", {}).get("MemAvailable")
@@ -92,20 +92,28 @@ class ClusterReport:
     reserve_bytes: int = 0
 
     @property
-    def reached(self) -> tuple[NodeReport, ...]:
+    def reached_nodes(self) -> tuple[NodeReport, ...]:
         return tuple(node for node in self.nodes if node.problem is None)
 
 
+class ClockOffset(NamedTuple):
+    """The difference between a node's clock and this machine's clock: `ahead_s` is the node's clock
+    minus this machine's, and `error_s` the error of this difference."""
+
+    ahead_s: float
+    error_s: float
+
+
 class NodeProgram:
-    """The program cluster_node.py, running on a node. `ask_node` sends a question and returns the
+    """The program cluster_node.py, running on a node. `request_from_node` sends a question and returns the
     answer. It raises HostError if the answer reports an error or does not come in time."""
 
     def __init__(self, host: Host, stream: Stream) -> None:
         self._host, self._stream = host, stream
         self._lines = stream.lines()
 
-    async def ask_node(self, what: str, **fields: Any) -> dict[str, Any]:
-        await self._stream.write(json.dumps({"ask": what, **fields}).encode() + b"\n")
+    async def request_from_node(self, request: str, **fields: Any) -> dict[str, Any]:
+        await self._stream.write(json.dumps({"ask": request, **fields}).encode() + b"\n")
         try:
             async with asyncio.timeout(ANSWER_S):
                 async for line in self._lines:
@@ -124,17 +132,17 @@ class NodeProgram:
         said = (await self._stream.stderr_tail()).splitlines()[-1:] or ["it ended"]
         raise HostError(said[0], host=self._host.name)
 
-    async def measure_clock_offset(self) -> tuple[float, float]:
-        """Return (the node's clock minus this machine's clock, error of this difference), both in
-        seconds. Of several answers, the fastest is used, because its error is the smallest."""
+    async def measure_clock_offset(self) -> ClockOffset:
+        """Compare the node's clock with this machine's clock. Of several answers, the fastest is used,
+        because its error is the smallest."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
-            theirs = self._number_from_answer("unix_s", await self.ask_node("clock"))
+            theirs = self._number_from_answer("unix_s", await self.request_from_node("clock"))
             half_s = (time.monotonic() - began_s) / 2
             found.append((half_s, theirs - (began_unix_s + half_s)))
         error_s, ahead_s = min(found)
-        return ahead_s, error_s
+        return ClockOffset(ahead_s, error_s)
 
     def _number_from_answer(self, field: str, answer: Mapping[str, Any]) -> float:
         number = number_for_field(field, answer.get(field))
@@ -144,12 +152,16 @@ class NodeProgram:
 
     async def listen_on_node(self, address: str) -> int:
         """Let the node listen at `address`, and return the port."""
-        return int(self._number_from_answer("port", await self.ask_node("listen", address=address)))
+        return int(
+            self._number_from_answer(
+                "port", await self.request_from_node("listen", address=address)
+            )
+        )
 
-    async def connect_from_node(self, address: str, port: int) -> float:
+    async def measure_connect_time_ms(self, address: str, port: int) -> float:
         """Let the node connect to a port, and return the duration in milliseconds."""
         return self._number_from_answer(
-            "ms", await self.ask_node("connect", address=address, port=port)
+            "ms", await self.request_from_node("connect", address=address, port=port)
         )
 
     async def close(self) -> None:
@@ -204,7 +216,7 @@ async def _report_on_node(
         await node.host.connect()
         report["seen"], report["model"] = await asyncio.gather(
             examine(node.host, node.executables, parts),
-            _return_nothing() if node.model is None else node.model(),
+            _return_no_model() if node.model is None else node.model(),
         )
     except WorkbenchError as error:
         return NodeReport(node.place, node.network, problem=error.message)
@@ -215,10 +227,11 @@ async def _report_on_node(
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
         engines = registry.join_leftover_patterns()
-        report["look"] = await program.ask_node(
+        report["look"] = await program.request_from_node(
             "look", names=others, ports=list(node.ports), engines=engines
         )
-        report["clock_ahead_s"], report["clock_error_s"] = await program.measure_clock_offset()
+        offset = await program.measure_clock_offset()
+        report.update(clock_ahead_s=offset.ahead_s, clock_error_s=offset.error_s)
     except HostError as error:
         report["unlooked"] = error.message
     except (ValueError, KeyError, TypeError) as error:
@@ -226,7 +239,7 @@ async def _report_on_node(
     return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems))
 
 
-async def _return_nothing() -> None:
+async def _return_no_model() -> None:
     return None
 
 
@@ -236,7 +249,7 @@ async def _connect_all_pairs(
     """Let each node listen at its address, and let each other node connect to that address. Return
     the attempts."""
 
-    async def listening(node: NodeToCheck) -> int | str | None:
+    async def listening_port_or_problem(node: NodeToCheck) -> int | str | None:
         program = programs[node.place.host]
         if isinstance(program, str) or node.place.address is None:
             return None
@@ -245,7 +258,7 @@ async def _connect_all_pairs(
         except HostError as error:
             return error.message
 
-    doors = await asyncio.gather(*map(listening, nodes))
+    doors = await asyncio.gather(*map(listening_port_or_problem, nodes))
     found = []
     for (source, _), (target, door) in permutations(zip(nodes, doors, strict=True), 2):
         program, address = programs[source.place.host], target.place.address
@@ -263,7 +276,7 @@ async def _connect_all_pairs(
                     made.source,
                     made.target,
                     address,
-                    await program.connect_from_node(address, door),
+                    await program.measure_connect_time_ms(address, door),
                 )
             )
         except HostError as error:

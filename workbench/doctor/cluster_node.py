@@ -47,7 +47,7 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def clock() -> dict[str, Any]:
+def read_clock() -> dict[str, Any]:
     return {"unix_s": time.time()}
 
 
@@ -56,11 +56,11 @@ def listen(address: str) -> dict[str, Any]:
     listener = socket.socket(family)
     listener.bind((address, 0))
     listener.listen(16)
-    threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+    threading.Thread(target=_accept_and_close_connections, args=(listener,), daemon=True).start()
     return {"port": listener.getsockname()[1]}
 
 
-def _accept(listener: socket.socket) -> None:
+def _accept_and_close_connections(listener: socket.socket) -> None:
     while True:
         listener.accept()[0].close()
 
@@ -194,7 +194,7 @@ def _read_text(path: str) -> str:
 
 ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
     "look": examine_node,
-    "clock": clock,
+    "clock": read_clock,
     "listen": listen,
     "connect": connect,
 }

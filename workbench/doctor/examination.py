@@ -74,9 +74,11 @@ class TimedParts:
     def __init__(self) -> None:
         self.problems: list[Finding] = []
 
-    async def read(self, what: str, work: Awaitable[T], limit_s: float, otherwise: T) -> T:
+    async def read_within_limit(
+        self, part: str, work: Awaitable[T], limit_s: float, default: T
+    ) -> T:
         """Return the result of `work`. If it fails or takes longer than `limit_s` seconds, add a
-        finding about the part called `what` to `problems`, and return `otherwise`. Raises
+        finding about the part called `part` to `problems`, and return `default`. Raises
         HostUnreachable if there is no connection."""
         try:
             async with asyncio.timeout(limit_s):
@@ -85,19 +87,19 @@ class TimedParts:
             raise
         except TimeoutError:
             text, step = (
-                (f"{what} could not be read within {limit_s:g} s"),
+                (f"{part} could not be read within {limit_s:g} s"),
                 "`top` on this host shows what keeps it busy",
             )
             self.problems.append(Finding(Level.WARN, "doctor.slow", text, fix=step))
         except WorkbenchError as error:
             text, step = (
-                (f"{what} could not be read: {error.message}"),
+                (f"{part} could not be read: {error.message}"),
                 error.next_step or "run the command by hand",
             )
             self.problems.append(
                 Finding(Level.WARN, "doctor.unread", text, fix=step, evidence=error.command)
             )
-        return otherwise
+        return default
 
 
 async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
@@ -107,18 +109,20 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
     engines = [registry.get_engine(name) for name in registry.engine_names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(
-        parts.read("the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)),
-        parts.read(
+        parts.read_within_limit(
+            "the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)
+        ),
+        parts.read_within_limit(
             "limits, disk and processes",
             host_values.read_host_values(host, ports, VALUES_S),
             2 * VALUES_S,
             HostValues(),
         ),
-        parts.read("the GPUs", _read_telemetry(host), GPUS_S, None),
+        parts.read_within_limit("the GPUs", _read_telemetry(host), GPUS_S, None),
         _find_installed_engines(host, executables, parts),
     )
-    packages = await parts.read(
-        "the engines' packages", _ask_packages(host, found, values), 2 * PACKAGES_S, ()
+    packages = await parts.read_within_limit(
+        "the engines' packages", _read_engine_packages(host, found, values), 2 * PACKAGES_S, ()
     )
     seen = Examination(facts, values, engines=found, packages=packages)
     if telemetry is None:
@@ -144,9 +148,9 @@ async def examine_for_start(
     parts, values = TimedParts(), HostValues()
     if host.simulated:
         read = host_values.read_host_values(host, (), VALUES_S)
-        values = await parts.read("the simulated packages", read, VALUES_S, values)
-    packages = await parts.read(
-        "the engine's packages", _ask_packages(host, [engine], values), PACKAGES_S, ()
+        values = await parts.read_within_limit("the simulated packages", read, VALUES_S, values)
+    packages = await parts.read_within_limit(
+        "the engine's packages", _read_engine_packages(host, [engine], values), PACKAGES_S, ()
     )
     return replace(seen, packages=tuple(one for one in packages if one.engine == engine.engine))
 
@@ -168,18 +172,20 @@ async def _find_installed_engines(
 ) -> tuple[InstalledEngine, ...]:
     from workbench.server.engine_probe import InstalledEngine, probe_engine
 
-    async def one(name: str) -> InstalledEngine:
+    async def find_installed_engine(name: str) -> InstalledEngine:
         engine, chosen = (
             registry.get_engine(name),
             (executables[name],) if name in executables else (),
         )
         unread = InstalledEngine(name, None, problem="it could not be read")
-        return await parts.read(engine.title, probe_engine(host, engine, chosen), ENGINES_S, unread)
+        return await parts.read_within_limit(
+            engine.title, probe_engine(host, engine, chosen), ENGINES_S, unread
+        )
 
-    return tuple(await asyncio.gather(*map(one, registry.engine_names())))
+    return tuple(await asyncio.gather(*map(find_installed_engine, registry.engine_names())))
 
 
-async def _ask_packages(
+async def _read_engine_packages(
     host: Host, engines: Iterable[InstalledEngine], values: HostValues
 ) -> tuple[EnginePackages, ...]:
     if host.simulated:

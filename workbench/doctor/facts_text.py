@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
 from workbench.doctor.host_values import HostValues
-from workbench.doctor.optional_text import format_known
+from workbench.doctor.optional_text import format_unless_empty
 from workbench.model.counts import gpus_text
 from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
 from workbench.server.file_limit import UNLIMITED_FILES, format_file_limit
@@ -46,7 +46,7 @@ def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
         yield "rails", ", ".join(rails)
     yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
     yield "driver", _driver_text(seen)
-    home = format_known(", CUDA_HOME {}", values.cuda_home)
+    home = format_unless_empty(", CUDA_HOME {}", values.cuda_home)
     yield "toolkit", f"nvcc {values.nvcc_version or ''} {values.nvcc or 'not found'}{home}"
     samples = {sample.uuid: sample for sample in seen.samples}
     for number, gpu in enumerate(seen.gpus):
@@ -77,7 +77,7 @@ def _driver_text(seen: Examination) -> str:
     if not seen.is_driver_known:
         return "not read"
     driver = seen.driver
-    cuda = format_known(", CUDA {}", driver.cuda_version)
+    cuda = format_unless_empty(", CUDA {}", driver.cuda_version)
     module = ", open kernel modules" if seen.values.open_module else ""
     return f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from workbench.doctor.examination import Examination
 from workbench.doctor.host_checks import hypervisor_of
-from workbench.doctor.table import architecture_of, limit_with_source, table_data
+from workbench.doctor.table import architecture_of, load_doctor_table, threshold_and_source
 from workbench.engines import gpu_table
 from workbench.engines.catalog import version_key
 from workbench.model.findings import Finding, Level
@@ -61,7 +61,7 @@ def check_driver_version(seen: Examination) -> Iterator[Finding]:
                 source=row.source,
                 evidence=f"driver {have}",
             )
-    for note in table_data()["driver_notes"]:
+    for note in load_doctor_table()["driver_notes"]:
         if version_key(have)[:1] == version_key(note["driver"]) and any(
             g.name in note["gpus"] for g in seen.gpus
         ):
@@ -180,7 +180,7 @@ def check_persistence(seen: Examination) -> Iterator[Finding]:
 def check_pcie_link(seen: Examination) -> Iterator[Finding]:
     """Report a PCIe link with fewer lanes or a lower generation than the card or the slot supports.
     The present generation is checked only while the GPU works, because an idle GPU lowers it."""
-    table = table_data()["links"]
+    table = load_doctor_table()["links"]
     for gpu, now in seen.gpus_with_readings:
         kind = gpu_table.find_gpu_type(gpu.name)
         generation, width = table["rows"].get(kind.id if kind else "", (None, None))
@@ -238,9 +238,9 @@ def check_pcie_link(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.WARN, "gpu.link-speed", text, fix=fix, evidence=evidence)
 
 
-def check_held_memory(seen: Examination) -> Iterator[Finding]:
+def check_memory_of_foreign_processes(seen: Examination) -> Iterator[Finding]:
     """Report processes that use much memory of a GPU and were not started by Workbench."""
-    least, source = limit_with_source("held_memory_bytes")
+    least, source = threshold_and_source("held_memory_bytes")
     own = seen.values.own
     if own is None:
         return
@@ -277,5 +277,5 @@ CHECKS = (
     check_mig,
     check_persistence,
     check_pcie_link,
-    check_held_memory,
+    check_memory_of_foreign_processes,
 )

@@ -54,16 +54,16 @@ def main() -> None:
     orders = json.loads(sys.argv[1])
     out = os.dup(1)
     os.dup2(2, 1)  # NCCL writes its messages to stdout
-    threading.Thread(target=end_with_stdin, daemon=True).start()  # torch is imported for long
+    threading.Thread(target=exit_when_stdin_ends, daemon=True).start()  # torch is imported for long
     try:
         import torch
     except Exception as error:
         print_json(out, {"error": "torch cannot be imported: %s" % first_line_of_error(error)})
         return
-    Trial(torch, orders, out).run()
+    GpuTrial(torch, orders, out).run_all_cases()
 
 
-def end_with_stdin() -> None:
+def exit_when_stdin_ends() -> None:
     """Wait for the end of stdin, then end this process. The kernel kills its children with it."""
     while os.read(0, 4096):
         pass
@@ -79,7 +79,7 @@ def first_line_of_error(error: BaseException) -> str:
     return lines[0][:TEXT_CHARS]
 
 
-class Trial:
+class GpuTrial:
     def __init__(self, torch: Any, orders: dict[str, Any], out: int) -> None:
         self.torch = torch
         self.out = out
@@ -89,35 +89,35 @@ class Trial:
         self.backend = str(orders["backend"])
         self.hangs = 0
 
-    def run(self) -> None:
+    def run_all_cases(self) -> None:
         if self.backend == "gloo":
-            self.reduce(2, True)
+            self.run_all_reduce(2, True)
             return
         seen = self.run_case_in_children([partial(describe_devices, self.torch)])
         print_json(self.out, seen)
         count = len(seen.get("devices", ()))
         for a in range(count):
             for b in range(a + 1, count):
-                found = self.run_unless_hung(
+                found = self.run_or_skip_case(
                     [partial(check_pair_copies, self.torch, a, b, self.words)]
                 )
                 print_json(self.out, {"case": "pair", "a": a, "b": b, **found})
         if count > 1:
-            found = self.reduce(count, True)
+            found = self.run_all_reduce(count, True)
             if found.get("hang") or found.get("wrong_bytes") or "error" in found:
-                self.reduce(count, False)
+                self.run_all_reduce(count, False)
 
-    def reduce(self, count: int, p2p: bool) -> dict[str, Any]:
+    def run_all_reduce(self, rank_count: int, p2p: bool) -> dict[str, Any]:
         port = free_port()
         work = [
-            partial(all_reduce, self.torch, self.backend, rank, count, port, p2p)
-            for rank in range(count)
+            partial(all_reduce, self.torch, self.backend, rank, rank_count, port, p2p)
+            for rank in range(rank_count)
         ]
-        found = self.run_unless_hung(work)
-        print_json(self.out, {"case": "all-reduce", "ranks": count, "p2p": p2p, **found})
+        found = self.run_or_skip_case(work)
+        print_json(self.out, {"case": "all-reduce", "ranks": rank_count, "p2p": p2p, **found})
         return found
 
-    def run_unless_hung(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
+    def run_or_skip_case(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
         if self.hangs >= MOST_HANGS:
             return {"skipped": "%d cases before it hung" % self.hangs}
         if time.monotonic() > self.last_s:
@@ -129,7 +129,7 @@ class Trial:
     def run_case_in_children(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
         """Do each function of `work` in a child of its own, at the same time, and return the answer
         with the most wrong bytes. If one fails, return its failure."""
-        children = [fork(one) for one in work]
+        children = [fork_child_pid_and_pipe(one) for one in work]
         answers = {reader: b"" for _, reader in children}
         waiting = set(answers)
         failed: dict[str, Any] | None = None
@@ -146,16 +146,18 @@ class Trial:
                     waiting.discard(reader)
                 if done and b'"error"' in answers[reader]:
                     failed = json.loads(answers[reader].decode())
-        left_over = end_children(children)
+        left_over = kill_and_list_unkillable(children)
         if failed is None and waiting:
             failed = {"hang": True, "limit_s": self.case_s}
-        found = failed or worst_of([json.loads(said.decode()) for said in answers.values()])
+        found = failed or answer_with_most_wrong_bytes(
+            [json.loads(said.decode()) for said in answers.values()]
+        )
         if left_over:
             found["unkillable"] = left_over[0]
         return found
 
 
-def fork(work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
+def fork_child_pid_and_pipe(work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
     """Do `work` in a child. Return (its process id, the end of a pipe with its answer)."""
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -179,7 +181,7 @@ def fork(work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
         os._exit(1)
 
 
-def end_children(children: list[tuple[int, int]]) -> list[int]:
+def kill_and_list_unkillable(children: list[tuple[int, int]]) -> list[int]:
     """Kill the children. Return the process ids of those that do not end, because they hang in the
     driver."""
     for pid, reader in children:
@@ -194,7 +196,7 @@ def end_children(children: list[tuple[int, int]]) -> list[int]:
     return alive
 
 
-def worst_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+def answer_with_most_wrong_bytes(found: list[dict[str, Any]]) -> dict[str, Any]:
     return max(found, key=lambda one: one.get("wrong_bytes", 0))
 
 
@@ -231,12 +233,12 @@ def describe_devices(torch: Any) -> dict[str, Any]:
     return found
 
 
-def check_pair_copies(torch: Any, a: int, b: int, words: int) -> dict[str, Any]:
+def check_pair_copies(torch: Any, a: int, b: int, word_count: int) -> dict[str, Any]:
     """Copy from GPU `a` to GPU `b` and back, and compare all bytes on the CPU. Return
     {"copies": [of each direction {"source", "target", "wrong_bytes", "first_wrong": position of the
     first wrong byte, "sender_wrong_bytes": those that were wrong before the copy, "gb_s"}]}."""
-    source = torch.arange(words, dtype=torch.int32)
-    size = 4 * words
+    source = torch.arange(word_count, dtype=torch.int32)
+    size = 4 * word_count
     found = []
     for one, other in ((a, b), (b, a)):
         sent = source.to("cuda:%d" % one)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Container, Iterator
 
 from workbench.doctor.examination import Examination
-from workbench.doctor.table import is_below, limit_with_source
+from workbench.doctor.table import is_below, threshold_and_source
 from workbench.engines import NAME_PROGRAM_STEP, registry
 from workbench.model.findings import Finding, Level
 
@@ -59,7 +59,7 @@ def check_shell_programs(seen: Examination) -> Iterator[Finding]:
     yield Finding(level, "host.programs", text, fix=fix, evidence=f"missing {' '.join(missing)}")
 
 
-def check_main_process(seen: Examination) -> Iterator[Finding]:
+def check_container_main_process(seen: Examination) -> Iterator[Finding]:
     """Report the main process of a container if all servers in the container end with it."""
     init = seen.facts.extra.get("init")
     if not init or seen.facts.kind != "container":
@@ -109,7 +109,7 @@ def check_governor(seen: Examination) -> Iterator[Finding]:
 
 
 def check_idle_states(seen: Examination) -> Iterator[Finding]:
-    most_us, source = limit_with_source("idle_latency_us")
+    most_us, source = threshold_and_source("idle_latency_us")
     deep = [s for s in seen.values.idle_states if s.enabled and s.latency_us > most_us]
     if deep and hypervisor_of(seen) is None:
         named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
@@ -121,7 +121,7 @@ def check_idle_states(seen: Examination) -> Iterator[Finding]:
 
 
 def check_open_files(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit_with_source("open_files")
+    wanted, source = threshold_and_source("open_files")
     hard = seen.values.files_hard
     if is_below(hard, wanted):
         text = f"a process may open at most {hard} files; a server with many connections needs more"
@@ -139,7 +139,7 @@ def check_open_files(seen: Examination) -> Iterator[Finding]:
 
 
 def check_locked_memory(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit_with_source("locked_memory_kib")
+    wanted, source = threshold_and_source("locked_memory_kib")
     have = seen.values.memlock_kib
     if seen.values.infiniband and have is not None and have < wanted:
         text = (
@@ -158,7 +158,7 @@ def check_locked_memory(seen: Examination) -> Iterator[Finding]:
 
 
 def check_memory(seen: Examination) -> Iterator[Finding]:
-    share, source = limit_with_source("free_memory_share")
+    share, source = threshold_and_source("free_memory_share")
     free, total = seen.values.memory_available_kib, seen.facts.memory_total_bytes
     if free is not None and total and free * 1024 < share * total:
         text = f"only {free / 2**20:.1f} of {total / 2**30:.0f} GiB of memory are free"
@@ -174,7 +174,7 @@ def check_memory(seen: Examination) -> Iterator[Finding]:
 
 
 def check_shared_memory(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit_with_source("shared_memory_kib")
+    wanted, source = threshold_and_source("shared_memory_kib")
     free, size = seen.values.shared_memory_free_kib, seen.values.shared_memory_kib
     if not is_below(free, wanted):
         return
@@ -198,7 +198,7 @@ def check_shared_memory(seen: Examination) -> Iterator[Finding]:
 
 
 def check_disk(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit_with_source("free_disk_kib")
+    wanted, source = threshold_and_source("free_disk_kib")
     free = seen.values.disk_free_kib
     if is_below(free, wanted):
         text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
@@ -228,7 +228,7 @@ def _first_free_port(port: int, taken: Container[int]) -> int:
     return next(p for p in range(port + 1, port + 1000) if p not in taken)
 
 
-def check_orphans(seen: Examination) -> Iterator[Finding]:
+def check_orphaned_engine_workers(seen: Examination) -> Iterator[Finding]:
     for worker in seen.values.workers:
         if (worker.parent == 1 or worker.parent_name in _REAPERS) and worker.pid not in (
             seen.values.own or ()
@@ -266,14 +266,14 @@ def check_environment_file(seen: Examination) -> Iterator[Finding]:
 CHECKS = (
     check_python,
     check_shell_programs,
-    check_main_process,
+    check_container_main_process,
     check_engines,
     check_open_files,
     check_locked_memory,
     check_memory,
     check_shared_memory,
     check_disk,
-    check_orphans,
+    check_orphaned_engine_workers,
     check_environment_file,
     check_governor,
     check_idle_states,

@@ -89,10 +89,10 @@ def parse_host_values(output: str) -> HostValues:
         many.setdefault(key, []).append(value.strip())
     shared = _numbers_in(one.get("shared_memory"))
     return HostValues(
-        files_soft=_parse_limit(one.get("files_soft")),
-        files_hard=_parse_limit(one.get("files_hard")),
-        memlock_kib=_parse_limit(one.get("memlock_kib")),
-        memory_available_kib=_parse_limit(one.get("memory_available_kib")),
+        files_soft=_parse_resource_limit(one.get("files_soft")),
+        files_hard=_parse_resource_limit(one.get("files_hard")),
+        memlock_kib=_parse_resource_limit(one.get("memlock_kib")),
+        memory_available_kib=_parse_resource_limit(one.get("memory_available_kib")),
         shared_memory_free_kib=_first_number(one.get("shared_memory")),
         shared_memory_kib=shared[1] if len(shared) > 1 else None,
         disk_free_kib=_first_number(one.get("disk")),
@@ -106,7 +106,7 @@ def parse_host_values(output: str) -> HostValues:
         nouveau="nouveau" in one,
         open_module="open_module" in one,
         infiniband="infiniband" in one,
-        ports=dict(filter(None, map(_parse_listening_port, many.get("port", [])))),
+        ports=dict(filter(None, map(_parse_listening_port_and_pid, many.get("port", [])))),
         workers=tuple(filter(None, map(_parse_worker, many.get("worker", [])))),
         xids=tuple(many.get("xid", [])),
         own=frozenset(pid for text in many.get("own", []) for pid in _numbers_in(text)),
@@ -122,7 +122,7 @@ def _first_number(text: str | None) -> int | None:
     return next(iter(_numbers_in(text)), None)
 
 
-def _parse_limit(text: str | None) -> int | None:
+def _parse_resource_limit(text: str | None) -> int | None:
     return UNLIMITED_FILES if text == "unlimited" else _first_number(text)
 
 
@@ -135,7 +135,7 @@ def _parse_idle_state(text: str) -> IdleState | None:
     return IdleState(name, latency_us, off == "0")
 
 
-def _parse_listening_port(text: str) -> tuple[int, int | None] | None:
+def _parse_listening_port_and_pid(text: str) -> tuple[int, int | None] | None:
     port, _, pid = text.partition(" ")
     number = parse_hexadecimal(port)
     return None if number is None else (number, _first_number(pid))

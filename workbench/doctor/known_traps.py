@@ -42,7 +42,7 @@ class KnownTrap:
             raise ValueError(f"trap {self.id} is not decided: it has neither seen_by nor why_not")
 
     @property
-    def decision_text(self) -> str:
+    def detection_text(self) -> str:
         """The codes of the findings about this trap, and what they cannot see, as text. If nothing
         sees it, the reason."""
         codes = ", ".join(dict.fromkeys(seen.partition(":")[2] for seen in self.seen_by))

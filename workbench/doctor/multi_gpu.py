@@ -117,7 +117,7 @@ class Pair:
     skipped: str | None = None
 
     @property
-    def was_tried(self) -> bool:
+    def was_copy_tried(self) -> bool:
         return bool(self.copies) or self.hang or self.error is not None
 
 
@@ -173,8 +173,8 @@ class GpuPaths:
         return min(rates) if len(rates) == len(ends) else None
 
     @property
-    def was_tried(self) -> bool:
-        return any(pair.was_tried for pair in self.pairs)
+    def was_copy_tried(self) -> bool:
+        return any(pair.was_copy_tried for pair in self.pairs)
 
 
 async def read_topology(host: Host) -> dict[str, Any]:
@@ -191,14 +191,14 @@ async def read_topology(host: Host) -> dict[str, Any]:
     return next(iter(_parse_json_lines(done.out)), {"error": done.problem})
 
 
-async def try_copies(
-    host: Host, engine: InstalledEngine, case_s: float = CASE_S
+async def run_gpu_copy_trial(
+    host: Host, engine: InstalledEngine, case_limit_s: float = CASE_S
 ) -> Sequence[Mapping[str, Any]]:
     """Let the engine's own Python copy data between the GPUs, and return what the program
     gpu_trial.py prints. Every process that it starts ends with it, and it ends if this Workbench is
     killed. Raises HostUnreachable if there is no connection."""
     program = Path(__file__).with_name("gpu_trial.py").read_text("utf-8")
-    orders = {"case_s": case_s, "total_s": ALL_CASES_S, "words": WORDS, "backend": "nccl"}
+    orders = {"case_s": case_limit_s, "total_s": ALL_CASES_S, "words": WORDS, "backend": "nccl"}
     # both count the GPUs in the order of the driver
     variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     python = engine.python or "python3"
@@ -206,7 +206,7 @@ async def try_copies(
         python, variables["PYTHONPATH"] = "python3", str(_STAND_IN)
     script = f'"$@" 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     words = shell_argv(script, python, "-c", program, json.dumps(orders))
-    limit_s = IMPORT_S + ALL_CASES_S + 3 * case_s
+    limit_s = IMPORT_S + ALL_CASES_S + 3 * case_limit_s
     try:
         out = await run_swept_until_disconnected(host, words, timeout_s=limit_s, env=variables)
     except HostUnreachable:
@@ -277,22 +277,24 @@ def parse_gpu_paths(
 
 
 def _pair_with_outcome(
-    said: Mapping[str, Any],
-    at: Mapping[int, int],
-    peer: Any,
+    outcome: Mapping[str, Any],
+    driver_indices: Mapping[int, int],
+    peer_access: Any,
     pairs: Mapping[tuple[int, int], Pair],
 ) -> Pair | None:
-    """Return a pair with the outcome of its copies. `at` has the driver's index of each of torch's
-    devices. None if the outcome belongs to no pair."""
-    copies = _parse_records(Copy, said.get("copies"))
+    """Return a pair with the outcome of its copies. `driver_indices` has the driver's index of each of
+    torch's devices, and `peer_access` a row of truth values for each device. None if the outcome
+    belongs to no pair."""
+    index = driver_indices
+    copies = _parse_records(Copy, outcome.get("copies"))
     try:
-        trial = read_record(Pair, said)
-        a, b = sorted((at[trial.a], at[trial.b]))
-        moved = [replace(one, source=at[one.source], target=at[one.target]) for one in copies]
+        trial = read_record(Pair, outcome)
+        a, b = sorted((index[trial.a], index[trial.b]))
+        moved = [replace(one, source=index[one.source], target=index[one.target]) for one in copies]
     except (ValueError, KeyError):
         return None
     try:
-        direct = bool(peer[trial.a][trial.b] and peer[trial.b][trial.a])
+        direct = bool(peer_access[trial.a][trial.b] and peer_access[trial.b][trial.a])
     except (TypeError, IndexError, KeyError):
         direct = None
     return replace(

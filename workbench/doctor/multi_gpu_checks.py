@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
-from workbench.doctor.optional_text import format_known, join_known
+from workbench.doctor.optional_text import format_unless_empty, join_nonempty
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 
 NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -157,7 +157,7 @@ def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     if with_p2p is None or with_p2p.is_correct or with_p2p.skipped is not None:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
-    code, text = _all_reduce_outcome(paths, with_p2p, said)
+    code, text = _all_reduce_code_and_problem(paths, with_p2p, said)
     changes, fix = WITHOUT_P2P, _cause_of_broken_path(paths, paths.pairs)
     if without is not None and without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
@@ -168,12 +168,14 @@ def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     yield Finding(Level.ERROR, code, text, fix=fix, source=NCCL_DOCS, changes=changes)
 
 
-def _all_reduce_outcome(paths: GpuPaths, one: Reduction, said: str) -> tuple[str, str]:
-    if one.hang:
-        return "paths.nccl-hang", f"{said} did not end within {paths.limit_s:g} s: it hangs"
-    if one.error is not None:
-        return "paths.nccl-error", f"{said} failed: {one.error}"
-    return "paths.nccl-wrong", f"{said} gave {one.wrong_bytes or 0} wrong bytes"
+def _all_reduce_code_and_problem(
+    paths: GpuPaths, reduction: Reduction, title: str
+) -> tuple[str, str]:
+    if reduction.hang:
+        return "paths.nccl-hang", f"{title} did not end within {paths.limit_s:g} s: it hangs"
+    if reduction.error is not None:
+        return "paths.nccl-error", f"{title} failed: {reduction.error}"
+    return "paths.nccl-wrong", f"{title} gave {reduction.wrong_bytes or 0} wrong bytes"
 
 
 def check_peer_access_off(paths: GpuPaths) -> Iterator[Finding]:
@@ -220,7 +222,7 @@ def check_iommu(paths: GpuPaths) -> Iterator[Finding]:
 
 
 def check_acs(paths: GpuPaths) -> Iterator[Finding]:
-    found = _redirecting_bridges(paths)
+    found = _acs_bridges_and_flags(paths)
     if not found:
         return
     bridge, words = found[0]
@@ -259,7 +261,7 @@ def _gpus_behind_iommu(paths: GpuPaths) -> Sequence[PathEnd]:
     return [gpu for gpu in paths.gpus if gpu.iommu and gpu.iommu.startswith("DMA")]
 
 
-def _redirecting_bridges(paths: GpuPaths) -> Sequence[tuple[str, str]]:
+def _acs_bridges_and_flags(paths: GpuPaths) -> Sequence[tuple[str, str]]:
     return [(bridge, words) for gpu in paths.gpus for bridge, words in gpu.acs.items() if words]
 
 
@@ -278,7 +280,7 @@ def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
     """Return what to do about a broken path, from what the host says of its IOMMU and ACS."""
     if _gpus_behind_iommu(paths):
         return _IOMMU
-    if _redirecting_bridges(paths):
+    if _acs_bridges_and_flags(paths):
         return _ACS
     unread = any(not gpu.acs for gpu in paths.gpus)
     root = " (as root, this test also reads ACS)" if unread else ""
@@ -288,11 +290,11 @@ def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
 
 
 def _evidence_text(paths: GpuPaths, pair: Pair) -> str:
-    return join_known(
+    return join_nonempty(
         pair.ancestor,
-        format_known("P2P {}", pair.read),
-        format_known("IOMMU {}", paths.gpu(pair.a).iommu),
-        format_known("driver {}", paths.driver),
+        format_unless_empty("P2P {}", pair.read),
+        format_unless_empty("IOMMU {}", paths.gpu(pair.a).iommu),
+        format_unless_empty("driver {}", paths.driver),
     )
 
 

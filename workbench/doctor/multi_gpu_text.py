@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
 from workbench.doctor.multi_gpu_checks import is_slow
-from workbench.doctor.optional_text import format_known, join_known
+from workbench.doctor.optional_text import format_unless_empty, join_nonempty
 
 
 def path_matrix(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
     """Return the rows of the matrix, one for each GPU that sends: its name, then what arrived at
     each GPU, as GB/s or as what went wrong. Without a trial there are no rows."""
-    if not paths.was_tried:
+    if not paths.was_copy_tried:
         return ()
     order = [gpu.index for gpu in paths.gpus]
     return [(f"GPU {one}", *(_matrix_cell(paths, one, other) for other in order)) for one in order]
@@ -56,26 +56,26 @@ def trial_lines(paths: GpuPaths) -> Iterator[tuple[str, str]]:
 
 
 def _software_stack_text(paths: GpuPaths) -> str:
-    return join_known(
+    return join_nonempty(
         paths.engine,
         f"torch {paths.torch}",
-        format_known("CUDA {}", paths.cuda),
-        format_known("NCCL {}", paths.nccl),
-        format_known("driver {}", paths.driver),
+        format_unless_empty("CUDA {}", paths.cuda),
+        format_unless_empty("NCCL {}", paths.nccl),
+        format_unless_empty("driver {}", paths.driver),
     )
 
 
 def _gpu_text(gpu: PathEnd) -> str:
-    rate = format_known(" ({:.1f} GB/s)", gpu.link_gb_s)
-    return join_known(
+    rate = format_unless_empty(" ({:.1f} GB/s)", gpu.link_gb_s)
+    return join_nonempty(
         gpu.slot_and_address,
         f"{gpu.link_text}{rate}",
-        format_known("{} NVLinks", gpu.nvlinks),
+        format_unless_empty("{} NVLinks", gpu.nvlinks),
         "" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}",
-        format_known("IOMMU {}", gpu.iommu),
+        format_unless_empty("IOMMU {}", gpu.iommu),
         _acs_text(gpu),
-        format_known("divided with MIG", gpu.mig),
-        format_known("used by {} processes", gpu.busy_count),
+        format_unless_empty("divided with MIG", gpu.mig),
+        format_unless_empty("used by {} processes", gpu.busy_count),
     )
 
 
@@ -87,17 +87,17 @@ def _acs_text(gpu: PathEnd) -> str:
 
 
 def _pair_text(paths: GpuPaths, pair: Pair) -> str:
-    return join_known(
+    return join_nonempty(
         pair.ancestor,
         f"P2P {pair.read or 'unknown'}",
-        format_known("NVLink", pair.nvlink == "ok"),
-        _path_between(pair),
-        format_known("nominal {:.1f} GB/s", paths.nominal_gb_s(pair)),
+        format_unless_empty("NVLink", pair.nvlink == "ok"),
+        _copy_path_text(pair),
+        format_unless_empty("nominal {:.1f} GB/s", paths.nominal_gb_s(pair)),
         pair.error,
     )
 
 
-def _path_between(pair: Pair) -> str | None:
+def _copy_path_text(pair: Pair) -> str | None:
     if pair.direct is None or not pair.copies:
         return None
     return "copied directly" if pair.direct else "copied through the host's memory"

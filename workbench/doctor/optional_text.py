@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def format_known(template: str, value: object) -> str:
+def format_unless_empty(template: str, value: object) -> str:
     """Return `template` with `value` in place of {}. If the value is None, 0, False or empty, return
     ""."""
     return template.format(value) if value else ""
 
 
-def join_known(*parts: str | None) -> str:
+def join_nonempty(*parts: str | None) -> str:
     """Return the parts that are not empty, joined by commas."""
     return ", ".join(filter(None, parts))

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.doctor.optional_text import join_known
+from workbench.doctor.optional_text import join_nonempty
 from workbench.engines import gpu_table
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
@@ -48,19 +48,27 @@ _CAP_SOURCE = (
 _SCRIPT = read_script(__file__, "check_power_off.sh")
 
 
+class WtmpEntry(NamedTuple):
+    """A start of the host, or a shutdown if `is_start` is False, with its Unix time by the host's
+    clock."""
+
+    unix_s: float
+    is_start: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ShutdownFacts:
     """What a host says about the end of an earlier boot. `journal_last_s` is the time of the journal's
-    last line under it, None if the journal cannot be read. `wtmp` has the time of each start (True)
-    and shutdown (False). Times are Unix seconds of the host's clock, which is `ahead_s` before this
-    machine's."""
+    last line under it, None if the journal cannot be read. `wtmp` has the starts and shutdowns of the
+    host, in the order of their times. Times are Unix seconds of the host's clock, which is `ahead_s`
+    before this machine's."""
 
     ahead_s: float = 0.0
     started_s: float | None = None
     journal_last_s: float | None = None
     in_order: bool = False
     trouble: str | None = None
-    wtmp: tuple[tuple[float, bool], ...] = ()
+    wtmp: tuple[WtmpEntry, ...] = ()
 
 
 async def examine_last_power_off(host: Host, kept: Kept, boot_id: str | None) -> Finding | None:
@@ -74,7 +82,7 @@ async def examine_last_power_off(host: Host, kept: Kept, boot_id: str | None) ->
     facts = parse_shutdown_facts(
         done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"), time.time()
     )
-    return judge_end(end, kept.infos, facts)
+    return assess_end_of_boot(end, kept.infos, facts)
 
 
 def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
@@ -82,7 +90,7 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
     understood are skipped."""
     ahead_s, started_s = 0.0, None
     journal: list[tuple[float, str]] = []
-    wtmp: list[tuple[float, bool]] = []
+    wtmp: list[WtmpEntry] = []
     for key, value in parse_key_value_pairs(output):
         if key == "now":
             ahead_s = (_unix_seconds_in(value) or now) - now
@@ -93,7 +101,7 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
             if at_s is not None:
                 journal.append((at_s, value))
         elif key == "wtmp":
-            wtmp += _wtmp_entry(value)
+            wtmp += _parse_wtmp_entry(value)
     texts = [text for _, text in journal]
     return ShutdownFacts(
         ahead_s=ahead_s if abs(ahead_s) > _SAME_CLOCK_S else 0.0,
@@ -112,20 +120,22 @@ def _unix_seconds_in(text: str) -> float | None:
         return None
 
 
-def _wtmp_entry(line: str) -> Iterator[tuple[float, bool]]:
+def _parse_wtmp_entry(line: str) -> Iterator[WtmpEntry]:
     kind = line.partition(" ")[0]
     at = re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:?\d\d", line)
     if at is not None and kind in ("reboot", "shutdown"):
         try:
-            yield datetime.fromisoformat(at[0]).timestamp(), kind == "reboot"
+            yield WtmpEntry(datetime.fromisoformat(at[0]).timestamp(), kind == "reboot")
         except ValueError:
             return
 
 
-def judge_end(end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts) -> Finding | None:
+def assess_end_of_boot(
+    end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts
+) -> Finding | None:
     """Return the finding about the end of a recording, None if nothing may be claimed."""
     last_s = end.last_s + facts.ahead_s  # by the host's clock
-    after = [entry for entry in facts.wtmp if entry[0] > last_s - _SAME_CLOCK_S]
+    after = [entry for entry in facts.wtmp if entry.unix_s > last_s - _SAME_CLOCK_S]
     next_s, was_started = after[0] if after else (facts.started_s, None)
     journal_s = facts.journal_last_s
     if facts.in_order or was_started is False:
@@ -155,7 +165,7 @@ def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
     cells = end.last_minute
     names = {info.index: info.name for info in infos}
     for gpu in sorted({gpu for cell in cells for gpu, _ in cell.values if gpu != ENGINE}):
-        readings = join_known(
+        readings = join_nonempty(
             _range_text(cells, gpu, "power_w", "W"),
             _range_text(cells, gpu, "sm_mhz", "MHz"),
             _range_text(cells, gpu, "temperature_c", "°C"),

@@ -11,9 +11,9 @@ from workbench.doctor.examination import Examination
 from workbench.doctor.table import (
     Architecture,
     architecture_of,
+    load_doctor_table,
     package_rules,
     pinned_versions,
-    table_data,
 )
 from workbench.engines.catalog import version_key
 from workbench.model.findings import Finding, Level
@@ -32,7 +32,7 @@ def check_known_versions(seen: Examination) -> Iterator[Finding]:
             if stack.python:
                 fix = f"run this Python by hand: {stack.python} -V"
             yield Finding(Level.WARN, "stack.unread", text, fix=fix, evidence=stack.python)
-    newest = version_key(table_data()["architectures"][-1]["capability"])
+    newest = version_key(load_doctor_table()["architectures"][-1]["capability"])
     for capability in seen.compute_capabilities:
         if version_key(capability) > newest:
             text = (
@@ -48,7 +48,7 @@ def check_known_versions(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def check_cpu_build(seen: Examination) -> Iterator[Finding]:
+def check_torch_cpu_build(seen: Examination) -> Iterator[Finding]:
     for stack in seen.packages:
         if seen.gpus and stack.cuda == "none":
             text = (
@@ -62,7 +62,7 @@ def check_cpu_build(seen: Examination) -> Iterator[Finding]:
 
 def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
     """Report a torch that was built for a newer CUDA than the driver supports."""
-    table = table_data()["drivers_of_cuda"]
+    table = load_doctor_table()["drivers_of_cuda"]
     have = version_key(seen.driver.cuda_version)
     for stack in seen.packages:
         built = version_key(stack.cuda)
@@ -101,7 +101,7 @@ def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
 
 def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
     """Report a torch that was built for a CUDA version without full support for a GPU of this host."""
-    oldest = table_data()["oldest_architecture"]
+    oldest = load_doctor_table()["oldest_architecture"]
     for stack, capability in product(seen.packages, seen.compute_capabilities):
         built, row = version_key(stack.cuda), architecture_of(capability)
         about = f"the torch of {stack.engine} is built for CUDA {stack.cuda}"
@@ -147,7 +147,7 @@ def check_packages(seen: Examination) -> Iterator[Finding]:
         row = architecture_of(capability)
         if row is None:
             continue
-        yield from _report_too_old(stack, row)
+        yield from _report_old_packages(stack, row)
         rules = [
             r
             for r in package_rules()
@@ -160,7 +160,7 @@ def check_packages(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def _report_too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
+def _report_old_packages(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
     # otherwise `check_torch_cuda` judges the build itself
     if stack.cuda is None and _is_below(stack, "torch", row.torch):
         text = f"torch {stack.versions['torch']} of {stack.engine} is older than {row.name}"
@@ -202,7 +202,13 @@ def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
                 fix = f"pip install '{name}=={wanted[0]}', or {_NEW_VENV.format(stack.engine)}"
                 level = Level.HINT if package == "torch" else Level.WARN
                 yield _stack_finding(
-                    stack, level, "stack.pins", text, fix, name, table_data()["pins"]["source"]
+                    stack,
+                    level,
+                    "stack.pins",
+                    text,
+                    fix,
+                    name,
+                    load_doctor_table()["pins"]["source"],
                 )
 
 
@@ -307,7 +313,7 @@ CHECKS = (
     check_known_versions,
     check_driver_cuda,
     check_torch_cuda,
-    check_cpu_build,
+    check_torch_cpu_build,
     check_packages,
     check_pinned_versions,
     check_nccl,

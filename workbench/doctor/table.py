@@ -44,7 +44,7 @@ class PackageRule:
 
 
 @cache
-def table_data() -> Mapping[str, Any]:
+def load_doctor_table() -> Mapping[str, Any]:
     """Return the content of table.json."""
     import json
     from importlib.resources import files
@@ -59,7 +59,7 @@ def table_data() -> Mapping[str, Any]:
 def architecture_of(capability: str | None) -> Architecture | None:
     """Return the architecture with a compute capability such as "12.0"; None if the table does not
     contain it."""
-    for row in table_data()["architectures"]:
+    for row in load_doctor_table()["architectures"]:
         if row["capability"] == capability:
             return Architecture(**row)
     return None
@@ -71,14 +71,14 @@ def package_rules() -> tuple[PackageRule, ...]:
         PackageRule(
             **{**row, "capabilities": tuple(row["capabilities"]), "level": Level(row["level"])}
         )
-        for row in table_data()["packages"]
+        for row in load_doctor_table()["packages"]
     )
 
 
 def pinned_versions(package: str, version: str) -> Mapping[str, tuple[str, ...]]:
     """Return the versions of other packages with which this release of an engine's package was
     built, by package name; {} if unknown."""
-    rows: list[dict[str, str]] = table_data()["pins"]["rows"]
+    rows: list[dict[str, str]] = load_doctor_table()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
     return {name: (pin,) for name, pin in row.items() if name not in ("package", "version")}
 
@@ -88,7 +88,7 @@ def is_below(value: float | None, limit: float) -> TypeGuard[float]:
     return value is not None and value < limit
 
 
-def limit_with_source(name: str) -> tuple[float, str]:
-    """Return (value, source) of the limit called `name` in the table."""
-    row = table_data()["limits"][name]
+def threshold_and_source(name: str) -> tuple[float, str]:
+    """Return (value, source) of the threshold called `name` in table.json."""
+    row = load_doctor_table()["limits"][name]
     return row["value"], row["source"]

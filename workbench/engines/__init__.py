@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     )
     from workbench.engines.flag_groups import group_names, sort_key_of_flag
     from workbench.engines.flag_values import format_value, parse_value
-    from workbench.engines.memory_estimate import MemoryFit, estimate_memory
+    from workbench.engines.memory_estimate import MemoryFit, estimate_memory_or_reason
     from workbench.engines.plans import (
         EXECUTABLE,
         NAME_PROGRAM_STEP,
         apply_assignments,
         list_changed_flags,
         make_flag_rows,
-        most_severe_finding_text,
+        most_severe_text_and_level,
         plan_from_preset,
         set_executable,
         set_flag,
@@ -79,7 +79,7 @@ __all__ = [
     "canonical_flag_name",
     "check_flag_value",
     "engine_names",
-    "estimate_memory",
+    "estimate_memory_or_reason",
     "find_engine",
     "find_nearest_flag",
     "format_value",
@@ -90,7 +90,7 @@ __all__ = [
     "look_up_flag",
     "make_flag_rows",
     "make_launcher_rows",
-    "most_severe_finding_text",
+    "most_severe_text_and_level",
     "parse_value",
     "plan_from_preset",
     "search_flags",
@@ -112,9 +112,9 @@ _NAMES_OF_MODULES = {
     "search_variables search_flags version_key version_satisfies",
     "flag_groups": "group_names sort_key_of_flag",
     "flag_values": "format_value parse_value",
-    "memory_estimate": "MemoryFit estimate_memory",
+    "memory_estimate": "MemoryFit estimate_memory_or_reason",
     "plans": "EXECUTABLE NAME_PROGRAM_STEP apply_assignments make_flag_rows list_changed_flags "
-    "plan_from_preset set_flag most_severe_finding_text set_executable",
+    "plan_from_preset set_flag most_severe_text_and_level set_executable",
     "registry": "engine_names find_engine get_engine short_name",
     "run_as": "RUN_AS is_launcher_row make_launcher_rows",
     "validate": "check_flag_value validate_plan",

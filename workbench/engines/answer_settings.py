@@ -122,7 +122,7 @@ def meaning_of_answer_flag(engine: str | None, flag: str) -> str:
 def select_tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return those flags, with their values as text, that decide which tokenizer a server has."""
     return {
-        name: _stable_value_text(value)
+        name: _canonical_value_text(value)
         for name, value in flags.items()
         if _TOKENIZER.fullmatch(name.replace("_", "-"))
     }
@@ -142,7 +142,7 @@ def collect_answer_settings(conditions: Conditions) -> dict[str, Any]:
     if conditions.flags:
         for name, value in conditions.flags.items():
             if meaning_of_answer_flag(engine, name):
-                found[f"{_SETTING}{name}"] = _stable_value_text(value)
+                found[f"{_SETTING}{name}"] = _canonical_value_text(value)
         found["program"] = next(iter(conditions.argv), None)
     else:
         found["command"] = " ".join(conditions.argv)
@@ -173,7 +173,7 @@ def _collect_plan_settings(plan: LaunchPlan) -> dict[str, Any]:
     )
 
 
-def _stable_value_text(value: Any) -> str:
+def _canonical_value_text(value: Any) -> str:
     """Return the value of a flag as a text that is the same before and after it was stored."""
     if isinstance(value, str):
         return value
@@ -237,7 +237,7 @@ def find_quality_comparison(
 _IDENTIFYING = frozenset(("program", "command", "address"))
 
 
-def find_comparisons_with_side(
+def find_quality_comparisons_and_side(
     conditions: Conditions, known: Iterable[QualityResult]
 ) -> tuple[tuple[str, QualityResult], ...]:
     """Return those of the measured comparisons `known` in which a server with these conditions was

@@ -234,7 +234,7 @@ class Engine:
         """
         return None
 
-    def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
+    def normalize_parsed_plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Adjust a plan that was parsed from a command line, so that `command` makes the same
         command line from it. An engine whose model needs several flags joins their values here."""
         return plan
@@ -265,12 +265,14 @@ class Engine:
         """Return whether the CPU computes layers of the model, or may compute some."""
         return self.computes_on_cpu(here)
 
-    def sequence_assignments(self, here: Situation, count: int) -> tuple[str, ...]:
-        """Return the assignments for a server that processes `count` requests at a time, each of
+    def flag_assignments_for_concurrency(
+        self, here: Situation, concurrency: int
+    ) -> tuple[str, ...]:
+        """Return the assignments for a server that processes `concurrency` requests at a time, each of
         which may be as long as those of the plan."""
-        return (f"{self.concurrency_flag}={count}",)
+        return (f"{self.concurrency_flag}={concurrency}",)
 
-    def no_memory_estimate(self, here: Situation) -> str | None:
+    def why_no_memory_estimate(self, here: Situation) -> str | None:
         """Return the reason why the memory of this plan cannot be estimated, or None if it can."""
         return None
 
@@ -294,7 +296,7 @@ class Engine:
                 next_step="write the path of the model as ./-name",
             )
         if node:
-            plan = self._on_node(plan, node)
+            plan = self._apply_node_overrides(plan, node)
         catalog = catalog or self.catalog(plan.engine_version)
         host = str(plan.flag("host") or LOOPBACK)
         port = self._port_of_plan(plan)
@@ -348,14 +350,14 @@ class Engine:
         if spec and spec.value_takes_bool_word:
             return [option, str(value)]
         if not isinstance(value, list | tuple) or (spec and spec.kind == FlagKind.JSON):
-            return self._with_value(option, format_argument(value))
+            return self._make_option_arguments(option, format_argument(value))
         words = [format_argument(v) for v in value]
         if not words:
             return [option] if spec and spec.nargs == "*" else []
         if len(words) == 1:
-            return self._with_value(option, words[0])
+            return self._make_option_arguments(option, words[0])
         if spec and spec.nargs == ",":
-            return self._with_value(option, ",".join(words))
+            return self._make_option_arguments(option, ",".join(words))
         if spec and spec.nargs:
             if self.argparse_values and (
                 other := next((w for w in words if re.match(r"-[^\d.]", w)), None)
@@ -366,7 +368,7 @@ class Engine:
                 )
                 raise PlanError(text, next_step=f"remove {other!r} from --{setting.name}")
             return [option, *words]
-        return [argument for w in words for argument in self._with_value(option, w)]
+        return [argument for w in words for argument in self._make_option_arguments(option, w)]
 
     def _switch_arguments(
         self, spec: FlagSpec | None, option: str, on: bool, exact: bool
@@ -378,7 +380,7 @@ class Engine:
         off = self.option_to_switch_off(spec, exact)
         return [off] if off else []  # without a negation, a flag is turned off by omitting it
 
-    def _with_value(self, option: str, text: str) -> list[str]:
+    def _make_option_arguments(self, option: str, text: str) -> list[str]:
         # vLLM's parser accepts even "-0.5" as a dotted option ("--config.key"), so only whole
         # numbers are safe apart.
         looks_like_option = text.startswith("-") and not re.fullmatch(r"-\d+", text)
@@ -396,7 +398,7 @@ class Engine:
                 next_step="set port to a number from 1 to 65535",
             ) from None
 
-    def _on_node(self, plan: LaunchPlan, node: Node) -> LaunchPlan:
+    def _apply_node_overrides(self, plan: LaunchPlan, node: Node) -> LaunchPlan:
         for name, value in node.flags.items():
             plan = plan.with_flag(name, value)
         for name, text in node.env.items():

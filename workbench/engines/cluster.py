@@ -31,7 +31,7 @@ def spread_over_nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePla
     nodes = plan.nodes or _make_nodes_of_ranks(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
-    derived = [_make_network_environment(engine, place) for place in places]
+    derived = [_network_variables_with_origins(engine, place) for place in places]
     return replace(
         plan,
         nodes=tuple(_apply_host_to_node(plan, node, places[node.rank], derived) for node in nodes),
@@ -58,7 +58,7 @@ def _make_nodes_of_ranks(
     return tuple(nodes)
 
 
-def _make_network_environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
+def _network_variables_with_origins(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
     """Return the environment variables with which one node joins the cluster's network: {name:
     (value, where the value comes from)}. They set the host address, the network interface, the RDMA
     devices and the log of NCCL."""
@@ -149,7 +149,9 @@ def report_cluster_problems(
     yield from _report_different_launchers(plan, [places[rank] for rank in sorted(ranks)])
     whole = plan.env_texts
     for node in plan.nodes:
-        for name, (value, why) in _make_network_environment(engine, places[node.rank]).items():
+        for name, (value, why) in _network_variables_with_origins(
+            engine, places[node.rank]
+        ).items():
             given = node.env.get(name, whole.get(name))
             if given is not None and given != value and name not in _NCCL_LOG:
                 text = (

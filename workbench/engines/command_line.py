@@ -146,7 +146,7 @@ def parse_plan(
             f"{mask_text(', '.join(read.models))}; the last one counts"
         )
         read.findings.append(Finding(Level.WARN, "recipe.two-models", text))
-    return engine.plan_as_read(read.plan), tuple(read.findings)
+    return engine.normalize_parsed_plan(read.plan), tuple(read.findings)
 
 
 def _parse_next_argument(engine: Engine, read: _Read) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from workbench.engines import registry
-from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory
+from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory_or_reason
 from workbench.engines.model_facts import estimate_weight_parts
 from workbench.engines.plan_context import Situation
 from workbench.engines.roofline import compute_speed_limits
@@ -140,7 +140,9 @@ def _make_fit_row(
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
     found: dict[int, MemoryFit] = {}
     for length in contexts:
-        estimate = estimate_memory(_adapt_plan_to_gpus(plan, facts, gpus, free, length), gpus, free)
+        estimate = estimate_memory_or_reason(
+            _adapt_plan_to_gpus(plan, facts, gpus, free, length), gpus, free
+        )
         if isinstance(estimate, str):
             return None
         found[length] = estimate

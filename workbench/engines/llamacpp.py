@@ -140,22 +140,24 @@ class Llamacpp(Engine):
         return not here.gpus_visible or here.flag_number("n-gpu-layers") == 0
 
     def layers_on_cpu(self, here: Situation) -> bool:
-        return self.computes_on_cpu(here) or self.no_memory_estimate(here) is not None
+        return self.computes_on_cpu(here) or self.why_no_memory_estimate(here) is not None
 
-    def sequence_assignments(self, here: Situation, count: int) -> tuple[str, ...]:
+    def flag_assignments_for_concurrency(
+        self, here: Situation, concurrency: int
+    ) -> tuple[str, ...]:
         """Return slots with the context that each has now, and with continuous batching. Slots share
         ctx-size: more of them would leave less to each request, and one that the plan serves would no
         longer fit (llama.cpp#11681)."""
         batching = here.effective_flag_value("cont-batching") is not False
-        slots = (f"parallel={count}", *(() if batching else ("cont-batching=true",)))
+        slots = (f"parallel={concurrency}", *(() if batching else ("cont-batching=true",)))
         context, now = here.flag_number("ctx-size"), here.flag_number("parallel")
         if here.is_switched_on("kv-unified"):
             return slots
         if context and now and now > 0:
-            return (f"ctx-size={int(context) // int(now) * count}", *slots)
+            return (f"ctx-size={int(context) // int(now) * concurrency}", *slots)
         return ("kv-unified=true", *slots)
 
-    def no_memory_estimate(self, here: Situation) -> str | None:
+    def why_no_memory_estimate(self, here: Situation) -> str | None:
         if here.is_switched_on("cpu-moe") or here.flag_number("n-cpu-moe"):
             return "experts stay in host memory"
         layers, facts = here.flag_number("n-gpu-layers"), here.plan.model_facts

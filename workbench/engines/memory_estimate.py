@@ -65,7 +65,7 @@ class MemoryFit:
     basis: str  # the values that the estimate is computed from
 
 
-def estimate_memory(
+def estimate_memory_or_reason(
     plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = None
 ) -> MemoryFit | str:
     """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the
@@ -85,13 +85,13 @@ def estimate_memory(
         return facts.missing or "the size of the weights is unknown"
     if not here.smallest_gpu_bytes:
         return "the memory of the GPUs is unknown"
-    if reason := engine.no_memory_estimate(here):
+    if reason := engine.why_no_memory_estimate(here):
         return reason
     total = here.smallest_gpu_bytes / GIB
     split = _gpus_per_replica(here)
     offloaded_gib = here.flag_number("cpu-offload-gb") or 0.0
     weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
-    need = _Need(here, total, weights, split, *_estimate_working_memory_gib(here))
+    need = _Need(here, total, weights, split, *_estimate_working_gib_and_basis(here))
     estimate = _estimate_with_allocated_cache
     if engine.memory.share_flag:
         estimate = _estimate_with_memory_share
@@ -159,7 +159,7 @@ class _Need:
         return self.here.model_shape.max_length or _SOME_LENGTH
 
 
-def _estimate_working_memory_gib(here: Situation) -> tuple[float, str]:
+def _estimate_working_gib_and_basis(here: Situation) -> tuple[float, str]:
     """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how
     it was computed). If the sizes of the model's layers are unknown, the engine's constant
     `reserve_gib` is returned."""
@@ -177,7 +177,7 @@ def _estimate_working_memory_gib(here: Situation) -> tuple[float, str]:
     logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
     graphs = GRAPHS_GIB
-    if here.eager_flag_set:
+    if here.enabled_eager_flag:
         graphs = 0.0
     basis = (
         f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} "

@@ -92,7 +92,7 @@ def parse_model_shape(config: Mapping[str, Any]) -> ModelShape:
     )
 
 
-def read_expert_counts(text: Mapping[str, Any]) -> tuple[int, int] | None:
+def read_total_and_used_experts(text: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1)
     for a model without experts. None if the config.json names several experts but not how many a
     token uses."""
@@ -151,7 +151,7 @@ def _parse_kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
     the cache of another layer do not count. () if the layers are unknown."""
     kinds = parse_layer_kinds(text)
-    if kinds is None or _hides_state_layers(text, kinds):
+    if kinds is None or _has_unlisted_state_layers(text, kinds):
         return ()
     kinds = [kind for kind in kinds if kind != NONE]
     if _has_attention_and_mamba(text):
@@ -165,7 +165,7 @@ def _parse_kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     return tuple(filter(None, found))
 
 
-def _hides_state_layers(text: Mapping[str, Any], kinds: list[str]) -> bool:
+def _has_unlisted_state_layers(text: Mapping[str, Any], kinds: list[str]) -> bool:
     """Return whether the model has layers that keep a state, and `kinds` does not say which."""
     if _has_attention_and_mamba(text) or not _has_state_fields(text):
         return False
@@ -301,7 +301,7 @@ def _reason_kv_is_unknown(text: Mapping[str, Any]) -> str:
 def _compute_feed_forward_width(text: Mapping[str, Any]) -> int | None:
     """Return the width of the feed-forward layer that computes one token: with experts, the sum
     over the experts that the token uses. None if the width is unknown."""
-    experts, used = read_expert_counts(text) or (1, 1)
+    experts, used = read_total_and_used_experts(text) or (1, 1)
     if experts == 1:
         return read_first_count(text, "intermediate_size")
     width = read_first_count(text, "moe_intermediate_size", "intermediate_size")
@@ -323,7 +323,7 @@ def _count_weights_by_part(text: Mapping[str, Any], tied: bool) -> WeightParts |
         read_first_count(text, "vocab_size"),
         parse_layer_kinds(text),
     )
-    used = read_expert_counts(text)
+    used = read_total_and_used_experts(text)
     if not hidden or not vocabulary or kinds is None or used is None or _has_state_fields(text):
         return None
     attention = [_count_attention_weights(text, hidden, kind) for kind in kinds]

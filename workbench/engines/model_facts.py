@@ -16,7 +16,7 @@ from workbench.engines.gguf import config_from_metadata
 from workbench.engines.kv_size import kv_bytes_per_token
 from workbench.engines.model_config import (
     parse_model_shape,
-    read_expert_counts,
+    read_total_and_used_experts,
     select_language_model_config,
 )
 from workbench.engines.weight_bits import (
@@ -53,20 +53,20 @@ def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, A
     started with `flags`, the preset's own flags.
     """
 
-    def giga(value: float | None) -> float | None:
+    def from_billions(value: float | None) -> float | None:
         return None if value is None else value * _GIGA
 
     model = preset.model
     bits = _bits_of_quantization(model.quantization)
-    weights, source = giga(model.weight_gb), f"preset {preset.id}"
+    weights, source = from_billions(model.weight_gb), f"preset {preset.id}"
     if weights is None and model.parameters_b and bits:
         weights = model.parameters_b * _GIGA * bits / 8
         source += f", at least {bits:.3g} bits for each of {model.parameters_b:g}e9 parameters"
     return ModelFacts(
         id=model_id,
-        parameters=giga(model.parameters_b),
+        parameters=from_billions(model.parameters_b),
         quantization=model.quantization,
-        bytes_per_token=giga(model.bytes_per_token_gb),
+        bytes_per_token=from_billions(model.bytes_per_token_gb),
         weight_bytes=weights,
         kv_bytes_per_token=model.kv_bytes_per_token,
         layers=model.layers,
@@ -250,7 +250,7 @@ def model_facts_from_config(
         shape=shape,
         source=source,
     )
-    experts = read_expert_counts(select_language_model_config(config))
+    experts = read_total_and_used_experts(select_language_model_config(config))
     bits = bits_per_weight_from_config(quantization)
     if sized := _add_sizes_of_tensors(facts, shape, tensors, bits, experts):
         return sized
@@ -336,5 +336,5 @@ def model_facts_from_gguf(
         shape=shape,
         source=source,
     )
-    sized = _add_sizes_of_tensors(facts, shape, tensors, 16, read_expert_counts(config))
+    sized = _add_sizes_of_tensors(facts, shape, tensors, 16, read_total_and_used_experts(config))
     return sized or replace(facts, missing=_EXPERTS_UNKNOWN)

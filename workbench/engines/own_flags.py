@@ -94,12 +94,12 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     """Return the catalog entry of one flag; None if `raw` is not a flag that a plan can set."""
     raw = as_table(raw)
     names = _select_matching_texts(raw.get("names"), _NAME)
-    long = _names_in_plans(engine, names)
+    long = _plan_names_of_flag(engine, names)
     kind = str(raw.get("kind"))
     if kind not in _KINDS or not long or not _PRINT_AND_END.isdisjoint(names):
         return None
     explained = [name for name in long if catalogs.has_help(engine.name, name)]
-    name, help_text = max(long, key=len), cut_first_sentence(str(raw.get("help", "")))
+    name, help_text = max(long, key=len), extract_first_sentence(str(raw.get("help", "")))
     if explained:
         name, help_text = explained[0], ""
     negations = _select_matching_texts(raw.get("negations"), _NAME)
@@ -132,7 +132,7 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     return _drop_empty_fields(entry)
 
 
-def _names_in_plans(engine: Engine, names: Sequence[str]) -> list[str]:
+def _plan_names_of_flag(engine: Engine, names: Sequence[str]) -> list[str]:
     """Return what plans call a flag that the engine prints under `names`; short names are left
     out."""
     in_plans = {option: name for name, option in engine.option_names.items()}
@@ -178,7 +178,7 @@ def _properties_from_shipped_catalog(
     return {key: list(value) if isinstance(value, tuple) else value for key, value in noted.items()}
 
 
-def cut_first_sentence(text: str) -> str:
+def extract_first_sentence(text: str) -> str:
     """Return the first sentence of an engine's help as one line, cut to HELP_CHARS characters."""
     line = re.sub(r"[`*\s]+", " ", text).strip()
     sentence = re.split(r"(?<=[^.A-Z][.!?]) (?=[A-Z\[(])", line, maxsplit=1)[0]

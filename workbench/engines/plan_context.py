@@ -99,7 +99,7 @@ class Situation:
         """Return the value of a flag as a number above 0; 0 if it is no such number."""
         return max(0.0, self.flag_number(name) or 0.0)
 
-    def given_number(self, name: str | None) -> float | None:
+    def flag_number_in_plan(self, name: str | None) -> float | None:
         """Return the number that the plan itself gives a flag. None if it does not set the flag."""
         return None if self.plan.flag(name or "") is None else self.flag_number(name)
 
@@ -113,7 +113,7 @@ class Situation:
         return self.effective_flag_value(name) is True
 
     @property
-    def eager_flag_set(self) -> str | None:
+    def enabled_eager_flag(self) -> str | None:
         """The engine's flag that turns CUDA graphs off, if it is switched on."""
         flag = self.engine.eager_flag
         return flag if flag and self.is_switched_on(flag) else None

@@ -203,7 +203,7 @@ def make_flag_rows(
         spec: FlagSpec | None,
         is_env: bool = False,
     ) -> FlagRow:
-        text, level = most_severe_finding_text(by_flag[name], name)
+        text, level = most_severe_text_and_level(by_flag[name], name)
         known = catalog.env.get(name) if is_env else spec
         return FlagRow(
             name, value, known.default if known else None, origin, spec, text, level, is_env
@@ -245,7 +245,7 @@ def list_changed_flags(
     return tuple(sorted(filter(differs, (*removed, *make_flag_rows(plan, catalog))), key=sort_key))
 
 
-def most_severe_finding_text(
+def most_severe_text_and_level(
     findings: Iterable[Finding], name: str
 ) -> tuple[str | None, str | None]:
     """Return (text, level) of the most severe finding about the flag or variable `name`; (None,

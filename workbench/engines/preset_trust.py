@@ -147,7 +147,7 @@ def find_foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterato
     """Yield the options of the launcher `run_as` that give the server power over its host, or reach
     outside of it."""
     known = {option.name: option for option in OPTIONS.get(run_as, ())}
-    powers = {part.name: part for part in find_powerful_run_options(run_as, options)}
+    powers = {part.name: part for part in find_privileged_run_options(run_as, options)}
     yield from powers.values()
     for name, value in options.items():
         option = known.get(name)
@@ -158,7 +158,7 @@ def find_foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterato
             yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
 
 
-def find_powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_privileged_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
     """Yield those options of the launcher `run_as` that let the server control its host, such as a
     privileged container. It does not matter whether the user or a preset has set them."""
     for option in OPTIONS.get(run_as, ()):
@@ -192,14 +192,14 @@ def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[Fore
         if flag := flag_of.get(name):  # has the effect of the flag
             for part in find_foreign_flags(engine, {flag: value}):
                 yield replace(part, name=name)
-        elif found := _explain_foreign_variable(name, value):
+        elif found := _foreign_variable_code_and_reason(name, value):
             code, says = found
             yield ForeignPart(
                 code, name, str(value), f"{name} {says}: {_format_masked_value(name, value)}"
             )
 
 
-def _explain_foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
+def _foreign_variable_code_and_reason(name: str, value: Any) -> tuple[str, str] | None:
     upper = name.upper()
     if upper in _HARMLESS:
         return None
@@ -211,7 +211,7 @@ def _explain_foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
         return "preset.points-elsewhere", "selects a program, a library or the source of downloads"
     if not _TUNING.fullmatch(upper):
         return "preset.unknown", "is a variable that Workbench does not know"
-    if not _reaches_outside(value):
+    if not _refers_to_file_or_address(value):
         return None
     return ("preset.points-elsewhere", "names a file, a module or an address")
 
@@ -242,7 +242,7 @@ def find_foreign_flags(
         elif name.replace("_", "-") in _OPENING_FLAGS:
             says = f"{spelling} lets everybody who reaches the server use it: {shown}"
             yield ForeignPart("preset.opens-server", spelling, str(value), says)
-        elif name not in _NAMES and (_takes_address(name) or _reaches_outside(value)):
+        elif name not in _NAMES and (_takes_address(name) or _refers_to_file_or_address(value)):
             yield ForeignPart(
                 "preset.points-elsewhere",
                 spelling,
@@ -277,12 +277,12 @@ def _runs_code(name: str, value: Any) -> bool:
     return any(_runs_code(str(key), inner) for key, inner in value.items())
 
 
-def _reaches_outside(value: Any) -> bool:
+def _refers_to_file_or_address(value: Any) -> bool:
     value = _parse_json(value)
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return any(map(_reaches_outside, value))
+        return any(map(_refers_to_file_or_address, value))
     return isinstance(value, str) and _REACHES.fullmatch(value.strip()) is not None
 
 
@@ -322,7 +322,7 @@ def list_untrusted_parts(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[Fore
     that may run foreign code, any other plan only to options that let the server control its host.
     """
     known = frozenset(trusted)
-    found: Iterable[ForeignPart] = find_powerful_run_options(plan.run_as, plan.run_options)
+    found: Iterable[ForeignPart] = find_privileged_run_options(plan.run_as, plan.run_options)
     if plan.stranger:
         found = list_foreign_parts(plan)
     return tuple(part for part in found if part.digest not in known)

@@ -68,7 +68,7 @@ class Reference:
         return next((one for one in load_gpu_types() if one.id == self.gpu), None)
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def parallel_sizes(self) -> tuple[int, ...]:
         """The sizes of tensor, pipeline and data parallelism; by default, tensor parallelism over
         all GPUs."""
         return tuple(self.parallel) or (self.gpus, 1, 1)
@@ -132,7 +132,7 @@ class Setup:
     eager: bool
 
 
-def find_nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
+def find_reference_and_same_streams(setup: Setup) -> tuple[Reference, bool] | None:
     """Return the published speed of this setup whose number of streams is nearest, and whether that
     number is the same. None if nobody has published a speed of this setup. A source that does not
     name its GPU counts for every GPU."""
@@ -154,7 +154,7 @@ def find_nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
             one.speculative,
             one.eager,
         )
-        same_sizes = setup.parallel in (None, one.sizes)
+        same_sizes = setup.parallel in (None, one.parallel_sizes)
         if published == wanted and same_sizes and one.gpu in gpus:
             near.append(one)
     if not near:
@@ -191,7 +191,7 @@ def _parse_parallel_size(value: Any) -> int:
 def format_nearest_reference(result: BenchResult) -> str | None:
     """Return a sentence with the published speed of the result's setup and how the result compares
     with this speed. None if there is no such speed."""
-    found = find_nearest_reference(_setup_from_result(result))
+    found = find_reference_and_same_streams(_setup_from_result(result))
     if found is None:
         return None
     one, same = found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
-def compare_speed_with_limits(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def list_titled_speed_comparisons(result: BenchResult) -> tuple[tuple[str, str], ...]:
     """Return (title, text) of each available comparison of a result. The title is "limit" (one
     stream and its speed limit), "all streams" (their total and its speed limit) or "reference" (the
     nearest published speed)."""

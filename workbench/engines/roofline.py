@@ -90,7 +90,7 @@ class Load:
     tokens_per_step: float = 1.0
 
 
-def find_memory_bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
+def find_memory_bandwidth_or_reason(gpu: GpuInfo | str) -> Bandwidth | str:
     """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is
     unknown, return the reason as text.
 
@@ -153,7 +153,7 @@ def compute_speed_limits(
         return Ceiling(None, reason=why)
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
-        one = find_memory_bandwidth(gpu)
+        one = find_memory_bandwidth_or_reason(gpu)
         if isinstance(one, str):
             return Ceiling(None, reason=one)
         known.append(one)
@@ -166,7 +166,7 @@ def compute_speed_limits(
         for i in range(0, len(gbs), tp * pp)
     ]
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
-    share, label = _compare_memory_clocks(gpus[: len(known)], memory_mhz) or (1.0, fastest)
+    share, label = _memory_clock_share_and_text(gpus[: len(known)], memory_mhz) or (1.0, fastest)
     computed = _compute_prefill_limit_tok_s(model, gpus[: len(known)])
     total, bound = (
         _compute_total_limit_tok_s(model, load, [n * share * 1e9 for n in nominal], pp, kv),
@@ -174,7 +174,7 @@ def compute_speed_limits(
     )
     if computed is not None and computed < total:
         total, bound = computed, "compute"
-    reduce_ms, reduce_basis = _estimate_all_reduce_ms(model, gpus[0], tp)
+    reduce_ms, reduce_basis = _all_reduce_ms_and_basis(model, gpus[0], tp)
     return Ceiling(
         tok_s_per_stream=max(nominal) * share / gb * load.tokens_per_step,
         label=label + _speculation_text(load),
@@ -237,7 +237,7 @@ def _compute_prefill_limit_tok_s(model: ModelFacts, gpus: Sequence[GpuInfo | str
     return flops / (2 * parts.active_weights)
 
 
-def _estimate_all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
+def _all_reduce_ms_and_basis(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
     """Return (milliseconds per decoding step in which GPUs exchange data by all-reduces, text that
     says how this was computed). A step has two all-reduces per layer and one for the embedding. The
     result is (0, "") for one GPU, for GPUs with NVLink, and if the GPU type or the number of layers
@@ -256,7 +256,7 @@ def _speculation_text(load: Load) -> str:
     return ""
 
 
-def _compare_memory_clocks(
+def _memory_clock_share_and_text(
     gpus: Sequence[GpuInfo | str], memory_mhz: float | None
 ) -> tuple[float, str] | None:
     """Return (memory clock under load divided by the maximum clock, text about both clocks). None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from workbench.engines import trap_rules, tuning_rules
 from workbench.engines.catalog import version_satisfies
-from workbench.engines.memory_estimate import MemoryFit, estimate_memory
+from workbench.engines.memory_estimate import MemoryFit, estimate_memory_or_reason
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
@@ -54,17 +54,17 @@ def report_too_few_gpus(here: Situation) -> Iterator[Finding]:
         )
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
-        proposed, changes = _propose_use_of_idle_gpus(here)
+        proposed, changes = _idle_gpus_text_and_changes(here)
         yield Finding(Level.INFO, "gpus.idle", text, fix=proposed, changes=changes)
 
 
-def _propose_use_of_idle_gpus(here: Situation) -> tuple[str | None, tuple[PlanChange, ...]]:
+def _idle_gpus_text_and_changes(here: Situation) -> tuple[str | None, tuple[PlanChange, ...]]:
     """Return how more replicas would use the GPUs that the plan leaves unused, as a text and as
     changes. (None, ()) if there is no room for more."""
     need, have = here.gpus_needed, here.gpus_visible
     if have < 2 * need:
         return None, ()
-    estimate = estimate_memory(here.plan, here.gpus)
+    estimate = estimate_memory_or_reason(here.plan, here.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:  # replicas need the memory again
         return None, ()
     replicas = here.flag_count("data-parallel-size") * (have // need)
@@ -223,7 +223,7 @@ def report_unified_memory_share(here: Situation) -> Iterator[Finding]:
 def report_memory_estimate(here: Situation) -> Iterator[Finding]:
     """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as
     information."""
-    estimate = estimate_memory(here.plan, here.gpus)
+    estimate = estimate_memory_or_reason(here.plan, here.gpus)
     if not isinstance(estimate, MemoryFit):
         return
     if estimate.fits:
@@ -266,7 +266,7 @@ def report_custom_all_reduce(here: Situation) -> Iterator[Finding]:
 
 def report_eager_mode(here: Situation) -> Iterator[Finding]:
     """Report that the engine runs without compiled code and CUDA graphs, which slows decoding."""
-    if flag := here.eager_flag_set:
+    if flag := here.enabled_eager_flag:
         text = (
             f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and "
             "decodes slower"

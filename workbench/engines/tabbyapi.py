@@ -108,7 +108,7 @@ class Tabbyapi(Engine):
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"text": request.get("prompt") or request.get("messages")}
 
-    def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
+    def normalize_parsed_plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan with the values of model-dir and model-name joined to one path of the
         model."""
         directory = plan.flag("model-dir")

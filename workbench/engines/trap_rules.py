@@ -30,7 +30,7 @@ _Rule = Callable[[Situation], Iterator[Finding]]
 def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
     """Limit a rule to plans of one engine."""
 
-    def limit(rule: _Rule) -> _Rule:
+    def restrict_to_engine(rule: _Rule) -> _Rule:
         @wraps(rule)
         def check(here: Situation) -> Iterator[Finding]:
             if here.engine.name == name:
@@ -38,7 +38,7 @@ def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
 
         return check
 
-    return limit
+    return restrict_to_engine
 
 
 def _drafts_per_step(here: Situation) -> int:
@@ -257,7 +257,7 @@ def report_changed_expert_count(here: Situation) -> Iterator[Finding]:
             )
 
 
-def report_stretched_context(here: Situation) -> Iterator[Finding]:
+def report_rope_scaled_context(here: Situation) -> Iterator[Finding]:
     """Report a context that was stretched beyond the length that the model was trained with."""
     flag = "rope-scaling"
     if here.plan.flag(flag) in (None, "none"):
@@ -345,7 +345,7 @@ RULES = (
     report_unparsed_tool_calls,
     report_unused_tool_parser,
     report_changed_expert_count,
-    report_stretched_context,
+    report_rope_scaled_context,
     report_equal_gid_index,
     report_fused_collectives,
     report_reasoning_off,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from workbench.engines.flag_values import format_argument, format_value
-from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory
+from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory_or_reason
 from workbench.engines.plan_context import Situation
 from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of
@@ -61,7 +61,7 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
         return
     replicas = split * here.flag_count(_DP)
     changes = (*here.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
-    alone = estimate_memory(_apply_changes(here.plan, changes), here.gpus)
+    alone = estimate_memory_or_reason(_apply_changes(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
     split_by = [name for name in (_TP, _PP) if here.flag_count(name) > 1]
@@ -129,7 +129,7 @@ def report_pipeline_stages(here: Situation) -> Iterator[Finding]:
 def report_one_request_at_a_time(here: Situation) -> Iterator[Finding]:
     """Report a server that processes one request at a time, so that nothing is batched."""
     flag = here.engine.concurrency_flag
-    if flag and here.given_number(flag) == 1:
+    if flag and here.flag_number_in_plan(flag) == 1:
         yield Finding(
             Level.WARN,
             "batch.first",
@@ -148,10 +148,10 @@ def report_small_cache(here: Situation) -> Iterator[Finding]:
     """Report that the KV cache cannot hold as many requests of full length as the plan allows at
     the same time."""
     flag = here.engine.concurrency_flag
-    wanted = here.given_number(flag)
+    wanted = here.flag_number_in_plan(flag)
     if not wanted:
         return
-    estimate = estimate_memory(here.plan, here.gpus)
+    estimate = estimate_memory_or_reason(here.plan, here.gpus)
     if not isinstance(estimate, MemoryFit) or not estimate.full_length_sequences:
         return
     room = estimate.full_length_sequences // here.flag_count(_DP)
@@ -175,7 +175,7 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     if not given or here.engine.uses_all_gpus:
         return
     method = normalize_quantization(str(given))
-    level, own, basis = _find_checkpoint_quantization(here)
+    level, own, basis = _level_quantization_and_basis(here)
     unquantized = own in (None, "BF16")
     converts = method not in _CHECKPOINT_ONLY
     if method in (None, own) or (unquantized and converts):
@@ -200,7 +200,7 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     )
 
 
-def _find_checkpoint_quantization(here: Situation) -> tuple[Level, str | None, str]:
+def _level_quantization_and_basis(here: Situation) -> tuple[Level, str | None, str]:
     """Return the level of a finding about the quantization of the plan's checkpoint, that
     quantization (None: unknown), and where it is read."""
     facts = here.model_facts
@@ -338,7 +338,7 @@ def _was_edited_to_default(here: Situation, setting: FlagSetting) -> bool:
     return _equals_default(setting.value, spec.default)
 
 
-def report_inherited_gpus(here: Situation) -> Iterator[Finding]:
+def report_gpus_from_environment(here: Situation) -> Iterator[Finding]:
     """Report the GPUs that the server inherits from the host's environment, such as those that a
     job scheduler allotted, and a plan that sets others."""
     setting = next((e for e in here.plan.env if e.name == VISIBLE_TO_CUDA), None)
@@ -397,5 +397,5 @@ RULES = (
     report_draft_model_memory,
     report_risky_flags,
     report_flags_without_effect,
-    report_inherited_gpus,
+    report_gpus_from_environment,
 )

@@ -58,7 +58,7 @@ def validate_plan(
     says of its GPUs."""
     engine, shown = registry.get_engine(plan.engine), list_visible_gpus(plan, gpus)
     here = Situation(plan, catalog, engine, shown, installed_version, allotment)
-    found: list[Finding] = [*_check_plan_itself(here)]
+    found: list[Finding] = [*_check_plan_values(here)]
     if gpus and not shown:
         text = "CUDA_VISIBLE_DEVICES names a MIG instance that this host does not have"
         fix = "`workbench gpu status` lists the instances"
@@ -169,7 +169,7 @@ def _choose_fp8_cache_word(here: Situation) -> str:
     return _E4M3
 
 
-def _check_plan_itself(here: Situation) -> Iterator[Finding]:
+def _check_plan_values(here: Situation) -> Iterator[Finding]:
     plan, catalog = here.plan, here.catalog
     if not plan.model:
         yield Finding(
@@ -456,16 +456,16 @@ def _join_some_names(names: Sequence[str], most: int = 8) -> str:
 def _list_texts_with_variables(plan: LaunchPlan) -> Iterator[str]:
     """Yield every text of a plan that may contain a `${name}` of its preset."""
 
-    def inside(value: FlagValue) -> Iterable[str]:
+    def strings_in_value(value: FlagValue) -> Iterable[str]:
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict):
             for v in value.values():
-                yield from inside(v)
+                yield from strings_in_value(v)
         elif isinstance(value, list | tuple):
             for v in value:
-                yield from inside(v)
+                yield from strings_in_value(v)
 
     yield from (plan.model, plan.workdir or "", *plan.executable)
     for setting in (*plan.flags, *plan.env):
-        yield from inside(setting.value)
+        yield from strings_in_value(setting.value)

@@ -124,7 +124,7 @@ def report_server_module(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
 
 
-def report_verifiers_program(here: Situation) -> Iterator[Finding]:
+def report_removed_vf_vllm(here: Situation) -> Iterator[Finding]:
     """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer
     has."""
     if any(part.rpartition("/")[2] == _VERIFIERS for part in here.plan.executable):
@@ -231,7 +231,7 @@ class Vllm(Engine):
         report_log_statistics,
         report_ray_needs,
         report_server_module,
-        report_verifiers_program,
+        report_removed_vf_vllm,
     )
     answers = VLLM
     config_logs = (

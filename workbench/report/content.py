@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from workbench.engines.answer_settings import find_comparisons_with_side
+from workbench.engines.answer_settings import find_quality_comparisons_and_side
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json
@@ -93,7 +93,9 @@ def comparisons_by_result(
 ) -> dict[int, Answers]:
     """Return, by the id of the result, the comparisons of answers in which its configuration was one
     side. Results without one are left out."""
-    found = {result.id: find_comparisons_with_side(result.conditions, known) for result in results}
+    found = {
+        result.id: find_quality_comparisons_and_side(result.conditions, known) for result in results
+    }
     return {number: answers for number, answers in found.items() if answers}
 
 

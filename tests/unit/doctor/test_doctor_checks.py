@@ -16,7 +16,7 @@ from workbench.doctor.checks import all_findings
 from workbench.doctor.engine_packages import EnginePackages
 from workbench.doctor.examination import GPUS_S, READING_S, Examination
 from workbench.doctor.host_values import UNLIMITED_FILES, HostValues, IdleState, Worker
-from workbench.doctor.table import table_data
+from workbench.doctor.table import load_doctor_table
 from workbench.gpu.telemetry.source import HUNG_CALL_S
 from workbench.hosts.base import HostFacts
 from workbench.model.findings import Finding, Level
@@ -360,7 +360,7 @@ def test_a_limit_is_shown_in_a_unit_that_fits(
 
 
 def test_every_row_of_the_table_names_its_source() -> None:
-    table = table_data()
+    table = load_doctor_table()
     rows = [
         *table["architectures"],
         *table["packages"],

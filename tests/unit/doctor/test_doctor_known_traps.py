@@ -56,8 +56,8 @@ def test_each_trap_has_a_source_a_status_and_a_decision() -> None:
         assert trap.status in ("reproduced", "measured", "contributed", "reported")
         assert trap.seen_by or trap.why_not, trap.id
         assert len(set(trap.seen_by)) == len(trap.seen_by)
-        codes = trap.decision_text.partition(";")[0].split(", ")
-        assert len(set(codes)) == len(codes), trap.decision_text
+        codes = trap.detection_text.partition(";")[0].split(", ")
+        assert len(set(codes)) == len(codes), trap.detection_text
 
 
 def test_a_trap_that_nobody_decided_or_of_an_unknown_kind_is_refused() -> None:
@@ -78,7 +78,7 @@ def test_doctor_lists_every_trap_with_what_sees_it(
         assert document["traps"][44]["seen_by"] == ["plan:kv.quant-pair"]
     else:
         assert all(
-            f"  {trap.title}" in said and trap.decision_text in said for trap in known_traps()
+            f"  {trap.title}" in said and trap.detection_text in said for trap in known_traps()
         )
         assert said.splitlines()[0].strip() == known_traps_summary()
 

@@ -397,7 +397,7 @@ async def work():
     host = SimulatedHost(LocalHost(), "rtx-5060ti-x2", sys.argv[1])
     await host.connect()
     print("begins", flush=True)
-    await multi_gpu.try_copies(host, InstalledEngine("vllm", "/usr/bin/vllm"), 60.0)
+    await multi_gpu.run_gpu_copy_trial(host, InstalledEngine("vllm", "/usr/bin/vllm"), 60.0)
 
 asyncio.run(work())
 """
@@ -436,7 +436,7 @@ def test_a_trial_on_a_host_ends_with_its_command(tmp_path: Path) -> None:
         driver.mkdir(parents=True, exist_ok=True)
         (driver / "faults.json").write_text('{"copies": {"hang": [[0, 1]]}}')
         engine = InstalledEngine("vllm", "/usr/bin/vllm")
-        trial = asyncio.create_task(multi_gpu.try_copies(host, engine, 60.0))
+        trial = asyncio.create_task(multi_gpu.run_gpu_copy_trial(host, engine, 60.0))
         await asyncio.to_thread(eventually, lambda: len(left_behind(driver)) > 2, "the trial")
         trial.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workbench.doctor import power_off
-from workbench.doctor.power_off import ShutdownFacts
+from workbench.doctor.power_off import ShutdownFacts, WtmpEntry
 from workbench.hosts.boot import boot_id
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import GpuInfo
@@ -71,14 +71,14 @@ def test_the_last_minute_is_told_with_what_ran_and_a_remedy(tmp_path: Path) -> N
     recorded(tmp_path)
     end = kept_in(tmp_path).end_under_other_boot(NEW)
     assert end is not None
-    found = power_off.judge_end(end, [INFO], ShutdownFacts(journal_last_s=LAST_S - 3.0))
+    found = power_off.assess_end_of_boot(end, [INFO], ShutdownFacts(journal_last_s=LAST_S - 3.0))
     assert found is not None and found.code == "host.power-off"
     assert "went off without a shutdown" in found.text
     assert "In its last 60 s: GPU 0 (NVIDIA GB10) 95 W (at most 140), 2405 MHz, 83 °C" in found.text
     assert "the server 31 tok/s. What ran: vllm READY (run r1)" in found.text
     assert "sglang" not in found.text
     assert found.settings == ("gpu-clocks=0-2000",) and found.source
-    other = power_off.judge_end(end, [], ShutdownFacts(journal_last_s=LAST_S - 3.0))
+    other = power_off.assess_end_of_boot(end, [], ShutdownFacts(journal_last_s=LAST_S - 3.0))
     assert other is not None and not other.settings and "power supply" in (other.fix or "")
 
 
@@ -92,14 +92,17 @@ def test_an_hour_later_the_means_of_10_s_are_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "claim"),
     [
-        (ShutdownFacts(wtmp=((LAST_S + 90.0, True),)), "without a shutdown"),
+        (ShutdownFacts(wtmp=(WtmpEntry(LAST_S + 90.0, True),)), "without a shutdown"),
         (ShutdownFacts(started_s=LAST_S + 90.0), "cannot be read"),
         # a clock of the host that is an hour ahead
         (ShutdownFacts(ahead_s=3600.0, journal_last_s=LAST_S + 3598.0), "without a shutdown"),
         (ShutdownFacts(ahead_s=3600.0, journal_last_s=LAST_S + 3900.0), None),
         (ShutdownFacts(in_order=True, journal_last_s=LAST_S + 1.0), None),
-        (ShutdownFacts(wtmp=((LAST_S + 4.0, False), (LAST_S + 90.0, True))), None),
-        (ShutdownFacts(wtmp=((LAST_S - 900.0, False),), started_s=LAST_S + 9000.0), None),
+        (
+            ShutdownFacts(wtmp=(WtmpEntry(LAST_S + 4.0, False), WtmpEntry(LAST_S + 90.0, True))),
+            None,
+        ),
+        (ShutdownFacts(wtmp=(WtmpEntry(LAST_S - 900.0, False),), started_s=LAST_S + 9000.0), None),
         (ShutdownFacts(started_s=LAST_S + 9000.0), None),
         (ShutdownFacts(), None),
     ],
@@ -110,7 +113,7 @@ def test_no_more_is_claimed_than_the_host_says(
     recorded(tmp_path)
     end = kept_in(tmp_path).end_under_other_boot(NEW)
     assert end is not None
-    found = power_off.judge_end(end, [], facts)
+    found = power_off.assess_end_of_boot(end, [], facts)
     assert (found is None) == (claim is None)
     assert found is None or (claim or "") in found.text
 

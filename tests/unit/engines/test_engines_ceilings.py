@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from workbench.engines import gpu_table
 from workbench.engines.references import (
     Setup,
-    find_nearest_reference,
+    find_reference_and_same_streams,
     format_nearest_reference,
     load_references,
 )
-from workbench.engines.result_limits import compare_speed_with_limits
+from workbench.engines.result_limits import list_titled_speed_comparisons
 from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.engines.speculation import drafted_tokens_per_step, tokens_per_step
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
@@ -276,7 +276,7 @@ def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
 ) -> None:
     text = format_nearest_reference(made) or ""
     assert [word for word in words if word not in text] == [], text
-    assert ("reference", text) in compare_speed_with_limits(made)
+    assert ("reference", text) in list_titled_speed_comparisons(made)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_there_is_no_reference_of_another_setup(made: BenchResult) -> None:
 def test_any_setup_has_a_reference_of_its_gpu_or_none(
     model: str, engine: str, quantization: str | None, names: list[str], streams: int
 ) -> None:
-    found = find_nearest_reference(
+    found = find_reference_and_same_streams(
         Setup(model, engine, quantization, tuple(names), None, streams, False, False)
     )
     if found:

@@ -23,7 +23,7 @@ def estimate(
         GpuInfo(i, f"GPU-{i}", "NVIDIA X", memory_total_bytes=int(gib * GIB)) for i in range(count)
     ]
     settings = tuple(FlagSetting(n, v) for n, v in flags.items())
-    return engines.estimate_memory(LaunchPlan(engine, "m", facts, flags=settings), cards)
+    return engines.estimate_memory_or_reason(LaunchPlan(engine, "m", facts, flags=settings), cards)
 
 
 def fitted(*args: Any, **kw: Any) -> MemoryFit:
@@ -95,7 +95,7 @@ def test_the_smallest_gpu_decides() -> None:
     cards = [
         GpuInfo(i, f"GPU-{i}", "x", memory_total_bytes=g * GIB) for i, g in enumerate((24, 16))
     ]
-    got = engines.estimate_memory(LaunchPlan("vllm", "m", FACTS), cards)
+    got = engines.estimate_memory_or_reason(LaunchPlan("vllm", "m", FACTS), cards)
     assert isinstance(got, MemoryFit) and got.available_gib_per_gpu == 16
 
 
@@ -137,4 +137,4 @@ def test_a_length_below_one_token_gives_an_estimate() -> None:
     card = GpuInfo(0, "GPU-0", "NVIDIA GB10", memory_total_bytes=16 << 30)
     for engine, flag in (("vllm", "max-model-len"), ("llamacpp", "")):
         plan = LaunchPlan(engine, "m", facts, flags=(FlagSetting(flag, 0.5),))
-        assert isinstance(engines.estimate_memory(plan, [card]), MemoryFit)
+        assert isinstance(engines.estimate_memory_or_reason(plan, [card]), MemoryFit)

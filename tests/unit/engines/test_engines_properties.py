@@ -147,7 +147,7 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
     found = engines.validate_plan(
         plan, catalog, data.draw(st.none() | st.just(catalog.version) | TEXT), gpus
     )
-    engines.estimate_memory(plan, gpus)
+    engines.estimate_memory_or_reason(plan, gpus)
     assert len(engines.make_flag_rows(plan, catalog, found)) == len(plan.flags) + len(plan.env)
     try:
         engine.command(plan)

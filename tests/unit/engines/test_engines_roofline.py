@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.engines import gpu_table
-from workbench.engines.roofline import Load, compute_speed_limits, find_memory_bandwidth
+from workbench.engines.roofline import Load, compute_speed_limits, find_memory_bandwidth_or_reason
 from workbench.model.counts import four_digits
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
@@ -125,7 +125,9 @@ def test_a_missing_limit_has_a_reason(
 def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> None:
     """This is for equal numbers of GPUs; no limit exceeds the sum of the bandwidths."""
     model = ModelFacts("m", bytes_per_token=1e9)
-    total = sum(b.nominal_gbs for n in names if not isinstance(b := find_memory_bandwidth(n), str))
+    total = sum(
+        b.nominal_gbs for n in names if not isinstance(b := find_memory_bandwidth_or_reason(n), str)
+    )
     for tp, pp in ((4, 1), (2, 2), (1, 4)):
         limit = compute_speed_limits(model, names, tp=tp, pp=pp).tok_s_per_stream
         assert limit is not None and limit <= total * (1 + 1e-9)

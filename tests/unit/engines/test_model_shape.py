@@ -154,7 +154,9 @@ def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
     given |= {"async-scheduling": False, "block-size": 16 if name == "mla" else 128}  # the CPU's
     settings = tuple(FlagSetting(n, v) for n, v in given.items())
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
-    got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts, flags=settings), [card])
+    got = engines.estimate_memory_or_reason(
+        LaunchPlan("vllm", "tiny", facts, flags=settings), [card]
+    )
     assert isinstance(got, MemoryFit) and got.kv_tokens == pytest.approx(logged, rel=0.001)
 
 
@@ -175,7 +177,7 @@ def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_h
 
     def sequences(tp: int) -> float:
         flags = (FlagSetting("max-model-len", 8192), FlagSetting("tensor-parallel-size", tp))
-        got = engines.estimate_memory(LaunchPlan("vllm", "m", facts, flags=flags), cards)
+        got = engines.estimate_memory_or_reason(LaunchPlan("vllm", "m", facts, flags=flags), cards)
         assert isinstance(got, MemoryFit) and got.kv_tokens is not None
         room_gib = got.available_gib_per_gpu * 0.92 - got.weights_gib_per_gpu
         return got.kv_tokens / room_gib
@@ -310,14 +312,14 @@ def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
     settings = tuple(FlagSetting(name, value) for name, value in given.items())
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
     plan = LaunchPlan("vllm", "tiny", facts, flags=settings)
-    got = engines.estimate_memory(plan, [card])
+    got = engines.estimate_memory_or_reason(plan, [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens == pytest.approx(logged, rel=0.001)
-    speculating = engines.estimate_memory(
+    speculating = engines.estimate_memory_or_reason(
         plan.with_flag("speculative-config", {"method": "mtp"}), [card]
     )
     assert isinstance(speculating, MemoryFit) and speculating.kv_tokens is None
     assert "unknown: with speculation, more states are kept" in speculating.basis
-    elsewhere = engines.estimate_memory(LaunchPlan("sglang", "tiny", facts), [card])
+    elsewhere = engines.estimate_memory_or_reason(LaunchPlan("sglang", "tiny", facts), [card])
     assert isinstance(elsewhere, MemoryFit) and elsewhere.kv_tokens is None
     assert "how the engine stores the states of such a model is not known" in elsewhere.basis
 
@@ -357,7 +359,7 @@ def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
     assert shape.kv == () and why in shape.kv_missing
     facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape)
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
-    got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts), [card])
+    got = engines.estimate_memory_or_reason(LaunchPlan("vllm", "tiny", facts), [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens is None and why in got.basis
 
 
@@ -418,7 +420,9 @@ def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> 
 def test_states_that_a_flag_makes_larger_are_unknown(flag: str, value: Any) -> None:
     facts = ModelFacts("tiny", weight_bytes=1e6, shape=parse_model_shape(TINY | GRANITE))
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
-    got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts).with_flag(flag, value), [card])
+    got = engines.estimate_memory_or_reason(
+        LaunchPlan("vllm", "tiny", facts).with_flag(flag, value), [card]
+    )
     assert isinstance(got, MemoryFit) and got.kv_tokens is None and flag in got.basis
 
 
@@ -595,7 +599,7 @@ def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bo
     assert facts.kv_bytes_per_token is None or facts.kv_bytes_per_token > 0
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
     for engine in ("vllm", "sglang", "tabbyapi", "llamacpp"):
-        got = engines.estimate_memory(LaunchPlan(engine, "m", facts), [card])
+        got = engines.estimate_memory_or_reason(LaunchPlan(engine, "m", facts), [card])
         assert isinstance(got, str) or got.used_gib_per_gpu > 0
 
 

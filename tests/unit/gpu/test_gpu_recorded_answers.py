@@ -127,7 +127,7 @@ def test_recorded_answers_drive_the_checks_and_the_alerts(readings: list[Telemet
     )
     of_gpus = (
         cap_checks.check_slowed_clocks,
-        cap_checks.check_hidden_cap,
+        cap_checks.check_unexplained_low_clock,
         cap_checks.check_pcie_replays,
     )
     found = {finding.code: finding.text for check in of_gpus for finding in check(seen)}
@@ -167,7 +167,7 @@ def test_a_gb10_whose_reasons_are_unknown_is_not_called_capped(reading: Telemetr
     unheard = replace(reading.gpus[GB10], absent={"event_reasons": "no permission"})
     info = reading.infos[GB10]
     seen = Examination(HostFacts("box", "local"), gpus=(info,), samples=(unheard,))
-    assert not list(cap_checks.check_hidden_cap(seen))
+    assert not list(cap_checks.check_unexplained_low_clock(seen))
     assert OF_GPU["hidden-clock-cap"](info, unheard, LiveFacts(reading, {})) is None
 
 

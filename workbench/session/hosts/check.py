@@ -119,13 +119,13 @@ async def _check_host(
         programs = settings.chosen_programs()
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
-            parts.read(
+            parts.read_within_limit(
                 "the state directory and the clock",
                 _survey_host(session, entry),
                 _LOOK_TIMEOUT_S,
                 _HostSurvey(),
             ),
-            parts.read(
+            parts.read_within_limit(
                 "the containers",
                 list_containers(session.host, sudo=entry.sudo if entry else None),
                 _LOOK_TIMEOUT_S,

@@ -82,11 +82,17 @@ async def examine_host(session: Session) -> HostReport:
     programs = HostSettings(session.core, config).chosen_programs()
     seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
-        parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_TIMEOUT_S, None),
-        parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_TIMEOUT_S, ()),
+        parts.read_within_limit(
+            "the rights to change GPUs", session.gpu.rights.get(), RIGHTS_TIMEOUT_S, None
+        ),
+        parts.read_within_limit(
+            "the runs of Workbench", session.servers.supervisor.runs(), RUNS_TIMEOUT_S, ()
+        ),
         _own_file_findings(session, config),
-        parts.read("the last trial of GPU paths", read_last_trial(host), GPU_PATHS_TIMEOUT_S, None),
-        parts.read(
+        parts.read_within_limit(
+            "the last trial of GPU paths", read_last_trial(host), GPU_PATHS_TIMEOUT_S, None
+        ),
+        parts.read_within_limit(
             "the end of the boot before", _power_off_finding(host), POWER_OFF_TIMEOUT_S, None
         ),
     )

@@ -36,7 +36,7 @@ class PathsReport:
     @property
     def untried_paths(self) -> tuple[Finding, ...]:
         """The findings that say why nothing was copied. Empty if data was copied."""
-        return () if self.paths.was_tried else self.findings
+        return () if self.paths.was_copy_tried else self.findings
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -83,7 +83,7 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
         paths = replace(looked, untried=f"neither {tried} was found, whose torch would copy")
         return _paths_report(host, paths)
     async with session.measurement_lock.hold_lock("a trial of the paths between GPUs"):
-        printed = await multi_gpu.try_copies(host, installed)
+        printed = await multi_gpu.run_gpu_copy_trial(host, installed)
     try:
         await multi_gpu.store_trial_outcome(host, seen, printed, installed.engine)
     except HostError as error:

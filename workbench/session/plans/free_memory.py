@@ -90,7 +90,7 @@ def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -
     """Return the memory that the engine takes on each GPU, in GiB; None if it is not known."""
     memory, plan = editor.engine.memory, editor.effective_plan
     if memory.share_flag is None or memory.chooses_share:
-        estimate = engines.estimate_memory(plan, gpus)
+        estimate = engines.estimate_memory_or_reason(plan, gpus)
         return None if isinstance(estimate, str) else estimate.used_gib_per_gpu
     here = Situation(plan, editor.catalog, editor.engine, tuple(gpus))
     return (here.flag_number(memory.share_flag) or memory.default_share) * total_gib

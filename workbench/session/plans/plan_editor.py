@@ -146,7 +146,9 @@ class PlanEditor:
             plan = plan.without_flag(engines.canonical_flag_name(self.catalog, name))
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
-        return engines.estimate_memory(self._plan_as_started(plan), self.surroundings.gpus)
+        return engines.estimate_memory_or_reason(
+            self._plan_as_started(plan), self.surroundings.gpus
+        )
 
     @property
     def is_engine_known(self) -> bool:
@@ -426,7 +428,7 @@ class PlanEditor:
         if model is None:
             spec, texts = (
                 self.catalog.flags.get(name),
-                engines.most_severe_finding_text(findings, name),
+                engines.most_severe_text_and_level(findings, name),
             )
             model = FlagRow(name, self.plan.model, None, Origin.PRESET, spec, *texts)
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
@@ -444,7 +446,7 @@ class PlanEditor:
         for change in plan_differences(self.base, self.plan):
             if change.b is not None or change.kind not in ("flag", "env"):
                 continue
-            text, level = engines.most_severe_finding_text(findings, change.name)
+            text, level = engines.most_severe_text_and_level(findings, change.name)
             row = FlagRow(
                 name=change.name,
                 value=None,
@@ -473,7 +475,7 @@ class PlanEditor:
         elif self.plan.executable != self.base.executable:
             origin = Origin.EDITED
         return FlagRow(
-            name, value, own, origin, spec, *engines.most_severe_finding_text(findings, name)
+            name, value, own, origin, spec, *engines.most_severe_text_and_level(findings, name)
         )
 
     def view(self) -> PlanView:

@@ -54,5 +54,5 @@ def trap_rows(width: int) -> list[Row]:
     from workbench.report.finding_blocks import trap_blocks
     from workbench.tui.block_rows import block_rows
 
-    traps = [(t.id, t.title, t.decision_text, t.versions or "", t.status) for t in known_traps()]
+    traps = [(t.id, t.title, t.detection_text, t.versions or "", t.status) for t in known_traps()]
     return block_rows(trap_blocks(known_traps_summary(), traps), width)

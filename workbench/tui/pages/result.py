@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.result_limits import compare_speed_with_limits
+from workbench.engines.result_limits import list_titled_speed_comparisons
 from workbench.model.bench import BenchResult
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
@@ -28,7 +28,7 @@ def result_rows(
     """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the
     benchmark, and `advice` are rows with the most important findings of the advisor. `known` are
     comparisons of answers; the page has a line about each that concerns the result."""
-    from workbench.engines.answer_settings import find_comparisons_with_side
+    from workbench.engines.answer_settings import find_quality_comparisons_and_side
     from workbench.report.quality_blocks import answer_blocks
     from workbench.report.result_blocks import (  # not needed by the first frame
         alert_boxes,
@@ -46,10 +46,10 @@ def result_rows(
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph_rows(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += block_rows([key_metrics(summary)], width)
-    rows += fact_rows(compare_speed_with_limits(result), width)
+    rows += fact_rows(list_titled_speed_comparisons(result), width)
     if advice:
         rows += [(), *advice]
-    answers = find_comparisons_with_side(result.conditions, known)
+    answers = find_quality_comparisons_and_side(result.conditions, known)
     rows += block_rows(answer_blocks(answers, whole=False), width)
     rows += block_rows(latency_blocks(summary), width)
     if summary.notes or summary.command_output:

@@ -20,7 +20,7 @@ from workbench.gpu.settings import cut_changes
 from workbench.model.errors import WorkbenchError
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
-from workbench.tui.widgets.guard_state import reverted_by_now
+from workbench.tui.widgets.guard_state import guard_deadline_passed_text
 
 HEARTBEAT_S = 3.0
 
@@ -85,11 +85,13 @@ def test_during_an_outage_the_screen_says_that_the_guard_has_reverted(tmp_path: 
         async def scenario(session: Session) -> None:
             assert (await session.gpu.apply(GpuSettings(power_limit_w=350.0))).ok
             await until(lambda: session.state.guard_deadline_unix_s, what="a heartbeat")
-            assert reverted_by_now(session.state) == ""
+            assert guard_deadline_passed_text(session.state) == ""
             await asyncio.to_thread(far.server.cut)
             await until(lambda: session.state.host.link == "lost", 30, "the loss of the link")
-            await until(lambda: reverted_by_now(session.state), 30, "the deadline")
-            assert "the guard has reverted by now (deadline " in reverted_by_now(session.state)
+            await until(lambda: guard_deadline_passed_text(session.state), 30, "the deadline")
+            assert "the guard has reverted by now (deadline " in guard_deadline_passed_text(
+                session.state
+            )
             await until(lambda: there.in_force()[0] is None, 10, "the revert")
 
         async def go() -> None:

@@ -15,7 +15,7 @@ from workbench.store.config import ConfigStore
 
 async def choose(screen: RealScreen) -> None:
     await screen.press("2", "slash", *"execut")
-    await screen.until("/execut", lambda: screen.pane("launch").current.name == "executable")
+    await screen.until("/execut", lambda: screen.pane("launch").current_item.name == "executable")
     await screen.press("enter")
     await screen.until("Engine executable")
 

@@ -27,7 +27,7 @@ def test_presets_that_do_not_fit_come_last_with_the_reason() -> None:
         await s.press("1", "end")
         await s.until("does not fit the GPUs here: needs ")
         await s.session.plans.load_preset("vllm-any")
-        await s.until(lambda: s.pane("presets").current.id == "vllm-any")
+        await s.until(lambda: s.pane("presets").current_item.id == "vllm-any")
 
     shown(scenario)
 

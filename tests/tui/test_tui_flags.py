@@ -17,16 +17,16 @@ def test_all_flags_are_in_groups_and_keys_jump_between_them() -> None:
         await in_launch(s)
         launch = s.pane("launch")
         await s.press("a")
-        await s.until("most used", lambda: launch.current.name == "model")
+        await s.until("most used", lambda: launch.current_item.name == "model")
         await s.press("n", "n")
-        await s.until("parallelism", lambda: launch.current.spec.area == "parallelism")
+        await s.until("parallelism", lambda: launch.current_item.spec.area == "parallelism")
         await s.press("B")
-        await s.until(lambda: launch.current.spec.area == "model")
+        await s.until(lambda: launch.current_item.spec.area == "model")
         await s.press("o")
         await s.until("Groups of flags")
         await s.press(*"specul", "enter")
         await s.until(
-            "speculative decoding", lambda: launch.current.spec.area == "speculative decoding"
+            "speculative decoding", lambda: launch.current_item.spec.area == "speculative decoding"
         )
 
     shown(scenario)
@@ -40,7 +40,7 @@ def test_the_cursor_passes_over_headings() -> None:
         await s.press("a", "home")
         seen = []
         for _ in range(30):
-            seen.append(launch.current.name)
+            seen.append(launch.current_item.name)
             await s.press("down")
         assert len(set(seen)) == 30
         await s.press("home")

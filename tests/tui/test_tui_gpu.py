@@ -506,7 +506,10 @@ def test_a_missing_right_is_shown_once() -> None:
             command, False, 600.0, 400.0, None, InForce.NOT_CHECKED, f"{right}; it is volatile"
         )
     ]
-    rows = [*setting_command_rows([command], 200, password=True), *setting_note_rows(planned, 200)]
+    rows = [
+        *setting_command_rows([command], 200, has_sudo_password=True),
+        *setting_note_rows(planned, 200),
+    ]
     text = "\n".join("".join(part for part, _ in row) for row in rows)
     assert (
         text.count("needs root") == 1

@@ -20,7 +20,7 @@ from workbench.store.sweeps import SweepStore
 from workbench.tui.formats import alteration_text, altered_setting_texts
 from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _cut_label
-from workbench.tui.widgets.comparison import verdict_text
+from workbench.tui.widgets.comparison import verdict_and_role
 
 NOT_MEASURED = "no verdict: the speed was not measured on both sides"
 VERDICT = "B is slower by 49.2 % ± 0.1 (output tok/s, 3 pairs)"
@@ -148,8 +148,8 @@ def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
         whole.metrics[0], change_pct=change_pct, interval_pct=interval_pct, verdict=verdict
     )
     alike = replace(whole, metrics=(first, *whole.metrics[1:]), like_for_like=True)
-    assert verdict_text(alike)[0] == said
-    unlike = verdict_text(replace(alike, like_for_like=False))[0]
+    assert verdict_and_role(alike)[0] == said
+    unlike = verdict_and_role(replace(alike, like_for_like=False))[0]
     proves_nothing = "but the runs are not like for like: this proves nothing"
     assert unlike.endswith(proves_nothing) or unlike == said == NOT_MEASURED
 
@@ -184,13 +184,17 @@ def test_the_verdict_names_chance_and_several_changes() -> None:
         for n in range(4)
     ]
     one = replace(whole, metrics=(metric,), like_for_like=True, differences=(eager,))
-    assert verdict_text(one, 2.4)[0] == (
+    assert verdict_and_role(one, 2.4)[0] == (
         "B is faster by 1.9 %, but two such runs may differ by 3 % by chance (X tests it)"
     )
     both = replace(one, differences=(eager, *limits))
-    assert verdict_text(both)[0].startswith("both changes together: B is faster by 1.9 % (one pair")
+    assert verdict_and_role(both)[0].startswith(
+        "both changes together: B is faster by 1.9 % (one pair"
+    )
     other_load = {"kind": "workload", "name": "concurrency", "a": 8, "b": 16}
-    assert verdict_text(replace(one, differences=(eager, other_load)))[0].startswith("B is faster")
+    assert verdict_and_role(replace(one, differences=(eager, other_load)))[0].startswith(
+        "B is faster"
+    )
 
 
 def test_an_altered_setting_shows_its_value_before_or_that_nobody_knows_it() -> None:

@@ -472,7 +472,7 @@ def test_a_click_moves_the_cursor_and_the_wheel_scrolls_the_pane_under_it(drive:
         await d.pilot.pause()
         assert d.app.main.panes.active == "presets"
         await d.pilot.click("#presets", offset=(5, 2))
-        assert d.pane("presets").current == d.pane("presets").items[2]
+        assert d.pane("presets").current_item == d.pane("presets").items[2]
         wheel = events.MouseScrollDown(d.pane("presets"), 5, 2, 0, 1, 0, False, False, False)
         d.pane("presets").on_mouse_scroll_down(wheel)
         assert d.pane("presets").cursor == 5

@@ -29,10 +29,12 @@ def test_older_results_appear_at_the_end_of_the_list_and_in_a_search(
         async with real_screen(session=session) as screen:
             await screen.until(lambda: len(screen.state.results) == 100)
             await screen.press("4", "end")
-            await screen.until("4 Bench  200+", lambda: screen.pane("results").current.id == 151)
+            await screen.until(
+                "4 Bench  200+", lambda: screen.pane("results").current_item.id == 151
+            )
             await screen.press("end")
             await screen.until(lambda: len(screen.state.results) == 250)
-            assert screen.pane("results").current.id == 51 and "250+" not in screen.text
+            assert screen.pane("results").current_item.id == 51 and "250+" not in screen.text
             await screen.press("f", *"copy42", "enter")
             await screen.until("copy42", lambda: [row.id for row in screen.state.results] == [43])
             await screen.press("escape")

@@ -11,7 +11,7 @@ from workbench.engines import get_engine, list_changed_flags
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.tui.cells import Row, row_width
-from workbench.tui.widgets.running_rows import running_row, running_rows
+from workbench.tui.widgets.running_rows import running_command_rows, running_flags_row
 
 COMMAND = (
     "vllm serve Qwen/Qwen3-VL-2B-Instruct --host 127.0.0.1 --port 8111 --tensor-parallel-size 4"
@@ -56,13 +56,13 @@ def test_the_edited_flag_is_first_and_defaults_and_the_address_are_left_out() ->
 def test_a_flag_that_was_removed_from_the_preset_is_told() -> None:
     before = plan(max_num_seqs=8, **SHARED)
     removed, *_ = list_changed_flags(plan(**SHARED), get_engine("vllm").catalog(), before)
-    row = text(running_row(("● running with", "good"), [removed], ENDS, 80))
+    row = text(running_flags_row(("● running with", "good"), [removed], ENDS, 80))
     assert row.startswith("● running with max-num-seqs=default ")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_every_flag_of_a_usual_server_is_in_sight(width: int) -> None:
-    first, second = running_rows(COMMAND, MODEL, SIGN, FLAGS, ENDS, width)
+    first, second = running_command_rows(COMMAND, MODEL, SIGN, FLAGS, ENDS, width)
     assert "Qwen3-VL-2B-Instruct" in text(first)
     assert "● running with enforce-eager=off" in text(first)
     shown = text(first) + text(second)
@@ -76,7 +76,7 @@ def test_what_has_no_room_is_counted() -> None:
     names = ("max-num-seqs", "max-model-len", "block-size", "swap-space", "seed", "max-logprobs")
     edited = tuple((name, 123456789) for name in (*names, "max-num-batched-tokens"))
     many = list_changed_flags(plan(*edited), get_engine("vllm").catalog())
-    first, second = running_rows(COMMAND, MODEL, SIGN, many, ENDS, 80)
+    first, second = running_command_rows(COMMAND, MODEL, SIGN, many, ENDS, 80)
     assert text(first).startswith("$ … Qwen3-VL-2B-Instruct ● running with ")
     shown = (text(first) + text(second)).count("=123456789")
     assert 0 < shown < len(many) and f"+{len(many) - shown} more" in text(second)

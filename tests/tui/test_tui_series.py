@@ -34,8 +34,8 @@ from workbench.tui.modals.experiment_form import Wanted, arms_from_changes, form
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import design_text, experiment_rows
 from workbench.tui.widgets.interval import Axis, axis_for, change_bar
-from workbench.tui.widgets.plot import Point, curve_rows, x_positions
-from workbench.tui.widgets.sweep import operating_map_rows, sweep_rows, time_left_text
+from workbench.tui.widgets.plot import Point, curve_rows, x_positions_and_can_connect
+from workbench.tui.widgets.sweep import operating_map_rows, sweep_remaining_time_text, sweep_rows
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 PAGES = [
@@ -419,7 +419,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
     with pytest.raises(InputError, match="think time"):
         sweep_form.parse_sweep_form({**values, "slo": "ttft<=1s@95%", "think": "soon"}, 4)
     rated = {"input_tokens": 700, "rate": 2.0, "burstiness": 0.5, "requests": 60, "seconds": 30.0}
-    load = sweep_form.search_load(rated, wanted)
+    load = sweep_form.make_search_load(rated, wanted)
     assert load == {"input_tokens": 700, "think_time": "2-8", "slo": "ttft<=1000@p95"}
     assert spec_from_fields(None, load).think_time == "2-8"
     traced = {
@@ -433,7 +433,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
         "content": "text",
         "think_time": "9",
     }
-    assert sweep_form.search_load(traced, wanted._replace(think_time="")) == {
+    assert sweep_form.make_search_load(traced, wanted._replace(think_time="")) == {
         "input_tokens": 700,
         "max_tokens": 50,
         "slo": "ttft<=1000@p95",
@@ -484,7 +484,7 @@ def test_a_bar_is_as_wide_as_its_axis(
 ) -> None:
     axis = Axis(limit, cells)
     text = "".join(t for t, _ in change_bar(axis, change, half, "text"))
-    assert len(text) == cells and len(axis.head()) == cells
+    assert len(text) == cells and len(axis.label_text()) == cells
     inside = abs(change) <= limit
     half_cell = 0.5 / (cells // 2) + 1e-9
     assert ("●" in text) == inside or abs(abs(change) - limit) / limit <= half_cell
@@ -496,7 +496,7 @@ def test_a_narrower_interval_is_drawn_narrower() -> None:
         "".join(t for t, _ in change_bar(axis, 15.0, half, "good")) for half in (6.0, 2.0)
     )
     assert wide.rindex("┤") - wide.index("├") > narrow.rindex("┤") - narrow.index("├")
-    assert wide[axis.middle] == "│"
+    assert wide[axis.middle_cell] == "│"
 
 
 def test_an_axis_contains_the_deciding_metric_and_cuts_off_distant_ones() -> None:
@@ -510,11 +510,11 @@ def test_an_axis_contains_the_deciding_metric_and_cuts_off_distant_ones() -> Non
 def test_rows_fit_their_width(width: int) -> None:
     for done in range(7):
         for row in experiment_rows(
-            canned_experiment(done), width, left_s=60.0, interval_history={2: (15.4, 5.9)}
+            canned_experiment(done), width, remaining_s=60.0, interval_history={2: (15.4, 5.9)}
         ):
             assert row_width(row) <= width, "".join(t for t, _ in row)
     for done in range(8):
-        for row in sweep_rows(canned_sweep(done), width, 36, left_s=9.0):
+        for row in sweep_rows(canned_sweep(done), width, 36, remaining_s=9.0):
             assert row_width(row) <= width, "".join(t for t, _ in row)
 
 
@@ -528,15 +528,16 @@ def test_the_knee_is_marked_and_named_in_table_and_plot() -> None:
 
 
 def test_words_and_wide_ranges_stand_at_equal_distances() -> None:
-    assert x_positions([300.0, 350.0, 600.0]) == ([300.0, 350.0, 600.0], True)
-    assert x_positions([1.0, 4.0, 256.0]) == ([0.0, 1.0, 2.0], True)
-    assert x_positions([None, None]) == ([0.0, 1.0], False)
+    assert x_positions_and_can_connect([300.0, 350.0, 600.0]) == ([300.0, 350.0, 600.0], True)
+    assert x_positions_and_can_connect([1.0, 4.0, 256.0]) == ([0.0, 1.0, 2.0], True)
+    assert x_positions_and_can_connect([None, None]) == ([0.0, 1.0], False)
 
 
 def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None:
     points = [Point(0, 411.0, "#1", "A"), Point(1, 2251.0, "#2", "B")]
     text = "\n".join(
-        "".join(t for t, _ in row) for row in curve_rows(points, 60, 12, "tok/s", joined=False)
+        "".join(t for t, _ in row)
+        for row in curve_rows(points, 60, 12, "tok/s", connect_points=False)
     )
     assert not set(text) & set("▄▀▞▚█") and "e3" not in text and "2,000" in text and "#1" in text
 
@@ -726,9 +727,12 @@ def test_a_tune_has_one_time_left_and_is_called_a_tune(
 
 def test_a_sweep_whose_points_are_done_waits_for_no_first_point() -> None:
     done = replace(canned_sweep(), state="running", left_s=None)
-    assert time_left_text(done, None) == ""
-    assert time_left_text(replace(done, points=()), None) == "time left: after the first point"
-    assert time_left_text(done, 9.0) == "about 9 s left"
+    assert sweep_remaining_time_text(done, None) == ""
+    assert (
+        sweep_remaining_time_text(replace(done, points=()), None)
+        == "time left: after the first point"
+    )
+    assert sweep_remaining_time_text(done, 9.0) == "about 9 s left"
 
 
 def test_a_tune_that_cannot_be_planned_is_said_in_the_form(drive: Any) -> None:

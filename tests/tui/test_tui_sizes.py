@@ -161,14 +161,14 @@ def test_an_axis_has_room_or_is_left_out(
     axis = axis_for(spans, cells)
     assert axis.cells == 0 or (axis.cells % 2 == 1 and 9 <= axis.cells <= cells)
     assert (
-        len(axis.head())
+        len(axis.label_text())
         == axis.cells
         == sum(len(text) for text, _ in change_bar(axis, change, abs(change) / 3, "text"))
     )
 
 
 def test_the_words_of_a_narrow_axis_do_not_touch() -> None:
-    assert Axis(300, 13).head().split() == ["0"] and Axis(300, 31).head().split() == [
+    assert Axis(300, 13).label_text().split() == ["0"] and Axis(300, 31).label_text().split() == [
         "-300",
         "%",
         "0",

@@ -8,7 +8,7 @@ import pytest
 
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import HostView, SessionState
-from workbench.tui.widgets.progress import start_work
+from workbench.tui.widgets.progress import describe_server_start
 
 
 def server(name: str, state: ServerState, ready_after_s: float | None) -> ServerStatus:
@@ -31,6 +31,6 @@ def test_the_newest_start_estimates_the_time_left() -> None:
         server("second", ServerState.STOPPED, 36_000.0),
         server("first", ServerState.STOPPED, 60.0),
     )
-    work = start_work(starting, SessionState(HostView("here"), servers=servers))
+    work = describe_server_start(starting, SessionState(HostView("here"), servers=servers))
     assert work.fraction == pytest.approx(0.1, abs=0.05)
     assert "left" in work.left and "longer than" not in work.left

@@ -29,9 +29,9 @@ from workbench.tui.modals.gpu_confirm import (
 )
 from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
-from workbench.tui.widgets.experiment import all_runs, count_runs
+from workbench.tui.widgets.experiment import all_runs, count_done_and_all_runs
 from workbench.tui.widgets.plot import Point, curve_rows
-from workbench.tui.widgets.progress import bench_work
+from workbench.tui.widgets.progress import describe_bench
 
 
 def said(rows: Any) -> str:
@@ -249,18 +249,20 @@ def test_the_time_left_of_a_benchmark_waits_for_the_first_requests() -> None:
     first = BenchProgress(1, 0, 64, 7, 128, 210.0, 4.2)
     state = FakeSession().state
     begun = replace(state, bench=BenchState(running=True, spec=spec, progress=first))
-    assert bench_work(begun).left == ""
+    assert describe_bench(begun).left == ""
     going = replace(begun.bench, progress=replace(first, done=16, in_flight=8))
-    assert bench_work(replace(begun, bench=going)).left.startswith("about ")
+    assert describe_bench(replace(begun, bench=going)).left.startswith("about ")
 
 
 def test_runs_to_come_are_counted() -> None:
     e = replace(canned_experiment(2), runs=canned_experiment(2).runs[:3])
-    assert count_runs(e) == (2, 6)
+    assert count_done_and_all_runs(e) == (2, 6)
     assert "".join(r.arm for r in all_runs(e)) == "ABBAAB" and all_runs(e)[-1].state == "planned"
     assert all_runs(canned_experiment()) == canned_experiment().runs
     # it may end then
-    assert count_runs(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4
+    assert (
+        count_done_and_all_runs(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4
+    )
 
 
 def _planned(
@@ -305,7 +307,7 @@ def test_many_processes_share_a_line_until_the_details_are_asked_for() -> None:
     assert "GPU0-3  4 x RTX PRO 6000" in text and "GPU-0000" not in text
     assert "4242 VLLM::EngineCor, 3 more: servers of Workbench" in text
     assert "90 train.py, 91 train.py: not started by Workbench" in text
-    listed = said(affected_gpu_rows(state, [0, 1, 2, 3], processes, 72, listed=True))
+    listed = said(affected_gpu_rows(state, [0, 1, 2, 3], processes, 72, one_row_each=True))
     assert "4245 VLLM::EngineCor on GPU3: a server of Workbench" in listed
     assert all(f"GPU{n}  RTX PRO 6000" in listed for n in range(4)) and "GPU-0000" in listed
     assert has_more_details([0, 1], processes) and not has_more_details([3], processes)

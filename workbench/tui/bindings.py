@@ -513,7 +513,7 @@ _FLEET: tuple[FleetKey, ...] = (
         lambda f: f.type_filter(),
         2,
     ),
-    FleetKey("s", "Sort", "sort by the next column", lambda f: f.sort_next(), 3),
+    FleetKey("s", "Sort", "sort by the next column", lambda f: f.sort_by_next_column(), 3),
     FleetKey("S", "Reverse", "sort in the other direction", lambda f: f.reverse_order(), 4),
     FleetKey(
         "R", "Retry", "connect again to a host that refused the login", lambda f: f.retry_login(), 5
@@ -531,7 +531,7 @@ _FLEET: tuple[FleetKey, ...] = (
         "remove the filter; without one, go back to the host",
         lambda f: f.drop_filter_or_close(),
     ),
-    FleetKey("q", "Leave", "leave the fleet; servers keep running", lambda f: f.leave(), 7),
+    FleetKey("q", "Leave", "leave the fleet; servers keep running", lambda f: f.close_fleet(), 7),
 )
 FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
 

@@ -109,10 +109,10 @@ class MainScreen(Screen[None]):
         self._mounted.set()
 
     def on_screen_suspend(self) -> None:
-        self.footer.set_covered(True)
+        self.footer.hide_keys(True)
 
     def on_screen_resume(self) -> None:
-        self.footer.set_covered(False)
+        self.footer.hide_keys(False)
 
     def on_unmount(self) -> None:
         self.bridge.stop()
@@ -182,11 +182,11 @@ class MainScreen(Screen[None]):
         """Show at the beginning of the footer the keys of a replay, or the keys for going back in
         time. Otherwise show the keys for the most likely next steps."""
         if self._is_replay:
-            self.footer.show_first((*REPLAY_KEYS, *TIME_KEYS))
+            self.footer.show_likely_next_keys((*REPLAY_KEYS, *TIME_KEYS))
         elif self.strip.shows_past:
-            self.footer.show_first(TIME_KEYS)
+            self.footer.show_likely_next_keys(TIME_KEYS)
         else:
-            self.footer.show_first(suggest_next_keys(self.session.state))
+            self.footer.show_likely_next_keys(suggest_next_keys(self.session.state))
 
     @property
     def _is_replay(self) -> bool:

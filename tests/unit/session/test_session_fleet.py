@@ -24,7 +24,7 @@ from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.member import FleetMember
 from workbench.session.fleet.state import FleetHost, FleetState, fleet_totals
 from workbench.session.session import Session
-from workbench.tui.fleet.columns import NUMBERS, mark_runs
+from workbench.tui.fleet.columns import NUMBERS, altered_and_alert_signs
 from workbench.tui.fleet.table import notes_row
 
 TWO = ("sim:four-pcie@a", "sim:four-pcie@b")
@@ -71,7 +71,7 @@ def test_a_host_of_the_fleet_shows_the_alerts_that_are_active() -> None:
         member._store_reading(Telemetry(1.0, 1.0, DriverInfo(), HostSample(), (), gpus))
         view = member.host_view()
         assert [text.partition(":")[0] for text in view.alerts] == list(said)
-        assert mark_runs(view)[1][0] == ("A" if said else " ")
+        assert altered_and_alert_signs(view)[1][0] == ("A" if said else " ")
         assert all(text in str(notes_row(view)) for text in said)
 
 

@@ -14,7 +14,7 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import bench_rows
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
-from workbench.tui.modals.launch import disturbed_rows
+from workbench.tui.modals.launch import other_measurement_rows
 from workbench.tui.pages.base import Page
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ class ApplyController(Controller):
         state = self.state
 
         def text(width: int) -> list[Row]:
-            rows = [*disturbed_rows(state.host.measured_by, width), *bench_rows(self.state, width)]
+            rows = [
+                *other_measurement_rows(state.host.measured_by, width),
+                *bench_rows(self.state, width),
+            ]
             rows += part_rows(whole.parts, width, "cannot be applied: ")
             for note in dict.fromkeys(outcome.command.note for outcome in whole.outcomes):
                 if note:

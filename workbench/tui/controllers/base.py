@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.tui.clipboard import copy_and_describe_outcome
-from workbench.tui.modals.ask import measure_beside_question
+from workbench.tui.modals.ask import concurrent_measurement_question
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -99,7 +99,7 @@ class Controller:
                 elif failed is not None:
                     failed()
 
-            self.app.push_screen(measure_beside_question(occupied), decided)
+            self.app.push_screen(concurrent_measurement_question(occupied), decided)
 
         async def measure_or_ask() -> Sequence[T]:
             try:

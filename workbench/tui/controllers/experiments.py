@@ -20,15 +20,15 @@ from workbench.tui.modals.experiment_form import (
     Wanted,
     arms_from_changes,
     experiment_form,
-    metric_choice,
+    metric_choice_label,
     parse_experiment_form,
 )
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
-from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, precision_question
+from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, experiment_precision_question
 from workbench.tui.pages.live import ExperimentPage, Live
 from workbench.tui.panes.compare import Compare
-from workbench.tui.widgets.experiment import arm_words
+from workbench.tui.widgets.experiment import format_arm_as_words
 
 MORE_PAIRS = 2
 
@@ -41,7 +41,7 @@ class ExperimentController(SeriesController[Experiment]):
         return self.state.experiment
 
     def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
-        left = self.services.progress.left_s
+        left = self.services.progress.remaining_s
         return ExperimentPage(
             self.state,
             left,
@@ -213,7 +213,9 @@ class ExperimentController(SeriesController[Experiment]):
             about = (*about, cost)
         if self.latest is not None:
             earlier = self.latest.id
-        await self.app.push_screen(precision_question(a, b, about, estimate_s, earlier), decided)
+        await self.app.push_screen(
+            experiment_precision_question(a, b, about, estimate_s, earlier), decided
+        )
 
     def _answers_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
         """Return in sentences which values the engine may not have, and what comparing the answers
@@ -322,7 +324,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         last = dict(self.session.memory.last_form("experiment"))
         if "metric" in given:
-            last["metric"] = metric_choice(given["metric"])
+            last["metric"] = metric_choice_label(given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's
             last.pop("a", None)
             last.pop("b", None)
@@ -389,7 +391,7 @@ def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDi
 
 
 def _experiment_line(e: Experiment) -> str:
-    a, b = (" ".join(arm_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
+    a, b = (" ".join(format_arm_as_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
     return (
         f"{e.id:>4} {pad_text(e.state, 8)} {clock_text(e.unix_s)}  {count_of(e.completed_pairs, 'pair'):<7}  "
         f"{a} > {b}  {e.verdict}"

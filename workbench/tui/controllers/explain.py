@@ -33,7 +33,9 @@ class ExplainController(Controller):
             page.leave()
             self.open_keys()
             return
-        flag = self.pane(Launch).current if page is None and panes.active == Launch.NAME else None
+        flag = (
+            self.pane(Launch).current_item if page is None and panes.active == Launch.NAME else None
+        )
         here: Painted = page if page is not None else panes.current
         words = glossary.terms_in_text(here.drawn_text)
         around = glossary.terms_in_text(

@@ -31,7 +31,7 @@ from workbench.tui.formats import (
     setting_name,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.modals.ask import Confirm, foreign_settings_question
+from workbench.tui.modals.ask import Confirm, externally_changed_settings_question
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
@@ -39,9 +39,9 @@ from workbench.tui.modals.gpu_confirm import (
     check_finding_rows,
     consent_rows,
     has_more_details,
-    own_measurement,
-    own_measurement_rows,
     report_rows,
+    running_measurement_name,
+    running_measurement_rows,
     setting_command_rows,
 )
 from workbench.tui.modals.gpu_settings import (
@@ -52,7 +52,7 @@ from workbench.tui.modals.gpu_settings import (
     split_by_setting,
     suggestion_from_entries,
 )
-from workbench.tui.modals.launch import disturbed_rows
+from workbench.tui.modals.launch import other_measurement_rows
 from workbench.tui.pages.base import Keys, Page
 
 VERIFY_S = 8.0
@@ -297,8 +297,8 @@ class GpuController(Controller):
             return
 
         def text(width: int) -> list[Row]:
-            rows = disturbed_rows(self.state.host.measured_by, width)
-            rows += own_measurement_rows(self.state, width)
+            rows = other_measurement_rows(self.state.host.measured_by, width)
+            rows += running_measurement_rows(self.state, width)
             return [*rows, *stack_paragraphs(texts, width)]
 
         self._ask_consent(
@@ -344,7 +344,7 @@ class GpuController(Controller):
             else:
                 self._run_revert(texts, password, choice)
 
-        self.app.push_screen(foreign_settings_question(outcomes), decided)
+        self.app.push_screen(externally_changed_settings_question(outcomes), decided)
 
     # reports
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
@@ -553,7 +553,7 @@ class GpuController(Controller):
 
 def _disturbs_measurement(state: SessionState) -> bool:
     """Return whether a change of a GPU setting now would disturb a measurement, also another's."""
-    return state.host.measured_by is not None or bool(own_measurement(state))
+    return state.host.measured_by is not None or bool(running_measurement_name(state))
 
 
 def _is_all_in_force(report: SettingsReport) -> bool:

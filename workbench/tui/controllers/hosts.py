@@ -83,7 +83,7 @@ class HostList(PickModal):
         such as "hosts ctrl+n"."""
         self.pressed = next((one for one in HOST_KEYS if one.id == key), None)
         if self.pressed is not None:
-            name, *_ = self.choices.current or ("",)
+            name, *_ = self.choices.current_item or ("",)
             self.dismiss(name)
 
 

@@ -92,7 +92,7 @@ class PlanController(Controller):
             self.show_message(text, next_step="press u to go back to the edited plan")
 
     def show_preset(self) -> None:
-        entry = self.pane(Presets).current
+        entry = self.pane(Presets).current_item
         if entry is None:
             return
         preset = self.run_or_show_error(lambda: self.session.presets.get(entry.id))
@@ -131,7 +131,7 @@ class PlanController(Controller):
         return self.state.plan
 
     async def edit_flag(self) -> None:
-        row = self.pane(Launch).current
+        row = self.pane(Launch).current_item
         if row is not None:
             await self.edit_row(row)
 
@@ -272,7 +272,7 @@ class PlanController(Controller):
         )
 
     def unset_flag(self) -> None:
-        row, unset = self.pane(Launch).current, self.session.plans.unset_flag
+        row, unset = self.pane(Launch).current_item, self.session.plans.unset_flag
         if row is None:
             return
         if row.is_env:
@@ -286,7 +286,7 @@ class PlanController(Controller):
         plan = self._plan_or_message()
         if plan is None:
             return
-        row = self.pane(Launch).current
+        row = self.pane(Launch).current_item
         fixable = [f for f in plan.findings if f.changes]
         here = [f for f in fixable if row is not None and f.flag == row.name]
         for found in (here, fixable):

@@ -54,8 +54,8 @@ class ResultController(Controller):
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
         sweep, list its runs."""
         pane = self.pane(Results)
-        if isinstance(pane.current, SeriesRow):
-            pane.open_series(pane.current)
+        if isinstance(pane.current_item, SeriesRow):
+            pane.open_series(pane.current_item)
             return
 
         async def read(result_id: int) -> Found:

@@ -19,9 +19,9 @@ from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import (
     StartPlan,
     command_rows,
-    disturbed_rows,
+    external_server_rows,
     finding_rows,
-    foreign_server_rows,
+    other_measurement_rows,
 )
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import log_finding_rows
@@ -135,7 +135,7 @@ class ServerController(Controller):
 
         def disturbed(width: int) -> list[Row]:
             return [
-                *disturbed_rows(state.host.measured_by, width),
+                *other_measurement_rows(state.host.measured_by, width),
                 *running_series_rows(self.state, width),
             ]
 
@@ -232,7 +232,7 @@ class ServerController(Controller):
             if server.outlived:
                 about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it"
             how = _stop_text(server, STOP_GRACE_S, unit)
-            rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
+            rows = [*other_measurement_rows(measured_by, width), *bench_rows(self.state, width)]
             return [*rows, *paragraph_rows(about, width), *paragraph_rows(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
@@ -275,7 +275,7 @@ class ServerController(Controller):
             about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
             rows: list[Row] = []
             if runs:
-                rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
+                rows = [*other_measurement_rows(measured_by, width), *bench_rows(self.state, width)]
             again = "its file and its environment. A start installs it again."
             return [
                 *rows,
@@ -317,7 +317,7 @@ class ServerController(Controller):
 
         def text(width: int) -> list[Row]:
             rows = [
-                *disturbed_rows(self.state.host.measured_by, width),
+                *other_measurement_rows(self.state.host.measured_by, width),
                 *bench_rows(self.state, width),
             ]
             about = (
@@ -380,7 +380,7 @@ class ServerController(Controller):
         if server.unit:
             keys = {"t": ("Follow it", lambda: self._follow_unit(server))}
         page = Page(
-            "Not started by Workbench", lambda w: foreign_server_rows(server, w), lambda: keys
+            "Not started by Workbench", lambda w: external_server_rows(server, w), lambda: keys
         )
         self.services.pages.open(page)
 

@@ -14,8 +14,8 @@ from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.sweep_form import (
     Wanted,
+    make_search_load,
     parse_sweep_form,
-    search_load,
     sets_gpus,
     sweep_form,
 )
@@ -36,7 +36,7 @@ class SweepController(SeriesController[Sweep]):
     def new_page(self) -> Live:
         if self.controllers.tunes.latest is not None:
             return self.controllers.tunes.new_page()
-        return SweepPage(self.state, self.services.progress.left_s, self.run_page_action)
+        return SweepPage(self.state, self.services.progress.remaining_s, self.run_page_action)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
@@ -80,7 +80,8 @@ class SweepController(SeriesController[Sweep]):
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.default_spec()
         await self.app.push_screen(
-            sweep_form(state, self.pane(Launch).current, spec, last, self._check_flags), decided
+            sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_flags),
+            decided,
         )
 
     def _confirm_sweep(self, wanted: Wanted, run_id: str) -> None:
@@ -129,14 +130,14 @@ async def _sweep_gpu_setting(session: Session, wanted: Wanted, load: Load) -> Sw
 async def _search_users(session: Session, wanted: Wanted, load: Load) -> Sweep:
     from workbench.session.series.user_capacity import UserLevels
 
-    return await session.sweeps.run_users(UserLevels(), **search_load(load, wanted))
+    return await session.sweeps.run_users(UserLevels(), **make_search_load(load, wanted))
 
 
 async def _search_rates(session: Session, wanted: Wanted, load: Load) -> Sweep:
     from workbench.session.series.rate_capacity import RateRange
 
     rates = RateRange(horizon_s=wanted.horizon_s)
-    return await session.sweeps.run_rates(rates, **search_load(load, wanted))
+    return await session.sweeps.run_rates(rates, **make_search_load(load, wanted))
 
 
 def _load_without(load: Load, *names: str) -> dict[str, Any]:

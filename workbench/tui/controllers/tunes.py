@@ -31,7 +31,7 @@ class TuneController(SeriesController[Sweep]):
         return sweep
 
     def new_page(self) -> TunePage:
-        return TunePage(self.state, self.services.progress.left_s, self.run_page_action)
+        return TunePage(self.state, self.services.progress.remaining_s, self.run_page_action)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()

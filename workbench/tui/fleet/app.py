@@ -30,14 +30,14 @@ class FleetApp(ThemedApp):
         self.opened: str | None = None
 
     def get_default_screen(self) -> Screen[Any]:
-        return FleetScreen(self.fleet, self.view, self._leave)
+        return FleetScreen(self.fleet, self.view, self._exit_with_host)
 
     def action_do_nothing(self) -> None:
         """Do nothing for ctrl+q and, while the list of keys is open, for ctrl+c, because both would
         otherwise end the application. Users of terminal flow control press ctrl+q out of habit."""
 
-    def _leave(self, host: str | None) -> None:
-        self.opened = host
+    def _exit_with_host(self, opened_host: str | None) -> None:
+        self.opened = opened_host
         self.exit(0)
 
     async def consume_key(self, event: events.Key) -> bool:

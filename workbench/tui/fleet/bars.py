@@ -108,15 +108,15 @@ class FleetFooter(Painted):
 
     def __init__(self) -> None:
         super().__init__(id="footer")
-        self.words, self.typing = "", False
+        self.filter_text, self.is_typing = "", False
 
-    def show(self, words: str, typing: bool) -> None:
-        self.words, self.typing = words, typing
+    def show(self, filter_text: str, is_typing: bool) -> None:
+        self.filter_text, self.is_typing = filter_text, is_typing
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        if self.typing:
-            entry: Row = ((" / ", "key"), (self.words, "strong"), (" ", "select"))
+        if self.is_typing:
+            entry: Row = ((" / ", "key"), (self.filter_text, "strong"), (" ", "select"))
             keys: Row = (
                 (" enter", "key"),
                 (" keep ", "text"),
@@ -128,8 +128,12 @@ class FleetFooter(Painted):
         for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
             keys_row += [(f" {key.printed_name}", "key"), (f" {key.label} ", "text")]
         tail: Row = ()
-        if self.words:
-            tail = ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text"))
+        if self.filter_text:
+            tail = (
+                (f"  filter: {self.filter_text} ", "warnb"),
+                (" esc", "key"),
+                (" remove ", "text"),
+            )
         if row_width(tail) >= width:
             return [tail]
         return [justify_row(tuple(keys_row), tail, width)]

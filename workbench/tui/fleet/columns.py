@@ -130,7 +130,7 @@ def state_runs(host: FleetHost) -> list[Run]:
     return [(text_cell(text, STATE_CELLS), role)]
 
 
-def mark_runs(host: FleetHost) -> list[Run]:
+def altered_and_alert_signs(host: FleetHost) -> list[Run]:
     """Return two signs as pairs (text, role): one if settings of the host are altered, and one if
     an alert is active, or else if GPUs are throttled. A blank stands for a sign that does not
     apply."""
@@ -194,21 +194,21 @@ def _number_text(column: Column, host: FleetHost) -> str:
     return NA
 
 
-def server_runs(host: FleetHost, room: int) -> list[Run]:
-    """Return the texts about the host's servers as pairs (text, role) that fill at most `room`
+def server_runs(host: FleetHost, max_cells: int) -> list[Run]:
+    """Return the texts about the host's servers as pairs (text, role) that fill at most `max_cells`
     columns. If the texts are longer, return how many servers are ready."""
     if not host.servers:
-        return _no_server_runs(host, room)
+        return _no_server_runs(host, max_cells)
     texts = [(_server_text(server),) for server in host.servers]
     row = join_rows(texts, ("  ", "text"))
-    if len(row_text(row)) <= room:
+    if len(row_text(row)) <= max_cells:
         return list(row)
     if len(host.servers) == 1:
         server = host.servers[0]
-        sign, role = _server_sign(server)
+        sign, role = _server_sign_and_role(server)
         brief = f"{sign} {server.engine} {server.state}"
-        if width_of(brief) > room:
-            brief = cut_text(f"{sign} {server.state}", room)
+        if width_of(brief) > max_cells:
+            brief = cut_text(f"{sign} {server.state}", max_cells)
         return [(brief, role)]
     ready, role = host.count_ready_servers, "good"
     if not ready:
@@ -216,20 +216,20 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
     shown = f"{ready}/{len(host.servers)}"
     if ready == len(host.servers):
         shown = f"{ready}"
-    return [(cut_text(f"{G.on} {shown} ready", room), role)]
+    return [(cut_text(f"{G.on} {shown} ready", max_cells), role)]
 
 
-def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
+def _no_server_runs(host: FleetHost, max_cells: int) -> list[Run]:
     if not host.is_live:
         return []
     if not host.servers_read:
         return [(NA, "dim")]
-    if room < len("no server"):
+    if max_cells < len("no server"):
         return [("none", "dim")]
     return [("no server", "dim")]
 
 
-def _server_sign(server: FleetServer) -> tuple[str, str]:
+def _server_sign_and_role(server: FleetServer) -> Run:
     if server.is_text_doubted:
         return "?", "warn"
     if server.can_answer:
@@ -240,7 +240,7 @@ def _server_sign(server: FleetServer) -> tuple[str, str]:
 
 
 def _server_text(server: FleetServer) -> Run:
-    sign, role = _server_sign(server)
+    sign, role = _server_sign_and_role(server)
     name = server.engine
     if server.port is not None:
         name += f" :{server.port}"

@@ -96,7 +96,7 @@ class FleetScreen(Screen[str]):
     async def on_mount(self) -> None:
         context = contextvars.copy_context()  # repaints need that of the application
         self._unsubscribe = self.fleet.subscribe(
-            lambda state: context.run(self._draw_when_free, state)
+            lambda state: context.run(self._draw_unless_terminal_lags, state)
         )
         self.show(self.fleet.state)
 
@@ -105,7 +105,7 @@ class FleetScreen(Screen[str]):
 
     # ---- drawing
 
-    def _draw_when_free(self, state: FleetState) -> None:
+    def _draw_unless_terminal_lags(self, state: FleetState) -> None:
         """Draw the state, unless the terminal is slow and earlier frames still wait to be sent."""
         if not (self.is_mounted and self.app.is_running):
             return
@@ -182,7 +182,7 @@ class FleetScreen(Screen[str]):
         self.typing = True
         self._draw()
 
-    def sort_next(self) -> None:
+    def sort_by_next_column(self) -> None:
         self.view.order = ORDERS[(ORDERS.index(self.view.order) + 1) % len(ORDERS)]
         self.view.reverse = False
         self._draw()
@@ -205,10 +205,10 @@ class FleetScreen(Screen[str]):
         """Remove the filter of the hosts. If there is no filter, close this screen, but only if
         another screen is below it."""
         if self.leaves_by_escape and not self.view.words:
-            self.leave()
+            self.close_fleet()
         else:
             self.view.words = ""
             self._draw()
 
-    def leave(self) -> None:
+    def close_fleet(self) -> None:
         self._leave(None)

@@ -26,9 +26,9 @@ from workbench.tui.fleet.columns import (
     MARK_CELLS,
     MOST_NAME,
     STATE_CELLS,
+    altered_and_alert_signs,
     columns_for_width,
     gpu_runs,
-    mark_runs,
     number_runs,
     role_if_live,
     server_runs,
@@ -134,14 +134,14 @@ def _host_rows(
     name = _host_name(host, name_cells - 1)
     gap = " " * (name_cells - width_of(name))
     first: list[Run] = [(sign, "key"), (name, role), (gap, "text")]
-    first += [*state_runs(host), *mark_runs(host)]
+    first += [*state_runs(host), *altered_and_alert_signs(host)]
     if host.telemetry is None:
         first.append((host.problem or "", "text"))
     else:
         first += [*gpu_runs(host, gpu_cells), *number_runs(host, width), (INDENT, "text")]
         first += server_runs(host, width - row_width(first))
     left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
-    more = [_graphs_row(host, left, width), _figures_row(host, width), notes_row(host)]
+    more = [_graphs_row(host, left, width), _gpu_values_row(host, width), notes_row(host)]
     return [tuple(first), *more[: lines - 1]]
 
 
@@ -162,7 +162,7 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     runs: list[Run] = [(pad_text(cut_text(title, left - 1), left), "dim")]
     graphs = (
         ("util", "util", host.util_trail, 100.0),
-        ("power", "power", host.power_trail, _power_top(host)),
+        ("power", "power", host.power_trail, _total_power_scale_top_w(host)),
         ("tok/s", "sm", host.tok_trail, highest_value(host.tok_trail)),
     )
     each = (width - left) // len(graphs)
@@ -178,7 +178,7 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     return tuple(runs)
 
 
-def _power_top(host: FleetHost) -> float:
+def _total_power_scale_top_w(host: FleetHost) -> float:
     telemetry = host.telemetry
     if telemetry is None:
         return 0.0
@@ -200,7 +200,7 @@ def gpus_title(host: FleetHost) -> str:
     return "  ".join(filter(None, (host.label, ", ".join(gpus))))
 
 
-def _figures_row(host: FleetHost, width: int) -> Row:
+def _gpu_values_row(host: FleetHost, width: int) -> Row:
     """Return the row with the present values of each GPU. If the row would be longer than `width`,
     it has fewer values for each GPU."""
     if not host.gpus:
@@ -220,13 +220,13 @@ def _figures_row(host: FleetHost, width: int) -> Row:
             name_role = "warn"
         figures, own_role = f"x {gpu.state}", "bad"
         if gpu.has_readings:
-            figures, own_role = " ".join(_figure_texts(gpu)[:count]), role
+            figures, own_role = " ".join(_gpu_value_texts(gpu)[:count]), role
         runs.append((name, name_role))
         runs.append((text_cell(figures, each - len(name)), own_role))
     return tuple(runs)
 
 
-def _figure_texts(gpu: GpuSample) -> list[str]:
+def _gpu_value_texts(gpu: GpuSample) -> list[str]:
     used = NA
     if gpu.memory_used_bytes is not None:
         used = f"{gpu.memory_used_bytes / GIB:.0f}G"

@@ -4,7 +4,7 @@ running, and which GPU settings stay altered."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import SettingOutcome
 
 T = TypeVar("T")
+Switch = tuple[str, str, tuple[str, str]]  # name, label, its two options
 
 
 class Question(ReadFirst[T]):
@@ -62,7 +63,7 @@ class Confirm(Question[bool]):
         Binding("y", "choose('yes')", show=False),
         Binding("n", "choose('no')", show=False),
     ]
-    agreeing = "yes"
+    agreement = "yes"
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Confirm(Question[bool]):
         )
 
 
-def foreign_settings_question(outcomes: Sequence[SettingOutcome]) -> Question[str]:
+def externally_changed_settings_question(outcomes: Sequence[SettingOutcome]) -> Question[str]:
     """Return the question what to do about settings that another user or program has changed since
     Workbench applied them.
 
@@ -93,7 +94,7 @@ def foreign_settings_question(outcomes: Sequence[SettingOutcome]) -> Question[st
     or "original" (restore the values from before Workbench).
     """
 
-    def text(width: int) -> list[Row]:
+    def make_text_rows(width: int) -> list[Row]:
         rows: list[Row] = []
         for o in outcomes:
             setting = f"{o.command.where} {setting_name(o.command.setting)}"
@@ -109,20 +110,22 @@ def foreign_settings_question(outcomes: Sequence[SettingOutcome]) -> Question[st
         "Someone else has changed these settings",
         ("enter choose   esc leave everything as it is"),
     )
-    return Question(title, text, items, str, keys=keys)
+    return Question(title, make_text_rows, items, str, keys=keys)
 
 
-def measure_beside_question(occupied: Exception) -> Confirm:
+def concurrent_measurement_question(occupied_error: Exception) -> Confirm:
     """Return the question whether to measure although somebody else measures on this host.
-    `occupied` is the error that says who that is."""
-    message = getattr(occupied, "message", str(occupied))
+    `occupied_error` is the error that says who that is."""
+    message = getattr(occupied_error, "message", str(occupied_error))
 
-    def text(width: int) -> list[Row]:
+    def make_text_rows(width: int) -> list[Row]:
         rows = paragraph_rows(f"{G.alert} {message}", width, "warnb", "  ")
         said = "Both measurements disturb each other. Your result says that it was disturbed."
         return [*rows, *paragraph_rows(said, width)]
 
-    return Confirm("This host is being measured", text, yes="measure anyway", no="do not measure")
+    return Confirm(
+        "This host is being measured", make_text_rows, yes="measure anyway", no="do not measure"
+    )
 
 
 def running_series_rows(state: SessionState, width: int) -> list[Row]:
@@ -166,16 +169,16 @@ class _Toggles(PickList):
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "change", show=False)]
 
-    def __init__(self, items: list[tuple[str, str, tuple[str, str]]]) -> None:
+    def __init__(self, items: list[Switch]) -> None:
         super().__init__()
         self.items = items
         # whether the second option is chosen
         self.second = dict.fromkeys((i[0] for i in items), False)
 
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Switch) -> Hashable:
         return str(item[0])
 
-    def item_row(self, item: Any, width: int) -> Row:
+    def item_row(self, item: Switch, width: int) -> Row:
         name, label, (first, second) = item
         shown = f"[{first}]   {second} "
         if self.second[name]:
@@ -186,8 +189,8 @@ class _Toggles(PickList):
         return len(self.items)
 
     def action_change(self) -> None:
-        if self.current is not None:
-            self.second[self.current[0]] = not self.second[self.current[0]]
+        if self.current_item is not None:
+            self.second[self.current_item[0]] = not self.second[self.current_item[0]]
             self.repaint()
 
 
@@ -205,7 +208,7 @@ class Quit(Modal[dict[str, bool]]):
         """`server` is the name of the running server; None if no server runs."""
         super().__init__("Leave Workbench", "enter leave   left/right change   esc stay")
         self.state = state
-        items: list[tuple[str, str, tuple[str, str]]] = []
+        items: list[Switch] = []
         if state.alterations:
             items.append(("keep", "GPU settings", ("revert", "leave on")))
         if server:

@@ -61,10 +61,10 @@ class Modal(ModalScreen[T], Generic[T]):
     def copy_text(self, text: str) -> None:
         """Copy `text` to the clipboard, and show the outcome in place of the key hints."""
 
-        async def work() -> None:
+        async def copy_and_show_outcome() -> None:
             self.show_keys(await copy_and_describe_outcome(self.app, text))
 
-        self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
+        self.run_worker(copy_and_show_outcome(), group="copy", exclusive=True, exit_on_error=False)
 
     def on_resize(self) -> None:
         """Compute the heights of the box's texts again for the new size of the screen. Textual
@@ -78,24 +78,25 @@ class Modal(ModalScreen[T], Generic[T]):
 
 class Text(Scrolled, can_focus=False):
     """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is
-    as high as the number of its rows, but leaves at least `reserve` rows of the screen for other
-    widgets of the box."""
+    as high as the number of its rows, but leaves at least `reserved_rows` rows of the screen for
+    other widgets of the box."""
 
     GROUND = "box"
 
-    def __init__(self, make: Make, *, reserve: int = 0) -> None:
+    def __init__(self, make: Make, *, reserved_rows: int = 0) -> None:
         super().__init__()
-        self.make, self.reserve = make, reserve
+        self.make, self.reserved_rows = make, reserved_rows
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(
             0,
             min(
-                len(self.make_rows(self.make, width)), viewport.height - ROOM_AROUND - self.reserve
+                len(self.make_rows(self.make, width)),
+                viewport.height - ROOM_AROUND - self.reserved_rows,
             ),
         )
 
-    def make_again(self) -> None:
+    def rebuild_rows(self) -> None:
         """Make the rows again, draw them, and adapt the height of the text to their number."""
         self._painted = []
         self.refresh(layout=True)
@@ -109,23 +110,23 @@ class TextBody(Text, can_focus=True):
     """A text that scrolls with the arrow keys."""
 
 
-class Reading(TextBody):
+class TextAboveChoices(TextBody):
     """A text above a list of choices, which has the focus. `on_end` is called when the last row is
     visible for the first time."""
 
     MORE_KEY = "pgdn"
 
-    def __init__(self, make: Make, *, reserve: int, on_end: Callable[[], None]) -> None:
-        super().__init__(make, reserve=reserve)
+    def __init__(self, make: Make, *, reserved_rows: int, on_end: Callable[[], None]) -> None:
+        super().__init__(make, reserved_rows=reserved_rows)
         self.on_end = on_end
 
-    def handle_end(self) -> None:
+    def handle_last_row_shown(self) -> None:
         self.on_end()
 
 
 class ReadFirst(Modal[T], Generic[T]):
     """A box with a text and a list of choices below it. The keys pgup and pgdn scroll the text,
-    wherever the focus is. The choice `agreeing`, if there is one, cannot be taken until the end of
+    wherever the focus is. The choice `agreement`, if there is one, cannot be taken until the end of
     the text was visible."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -133,47 +134,49 @@ class ReadFirst(Modal[T], Generic[T]):
         Binding("pagedown", "read(1)", show=False, priority=True),
     ]
     AUTO_FOCUS = "Choices"
-    agreeing = ""
+    agreement = ""
 
-    def make_text(self, make: Make, reserve: int) -> Reading:
+    def make_text(self, make: Make, reserved_rows: int) -> TextAboveChoices:
         """Return the text of the box."""
-        self.body = Reading(make, reserve=reserve, on_end=self._enable_agreeing)
+        self.body = TextAboveChoices(
+            make, reserved_rows=reserved_rows, on_end=self._enable_agreement
+        )
         return self.body
 
     def make_choices(
-        self, items: Sequence[Choice], on_take: Callable[[str], object], chosen: str
+        self, items: Sequence[Choice], on_choose: Callable[[str], object], preselected: str
     ) -> Choices:
         """Return the list of choices."""
         self.wanted = list(items)
-        self.choices = Choices(items, self._choose_or_scroll, chosen)
-        self.take = on_take
+        self.choices = Choices(items, self._choose_or_scroll, preselected)
+        self.choose = on_choose
         return self.choices
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._disable_agreeing)
+        self.call_after_refresh(self._disable_agreement)
 
-    def _disable_agreeing(self) -> None:
-        if self.agreeing and not self.body.end_seen:
+    def _disable_agreement(self) -> None:
+        if self.agreement and not self.body.end_seen:
             items = []
             for name, text, role in self.wanted:
-                if name == self.agreeing:
+                if name == self.agreement:
                     text, role = f"{text}: after the last line (pgdn)", "dim"
                 items.append((name, text, role))
             self.choices.set_items(items)
 
-    def _enable_agreeing(self) -> None:
-        if self.agreeing:
+    def _enable_agreement(self) -> None:
+        if self.agreement:
             self.choices.set_items(self.wanted)
 
     def action_read(self, by: int) -> None:
         self.body.page(by)
 
-    def _choose_or_scroll(self, choice: str) -> None:
+    def _choose_or_scroll(self, choice_name: str) -> None:
         """Take a choice. Before the end of the text was visible, scroll on instead of agreeing."""
-        if choice == self.agreeing and not self.body.end_seen:
+        if choice_name == self.agreement and not self.body.end_seen:
             self.body.page(1)
         else:
-            self.take(choice)
+            self.choose(choice_name)
 
 
 class Label(Text):
@@ -185,8 +188,9 @@ class Label(Text):
 
 
 class Choices(PickList):
-    """A list of items to choose from. An item is (name, text, role). The enter key calls `on_take`
-    with the name of the item under the cursor, and each move of the cursor calls `on_move`."""
+    """A list of items to choose from. An item is (name, text, role). The enter key calls
+    `on_choose` with the name of the item under the cursor, and each move of the cursor calls
+    `on_move`."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
@@ -194,16 +198,17 @@ class Choices(PickList):
     def __init__(
         self,
         items: Sequence[Choice],
-        on_take: Callable[[str], object],
-        chosen: str = "",
-        reserve: int = 0,
+        on_choose: Callable[[str], object],
+        preselected: str = "",
+        reserved_rows: int = 0,
         on_move: Callable[[], object] | None = None,
     ) -> None:
         super().__init__()
-        self.items, self.on_take, self.reserve, self.on_move = items, on_take, reserve, on_move
-        self.cursor = next((i for i, item in enumerate(items) if item[0] == chosen), 0)
+        self.items, self.on_choose, self.on_move = items, on_choose, on_move
+        self.reserved_rows = reserved_rows
+        self.cursor = next((i for i, item in enumerate(items) if item[0] == preselected), 0)
 
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Any) -> Hashable:
         return str(item[0])
 
     def item_row(self, item: Choice, width: int) -> Row:
@@ -213,7 +218,7 @@ class Choices(PickList):
         return [((" nothing in the list matches", "dim"),)]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        room = viewport.height - ROOM_AROUND - self.reserve
+        room = viewport.height - ROOM_AROUND - self.reserved_rows
         return max(1, min(len(self.items), room, MOST_CHOICES))
 
     def action_move(self, by: int) -> None:
@@ -222,11 +227,11 @@ class Choices(PickList):
             self.on_move()
 
     def action_take_choice(self) -> None:
-        if self.current is not None:
-            self.on_take(self.current[0])
+        if self.current_item is not None:
+            self.on_choose(self.current_item[0])
 
 
-def score_choice(query: str, choice: Choice) -> float | None:
+def choice_match_score(query: str, choice: Choice) -> float | None:
     """Return how well the text of a choice matches the words of `query`; None for no match."""
     return fuzzy.word_score(query, choice[1])
 
@@ -250,7 +255,7 @@ class PickModal(Modal[str]):
         intro: str = "",
         filter: bool = False,
         free: bool = True,
-        score: Callable[[str, Choice], float | None] = score_choice,
+        score: Callable[[str, Choice], float | None] = choice_match_score,
     ) -> None:
         keys = "enter choose   esc cancel"
         if filter:
@@ -258,7 +263,7 @@ class PickModal(Modal[str]):
         super().__init__(title, keys)
         self.all, self.intro, self.filter, self.free = items, intro, filter, free
         self.score = score
-        self.choices = Choices(items, self.dismiss, chosen, reserve=4)
+        self.choices = Choices(items, self.dismiss, chosen, reserved_rows=4)
 
     def content(self) -> Sequence[Widget]:
         parts: list[Widget] = []
@@ -272,7 +277,7 @@ class PickModal(Modal[str]):
                 Entry(
                     placeholder=placeholder,
                     on_submit=self._submit_text,
-                    on_change=self._narrow_down,
+                    on_change=self._filter_choices,
                 )
             )
         return (*parts, self.choices)
@@ -280,12 +285,12 @@ class PickModal(Modal[str]):
     def action_move(self, by: int) -> None:
         self.choices.action_move(by)
 
-    def _narrow_down(self, text: str) -> None:
+    def _filter_choices(self, text: str) -> None:
         found = fuzzy.best_scored(self.all, lambda item: self.score(text, item))
-        self.choices.set_items(found, keep=False)
+        self.choices.set_items(found, keep_cursor=False)
 
     def _submit_text(self, text: str) -> None:
-        if self.choices.current is not None:
-            self.dismiss(self.choices.current[0])
+        if self.choices.current_item is not None:
+            self.dismiss(self.choices.current_item[0])
         elif self.free and text.strip():
             self.dismiss(text.strip())

@@ -66,40 +66,40 @@ class BenchForm(Form):
     """The form of a benchmark. A chosen profile fills the other fields, and the user may then
     change each of them."""
 
-    def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
+    def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, source_text: str) -> None:
         """`spec` has the first values of the fields, and `about` is the text above the fields.
-        `standing` says in a few words where `spec` comes from: the last benchmark, the preset, or
-        Workbench's standard."""
+        `source_text` says in a few words where `spec` comes from: the last benchmark, the preset,
+        or Workbench's standard."""
         self.profiles, self.first = (
             profiles,
             {name: option_text(getattr(spec, name)) for name in _BY_PROFILE},
         )
         super().__init__(
             "Benchmark",
-            _form_fields(spec, profiles, standing),
+            _form_fields(spec, profiles, source_text),
             intro=lambda w: [*paragraph_rows(about, w, "dim"), ()],
             check=_check_values,
-            tail=self._summary,
+            make_summary=self._summary_of_load,
             accept="run",
             label_cells=22,
             entry_cells=17,
         )
 
-    def _summary(self, values: Values, width: int) -> list[Row]:
+    def _summary_of_load(self, values: Values, width: int) -> list[Row]:
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
         title = STANDING.get(chosen) or self.profiles.get(chosen, ("",))[0]
         return [*paragraph_rows(title, width), *describe_load(values, width)]
 
-    def update_for_change(self, name: str) -> None:
-        if name == "profile":
+    def update_after_field_change(self, field_name: str) -> None:
+        if field_name == "profile":
             _, of_profile = self.profiles.get(self.values["profile"], ("", {}))
             for field in _BY_PROFILE:
                 text = self.first[field]
                 if field in of_profile:
                     text = option_text(of_profile[field])
                 self.set_field(field, text)
-        super().update_for_change(name)
+        super().update_after_field_change(field_name)
 
 
 def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
@@ -109,11 +109,13 @@ def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
     return field_from_option(option, value, detail=option.dest not in _ALWAYS_SHOWN)
 
 
-def _form_fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
+def _form_fields(spec: BenchSpec, profiles: Profiles, source_text: str) -> tuple[Field, ...]:
     fields = [_option_field(option, spec) for option in IN_FORM]
     if profiles:
-        choices = (standing, *profiles)
-        fields.insert(0, Field("profile", "profile", standing, "left and right change it", choices))
+        choices = (source_text, *profiles)
+        fields.insert(
+            0, Field("profile", "profile", source_text, "left and right change it", choices)
+        )
     return tuple(fields)
 
 

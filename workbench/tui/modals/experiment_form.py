@@ -19,19 +19,20 @@ from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import duration_text, value_text
 from workbench.tui.modals.declared_fields import field_from_option, parse_option
 from workbench.tui.modals.form import Field, Form, Values, fill_fields
-from workbench.tui.widgets.experiment import arm_words
+from workbench.tui.widgets.experiment import format_arm_as_words
 
 COMPARED, NOT_COMPARED = "compared", "not compared"
 
 
-def metric_choice(metric: str) -> str:
+def metric_choice_label(metric: str) -> str:
     """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
     if "." in metric:  # a latency
         return metric_title(metric)
     return short_title(metric)
 
 
-DECIDING = {metric_choice(name): name for name in names_of_deciding_metrics()}  # choice -> metric
+# metrics by the word by which the form offers them
+DECIDING = {metric_choice_label(name): name for name in names_of_deciding_metrics()}
 
 
 IN_FORM = {option.field: option for option in OPTIONS if option.label}
@@ -72,12 +73,14 @@ def arms_from_changes(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
     return _arm_from_words(a), _arm_from_words(b)
 
 
-def _arm_from_words(words: Mapping[str, Sequence[str]]) -> Arm:
-    return Arm(tuple(words["sets"]), tuple(words["unsets"]), tuple(words["envs"]))
+def _arm_from_words(words_by_kind: Mapping[str, Sequence[str]]) -> Arm:
+    return Arm(
+        tuple(words_by_kind["sets"]), tuple(words_by_kind["unsets"]), tuple(words_by_kind["envs"])
+    )
 
 
 def format_arm(arm: Arm) -> str:
-    return " ".join(map(_quote_word, arm_words(arm)))
+    return " ".join(map(_quote_word, format_arm_as_words(arm)))
 
 
 def _quote_word(word: str) -> str:
@@ -154,16 +157,16 @@ def _arm_from_values(values: Values, name: str) -> Arm:
 def experiment_form(
     a: Arm,
     b: Arm,
-    about: str,
-    load: str,
-    estimate: Callable[[Wanted], float | None],
+    intro_text: str,
+    load_text: str,
+    estimate_s: Callable[[Wanted], float | None],
     answers_cost: Callable[[Wanted], str],
-    last: Mapping[str, str] | None = None,
+    last_values: Mapping[str, str] | None = None,
 ) -> Form:
-    """Return the form of a new experiment. `about` says where A and B come from, and `load`
-    describes the benchmark of each run. `estimate` returns the duration in seconds, None if
-    unknown, and `answers_cost` what comparing the answers adds, "" for nothing. `last` has the
-    texts of the fields when the user last accepted the form."""
+    """Return the form of a new experiment. `intro_text` says where A and B come from, and
+    `load_text` describes the benchmark of each run. `estimate_s` returns the duration in seconds,
+    None if unknown, and `answers_cost` what comparing the answers adds, "" for nothing.
+    `last_values` has the texts of the fields when the user last accepted the form."""
     fields: tuple[Field, ...] = (
         Field("a", "A", format_arm(a), wide=True),
         Field("b", "B", format_arm(b), wide=True),
@@ -189,41 +192,41 @@ def experiment_form(
         _declared_field("max_minutes", detail=True),
     )
 
-    fields = fill_fields(fields, last or {})
+    fields = fill_fields(fields, last_values or {})
 
-    def hints(values: Values) -> Mapping[str, str]:
+    def make_hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
         return {"pairs": f"smallest difference shown: {listed}"}
 
-    def tail(values: Values, width: int) -> list[Row]:
+    def make_summary_rows(values: Values, width: int) -> list[Row]:
         wanted = parse_experiment_form(values)
-        seconds, count = estimate(wanted), f"{2 * wanted.options['pairs']}"
+        seconds, count = estimate_s(wanted), f"{2 * wanted.options['pairs']}"
         if "until_pct" in wanted.options:
             count = f"at most {count}"
         time = "the time is known after a first benchmark of this load"
         if seconds is not None:
             time = f"about {duration_text(seconds)}"
-        said = f"{count} runs of {load}, and a first run that is discarded"
+        said = f"{count} runs of {load_text}, and a first run that is discarded"
         rows = paragraph_rows(f"{said}: {time}", width, "strong", "  ")
         if cost := answers_cost(wanted):
             rows += paragraph_rows(cost, width, "dim", "  ")
         return rows
 
-    def intro(width: int) -> list[Row]:
+    def make_intro_rows(width: int) -> list[Row]:
         text = (
             "Words of A and B: flag=value, -flag, $NAME=value, gpu.power-limit=400, "
             "gpu.gpu-clocks=1755; "
             "@PRESET, @RUN or a URL in place of the plan"
         )
-        return [*paragraph_rows(about, width), *paragraph_rows(text, width, "dim", "  "), ()]
+        return [*paragraph_rows(intro_text, width), *paragraph_rows(text, width, "dim", "  "), ()]
 
     return Form(
         "A/B experiment",
         fields,
-        intro=intro,
+        intro=make_intro_rows,
         check=parse_experiment_form,
-        hints=hints,
-        tail=tail,
+        hints=make_hints,
+        make_summary=make_summary_rows,
         accept="start",
         label_cells=18,
         entry_cells=14,

@@ -90,7 +90,11 @@ class FlagEdit(Modal[bool]):
             items.append((UNSET, "remove from the plan", "dim"))
             now = row.value
         return Choices(
-            items, self._submit, value_text(now), reserve=10, on_move=self.effect.make_again
+            items,
+            self._submit_value,
+            value_text(now),
+            reserved_rows=10,
+            on_move=self.effect.rebuild_rows,
         )
 
     def _make_entry(self) -> Entry:
@@ -104,22 +108,22 @@ class FlagEdit(Modal[bool]):
             if row.value:
                 hint = "set; type a new value"
         self.entry = Entry(
-            value, placeholder=hint, on_submit=self._submit, secret=self.secret, select=True
+            value, placeholder=hint, on_submit=self._submit_value, secret=self.secret, select=True
         )
-        self.entry.change = lambda _: self.effect.make_again()
+        self.entry.change = lambda _: self.effect.rebuild_rows()
         return self.entry
 
     def content(self) -> Sequence[Widget]:
-        return (Text(self._about_rows, reserve=9), self.field, self.effect, self.complaint)
+        return (Text(self._about_rows, reserved_rows=9), self.field, self.effect, self.complaint)
 
     @property
     def text(self) -> str:
         """Return the value that the enter key would set; "" if it would remove the flag."""
         if self.entry is not None:
             return self.entry.value.strip()
-        if not isinstance(self.field, Choices) or self.field.current is None:
+        if not isinstance(self.field, Choices) or self.field.current_item is None:
             return ""
-        chosen = str(self.field.current[0])
+        chosen = str(self.field.current_item[0])
         if chosen == UNSET:
             return ""
         return chosen
@@ -156,7 +160,7 @@ class FlagEdit(Modal[bool]):
             rows += paragraph_rows(f"{sign} {row.finding}", width, role)
         return [*rows, *stack_paragraphs(self.notes, width, "text", "  "), ()]
 
-    def _submit(self, text: str) -> None:
+    def _submit_value(self, text: str) -> None:
         may_be_empty = self.row.is_env or self.row.name.partition(".")[0] in NOT_FLAGS
         if text == UNSET:
             self.action_remove()
@@ -178,7 +182,7 @@ class FlagEdit(Modal[bool]):
             self.problem = f"x {error.message}"
             if error.next_step:
                 self.problem += f"  next: {error.next_step}"
-            self.complaint.make_again()
+            self.complaint.rebuild_rows()
         else:
             self.dismiss(True)
 

@@ -44,12 +44,12 @@ class Field:
     lines: bool = False  # a pasted text may have several lines
 
 
-def fill_fields(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
-    """Return the fields with the values of `last`, which maps field names to texts. A value that is
-    not among the options of its field is ignored."""
+def fill_fields(fields: Sequence[Field], last_values: Mapping[str, str]) -> tuple[Field, ...]:
+    """Return the fields with the values of `last_values`, which maps field names to texts. A value
+    that is not among the options of its field is ignored."""
     filled = []
     for field in fields:
-        value = last.get(field.name, field.value)
+        value = last_values.get(field.name, field.value)
         if not field.options or value in field.options:
             field = replace(field, value=value)
         filled.append(field)
@@ -75,15 +75,19 @@ class Cycle(Painted, can_focus=True):
         value: str,
         on_change: Callable[[str], None],
         on_submit: Callable[[str], None],
-        on_other: Callable[[events.Key], None] = lambda event: None,
+        on_unmatched_key: Callable[[events.Key], None] = lambda event: None,
     ) -> None:
-        """`on_other` is called with a printable key that begins no option."""
+        """`on_unmatched_key` is called with a printable key that begins no option."""
         super().__init__()
         self.options = list(options)
         self.value = self.options[0]
         if value in self.options:
             self.value = value
-        self.on_change, self.on_submit, self.on_other = on_change, on_submit, on_other
+        self.on_change, self.on_submit, self.on_unmatched_key = (
+            on_change,
+            on_submit,
+            on_unmatched_key,
+        )
 
     def action_change(self, by: int) -> None:
         self.set_value(self.options[(self.options.index(self.value) + by) % len(self.options)])
@@ -106,7 +110,7 @@ class Cycle(Painted, can_focus=True):
         if found is not None:
             self.set_value(found)
         else:
-            self.on_other(event)
+            self.on_unmatched_key(event)
         return True
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -123,7 +127,7 @@ class Cycle(Painted, can_focus=True):
 class _Hint(Text):
     def __init__(self, form: Form, field: Field) -> None:
         super().__init__(
-            lambda _: [((f"  {form.known.get(field.name, field.hint)}", form.HINT_ROLE),)]
+            lambda _: [((f"  {form.current_hints.get(field.name, field.hint)}", form.HINT_ROLE),)]
         )
 
 
@@ -132,10 +136,10 @@ class Form(Modal[Values]):
     key accepts all values.
 
     `check` raises InputError for invalid values, whose message the form shows while it stays open.
-    `hints` returns the texts beside the fields, by field name, and `tail` returns rows below the
-    fields. `submit` acts on the accepted values before the form closes. Meanwhile the border shows
-    the text `doing`, and only the escape key has an effect. The form shows an error of `submit` and
-    stays open.
+    `hints` returns the texts beside the fields, by field name, and `make_summary` returns rows
+    below the fields. `submit` acts on the accepted values before the form closes. Meanwhile the
+    border shows the text `doing`, and only the escape key has an effect. The form shows an error of
+    `submit` and stays open.
     """
 
     HINT_ROLE: ClassVar[str] = "dim"
@@ -154,7 +158,7 @@ class Form(Modal[Values]):
         intro: Make | None = None,
         check: Callable[[Values], object] | None = None,
         hints: Callable[[Values], Mapping[str, str]] | None = None,
-        tail: Callable[[Values, int], list[Row]] | None = None,
+        make_summary: Callable[[Values, int], list[Row]] | None = None,
         accept: str = "accept",
         heading: str = "",
         label_cells: int = LABEL_CELLS,
@@ -178,13 +182,13 @@ class Form(Modal[Values]):
         self.label_cells, self.entry_cells = label_cells, entry_cells
         self.submit, self.doing = submit, doing
         self.problem = ""
-        self.known: Mapping[str, str] = {}  # the present hints
+        self.current_hints: Mapping[str, str] = {}
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._make_input(f) for f in fields}
         self.complaint = Text(self._problem_rows)
-        self.make_tail = tail
-        self.tail: Text | None = None
-        if tail is not None:
-            self.tail = Text(self._tail_rows)
+        self.make_summary = make_summary
+        self.summary: Text | None = None
+        if make_summary is not None:
+            self.summary = Text(self._summary_rows)
         self.lines: dict[str, Horizontal] = {}
 
     def _problem_rows(self, width: int) -> list[Row]:
@@ -192,13 +196,13 @@ class Form(Modal[Values]):
             return []
         return paragraph_rows(f"x {self.problem}", width, "bad")
 
-    def _tail_rows(self, width: int) -> list[Row]:
+    def _summary_rows(self, width: int) -> list[Row]:
         """Return the rows below the fields, which describe the values. While a typed value is
         invalid, return the error instead."""
-        if self.problem or self.make_tail is None:
+        if self.problem or self.make_summary is None:
             return []
         try:
-            return [(), *self.make_tail(self.values, width)]
+            return [(), *self.make_summary(self.values, width)]
         except InputError as error:
             return [(), *paragraph_rows(error.message, width, "dim")]
 
@@ -207,17 +211,17 @@ class Form(Modal[Values]):
             return Cycle(
                 field.options,
                 field.value,
-                lambda _: self.update_for_change(field.name),
-                self._accept,
-                self.handle_other_key,
+                lambda _: self.update_after_field_change(field.name),
+                self._accept_values,
+                self.handle_unmatched_key,
             )
         return Entry(
             field.value,
-            on_submit=self._accept,
+            on_submit=self._accept_values,
             select=not field.secret,
             secret=field.secret,
             lines=field.lines,
-            on_change=lambda _: self.update_for_change(field.name),
+            on_change=lambda _: self.update_after_field_change(field.name),
         )
 
     @property
@@ -234,18 +238,18 @@ class Form(Modal[Values]):
 
     def content(self) -> Sequence[Widget]:
         self._update_hints()
-        self.lines = {f.name: self._make_line(f) for f in self.fields}
+        self.lines = {f.name: self._make_field_line(f) for f in self.fields}
         parts: list[Widget] = []
         if self.intro is not None:
-            parts.append(Text(self.intro, reserve=len(self.fields) + 2))
+            parts.append(Text(self.intro, reserved_rows=len(self.fields) + 2))
         if self.heading:
             parts.append(Text(lambda _: [((self.heading, "head"),)]))
         parts += self.lines.values()
-        if self.tail is not None:
-            parts.append(self.tail)
+        if self.summary is not None:
+            parts.append(self.summary)
         return (*parts, self.complaint)
 
-    def _make_line(self, field: Field) -> Horizontal:
+    def _make_field_line(self, field: Field) -> Horizontal:
         one: Widget = self.inputs[field.name]
         hints: list[Widget] = []
         if (field.hint or self.hints) and not field.wide:
@@ -257,20 +261,21 @@ class Form(Modal[Values]):
 
     def _update_hints(self) -> None:
         if self.hints is not None:
-            self.known = self.hints(self.values)
+            self.current_hints = self.hints(self.values)
 
-    def update_for_change(self, name: str) -> None:
-        """Update the hints and the rows below the fields, because the field `name` has a new value."""
+    def update_after_field_change(self, field_name: str) -> None:
+        """Update the hints and the rows below the fields, because the field `field_name` has a new
+        value."""
         if not self.lines:  # the first values are set before the form is built
             return
         self._update_hints()
         for hint in self.query(_Hint):
             hint.repaint()
         self.show_problem("")
-        if self.tail is not None:
-            self.tail.make_again()
+        if self.summary is not None:
+            self.summary.rebuild_rows()
 
-    def handle_other_key(self, event: events.Key) -> None:
+    def handle_unmatched_key(self, event: events.Key) -> None:
         """Act on a printable key that begins no option of the focused field. This class ignores it."""
 
     def action_unfold(self) -> None:
@@ -292,16 +297,16 @@ class Form(Modal[Values]):
         if problem == self.problem:
             return
         self.problem = problem
-        self.complaint.make_again()
-        if self.tail is not None:
-            self.tail.make_again()
+        self.complaint.rebuild_rows()
+        if self.summary is not None:
+            self.summary.rebuild_rows()
         faulty = _field_of_problem(problem, self.fields)
         if faulty is not None:
             if faulty.detail and not self.lines[faulty.name].display:
                 self.action_unfold()
             self.set_focus(self.inputs[faulty.name])
 
-    def _accept(self, _: str = "") -> None:
+    def _accept_values(self, _: str = "") -> None:
         values = self.values
         try:
             if self.check is not None:

@@ -19,6 +19,7 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import (
     Make,
     Row,
+    Run,
     cut_text,
     pad_text,
     paragraph_rows,
@@ -35,7 +36,7 @@ from workbench.tui.formats import (
 )
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Label, ReadFirst, Text
-from workbench.tui.modals.launch import disturbed_rows
+from workbench.tui.modals.launch import other_measurement_rows
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.guard_state import guard_rows
 
@@ -85,7 +86,7 @@ class PlannedChange(NamedTuple):
         return sorted({c.gpu_index for c in self.commands})
 
 
-def own_measurement(state: SessionState) -> str:
+def running_measurement_name(state: SessionState) -> str:
     """Return what this Workbench measures now, which a change of a GPU setting would disturb; "" if it
     measures nothing."""
     if state.experiment in state.running_series:
@@ -97,9 +98,9 @@ def own_measurement(state: SessionState) -> str:
     return "comparison of answers" if state.running_quality is not None else ""
 
 
-def own_measurement_rows(state: SessionState, width: int) -> list[Row]:
+def running_measurement_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning that this Workbench is measuring; [] if it is not."""
-    what = own_measurement(state)
+    what = running_measurement_name(state)
     if not what:
         return []
     said = f"! A running {what} is disturbed: its result would mix both settings."
@@ -107,15 +108,15 @@ def own_measurement_rows(state: SessionState, width: int) -> list[Row]:
 
 
 def consent_rows(
-    state: SessionState, change: PlannedChange, width: int, listed: bool = False
+    state: SessionState, change: PlannedChange, width: int, one_row_each: bool = False
 ) -> list[Row]:
     """Return the rows that a user reads before a change of GPU settings: who measures on the host,
     the GPUs and their processes, the values before and requested, the commands, and the notes."""
     password = state.host.sudo_password
     rows = [
-        *disturbed_rows(state.host.measured_by, width),
-        *own_measurement_rows(state, width),
-        *affected_gpu_rows(state, change.indexes, change.processes, width, listed),
+        *other_measurement_rows(state.host.measured_by, width),
+        *running_measurement_rows(state, width),
+        *affected_gpu_rows(state, change.indexes, change.processes, width, one_row_each),
         (),
         *setting_change_rows(change.planned, width),
         (),
@@ -139,13 +140,13 @@ def affected_gpu_rows(
     indexes: Sequence[int],
     processes: Sequence[Process] | None,
     width: int,
-    listed: bool = False,
+    one_row_each: bool = False,
 ) -> list[Row]:
     """Return rows with the names of the GPUs that have the numbers `indexes`, and the processes on
     these GPUs. Equal GPUs share a row, and so do the servers of Workbench and the other programs;
-    if `listed` is true, each GPU and each process has its own. `processes` is None if the
+    if `one_row_each` is true, each GPU and each process has its own. `processes` is None if the
     processes are unknown."""
-    rows = _gpu_name_rows(state, indexes, listed)
+    rows = _gpu_name_rows(state, indexes, one_row_each)
     if processes is None:
         return [
             *rows,
@@ -158,7 +159,7 @@ def affected_gpu_rows(
     for ours in (True, False):
         same = {key: on for key, on in where.items() if key[2] is ours}
         one, several, role = OF_WHOM[ours]
-        if listed or len(same) == 1:
+        if one_row_each or len(same) == 1:
             for (pid, what, _), on in same.items():
                 if len(indexes) > 1:
                     what += f" on {gpus_text(on)}"
@@ -182,9 +183,9 @@ def has_more_details(indexes: Sequence[int], processes: Sequence[Process] | None
     return max(len(indexes), *of_each_kind.values(), 0) > 1
 
 
-def _gpu_name_rows(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row]:
-    """Return rows with the names of GPUs: one row for GPUs with the same name, or, if `apart`,
-    one for each with its UUID."""
+def _gpu_name_rows(state: SessionState, indexes: Sequence[int], one_row_each: bool) -> list[Row]:
+    """Return rows with the names of GPUs: one row for GPUs with the same name, or, if
+    `one_row_each`, one for each with its UUID."""
     infos = {info.index: info for info in state.gpu_infos}
     alike: dict[tuple[str, str], list[int]] = {}
     for index in indexes:
@@ -193,7 +194,7 @@ def _gpu_name_rows(state: SessionState, indexes: Sequence[int], apart: bool) -> 
             name = "CPUs of the host"
         elif index in infos:
             name, uuid = short_gpu_name(infos[index].name), infos[index].uuid
-        if not apart and len(indexes) > 1:
+        if not one_row_each and len(indexes) > 1:
             uuid = ""
         alike.setdefault((name, uuid), []).append(index)
     rows: list[Row] = []
@@ -206,16 +207,16 @@ def _gpu_name_rows(state: SessionState, indexes: Sequence[int], apart: bool) -> 
     return rows
 
 
-def _programs_line(processes: Sequence[tuple[int, str]], of_whom: str, width: int) -> str:
+def _programs_line(processes: Sequence[tuple[int, str]], origin_text: str, width: int) -> str:
     """Return one line with as many of the processes, each (pid, name), as have room."""
     most = len(processes)
     for shown in range(most, 0, -1):
         names = ", ".join(f"{pid} {what}" for pid, what in processes[:shown])
         more = enclose_text(", ", most - shown, " more")
-        text = f"      {names}{more}: {of_whom}"
+        text = f"      {names}{more}: {origin_text}"
         if len(text) <= width:
             return text
-    return cut_text(f"      {count_of(most, 'process', 'processes')}: {of_whom}", width)
+    return cut_text(f"      {count_of(most, 'process', 'processes')}: {origin_text}", width)
 
 
 def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
@@ -272,10 +273,10 @@ def check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
             alike.setdefault(finding, [])
     rows: list[Row] = []
     for text, indexes in sorted(
-        alike.items(), key=lambda one: _SEVERE.index(_outcome_sign(one[0])[1])
+        alike.items(), key=lambda one: _SEVERE.index(_outcome_sign_and_role(one[0])[1])
     ):
         first, *more = split_sentences(text) or [""]
-        sign, role = _outcome_sign(first)
+        sign, role = _outcome_sign_and_role(first)
         if indexes:
             first = f"{gpus_text(indexes)}: {first}"
         rows += paragraph_rows(f"{sign} {first}", width, role, "  ")
@@ -291,7 +292,7 @@ def check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
     return [*said, *paragraph_rows(where, width, "dim")]
 
 
-def _outcome_sign(text: str) -> tuple[str, str]:
+def _outcome_sign_and_role(text: str) -> Run:
     if "no effect" in text:
         return G.alert, "warnb"
     if "capped by" in text:
@@ -305,17 +306,17 @@ _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force co
 
 
 def setting_command_rows(
-    commands: Sequence[SettingCommand], width: int, password: bool = False
+    commands: Sequence[SettingCommand], width: int, has_sudo_password: bool = False
 ) -> list[Row]:
     """Return rows with the commands, followed by a row for each permission that the user lacks. If
-    `password` is true, these rows are warnings, because sudo with the password may permit the
-    commands. Otherwise they are errors."""
+    `has_sudo_password` is true, these rows are warnings, because sudo with the password may permit
+    the commands. Otherwise they are errors."""
     rows: list[Row] = []
     for c in commands:
         lines = paragraph_rows(f"$ {c.shell_line}", width - 6, "text", "    ")
         rows += rows_beside_label(pad_text(gpu_label(c.gpu_index), 6), "title", lines)
     sign, role = "x", "bad"
-    if password:  # sudo may give the rights that the user lacks
+    if has_sudo_password:  # sudo may give the rights that the user lacks
         sign, role = "!", "warn"
     rights = dict.fromkeys(c.right for c in commands if c.right)
     return [*rows, *stack_paragraphs((f"{sign} {right}" for right in rights), width, role, "  ")]
@@ -335,7 +336,7 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
         Binding("ctrl+o", "detail", show=False, priority=True),
     ]
     AUTO_FOCUS = "Entry, Choices"
-    agreeing = "yes"
+    agreement = "yes"
 
     def __init__(
         self,
@@ -366,16 +367,16 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
             self.field.styles.width = 30
             hint = Text(lambda _: [(("  for sudo only, never kept", "dim"),)])
             parts.append(Horizontal(Label("sudo password", 18), self.field, hint, classes="field"))
-        return (*parts, self.make_choices(items, self._decide, self.chosen))
+        return (*parts, self.make_choices(items, self._close_with_choice, self.chosen))
 
     def action_detail(self) -> None:
         """Change between the text and its detailed form."""
         if self.detailed is not None:
             self.make, self.detailed = self.detailed, self.make
-            self.body.make_again()
+            self.body.rebuild_rows()
 
-    def _decide(self, choice: str) -> None:
-        if choice != "yes":
+    def _close_with_choice(self, choice_name: str) -> None:
+        if choice_name != "yes":
             self.dismiss(None)
             return
         given = {}

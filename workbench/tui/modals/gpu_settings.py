@@ -117,7 +117,7 @@ def settings_form(
     if given["gpu"] not in map(str, range(len(gpus))):
         given["gpu"] = "all"
 
-    def intro(width: int) -> list[Row]:
+    def make_intro_rows(width: int) -> list[Row]:
         rows: list[Row] = []
         if suggested is not None:
             source = ": ".join(filter(None, (suggested.preset_id, suggested.reason)))
@@ -134,7 +134,7 @@ def settings_form(
         return rows
 
     if suggested or state.host.can_change_gpus:
-        shown_intro = intro
+        shown_intro = make_intro_rows
     heading = f"{'':<{LABEL}}{'new':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}"
     if state.alterations:
         heading += "before"
@@ -155,11 +155,11 @@ def settings_form(
     )
 
 
-def _form_fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
-    fields = [Field(s.name, _label_with_unit(s), given.get(s.name, "")) for s in SETTINGS]
-    fields.append(Field("trial", "trial seconds", given.get("trial", "")))
-    if count > 1:
-        fields.insert(0, Field("gpu", "GPU", given["gpu"]))
+def _form_fields(gpu_count: int, first_values: Mapping[str, str]) -> tuple[Field, ...]:
+    fields = [Field(s.name, _label_with_unit(s), first_values.get(s.name, "")) for s in SETTINGS]
+    fields.append(Field("trial", "trial seconds", first_values.get("trial", "")))
+    if gpu_count > 1:
+        fields.insert(0, Field("gpu", "GPU", first_values["gpu"]))
     return tuple(fields)
 
 
@@ -175,7 +175,7 @@ def _make_hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
     gpus, infos = state.gpus, state.gpu_infos
     numbers = f"all or 0..{len(gpus) - 1}"
 
-    def hints(values: Values) -> Mapping[str, str]:
+    def make_hints(values: Values) -> Mapping[str, str]:
         which = values.get("gpu") or "all"
         chosen = [s for s in gpus if which in ("all", str(s.index))]
         if not chosen:
@@ -187,20 +187,20 @@ def _make_hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
             "trial": "then reverted, unless you press T",
         }
         for setting in SETTINGS:
-            now = _present_value_text(setting, state, chosen)
+            now = _current_value_text(setting, state, chosen)
             allowed = setting.allowed_values_text(known) or f"{NA}: not supported"
             before = _previous_value_text(state, setting, chosen)
             made[setting.name] = _heading_columns(now, allowed, before)
         return made
 
-    return hints
+    return make_hints
 
 
 def _heading_columns(now: str, allowed: str, before: str) -> str:
     return f"{pad_text(now, NOW - 1)} {pad_text(allowed, ALLOWED - 1)} {before}"
 
 
-def _present_value_text(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
+def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
     """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return
     the present clock, because drivers do not report locks."""
     if setting.of_host:

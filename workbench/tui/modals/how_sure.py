@@ -12,7 +12,7 @@ from workbench.tui.formats import duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Question
 from workbench.tui.modals.base import Choice
-from workbench.tui.widgets.experiment import arm_words
+from workbench.tui.widgets.experiment import format_arm_as_words
 
 UNTIL_PCT = 2.0
 # answer -> its words, options, what it can show
@@ -24,43 +24,46 @@ ANSWERS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
 FORM, SHOW = "form", "show"  # answers that start nothing
 
 
-def precision_question(
+def experiment_precision_question(
     a: Arm,
     b: Arm,
-    about: Sequence[str],
+    run_sentences: Sequence[str],
     estimate_s: Callable[[Mapping[str, Any]], float | None],
-    earlier: int | None,
+    earlier_experiment_id: int | None,
 ) -> Question[str]:
     """Return the question how precisely to compare A and B. It closes with the name of the answer:
     a key of ANSWERS (start with that precision), FORM (open the form with all options) or SHOW
-    (show the experiment `earlier`). `about` are sentences about the runs, and `estimate_s` returns
-    the duration in seconds for options of an experiment, None if unknown."""
+    (show the experiment `earlier_experiment_id`). `run_sentences` are sentences about the runs, and
+    `estimate_s` returns the duration in seconds for options of an experiment, None if unknown."""
 
-    def text(width: int) -> list[Row]:
+    def make_text_rows(width: int) -> list[Row]:
         rows: list[Row] = []
-        for arm, words, role in (("A", arm_words(a), "a"), ("B", arm_words(b), "b")):
+        for arm, words, role in (
+            ("A", format_arm_as_words(a), "a"),
+            ("B", format_arm_as_words(b), "b"),
+        ):
             rows += rows_beside_label(
                 f"{arm} ", role, paragraph_rows("  ".join(words) or "as it is now", width - 2)
             )
-        lines = list(about)
+        lines = list(run_sentences)
         if known["one"] is None:
             lines.append("The time is known after a first benchmark of this load.")
         return [*rows, (), *(row for line in lines for row in paragraph_rows(line, width, "dim"))]
 
     known = {name: estimate_s(options) for name, (_, options, _) in ANSWERS.items()}
 
-    def line(name: str) -> str:
+    def format_answer(name: str) -> str:
         (words, _, shows), seconds = ANSWERS[name], known[name]
         time = "" if seconds is None else pad_text(f"about {duration_text(seconds)}", 15)
         return f"{pad_text(words, 14)}{time}  {shows}"
 
-    items: list[Choice] = [(name, line(name), "text") for name in ANSWERS]
+    items: list[Choice] = [(name, format_answer(name), "text") for name in ANSWERS]
     items.append((FORM, "more choices: A and B, metric, number of pairs", "dim"))
-    if earlier is not None:
-        items.append((SHOW, f"show experiment {earlier} instead", "dim"))
+    if earlier_experiment_id is not None:
+        items.append((SHOW, f"show experiment {earlier_experiment_id} instead", "dim"))
     return Question(
         "A/B: how sure?",
-        text,
+        make_text_rows,
         items,
         str,
         keys="enter start   up/down choose   esc cancel",

@@ -77,7 +77,7 @@ def _command_parts(argv: Sequence[str]) -> list[str]:
     return parts
 
 
-def foreign_server_rows(server: FoundServer, width: int) -> list[Row]:
+def external_server_rows(server: FoundServer, width: int) -> list[Row]:
     """Return rows about a server that Workbench did not start: its process, address and models, and
     how the user can benchmark or follow it."""
     about = {
@@ -98,13 +98,13 @@ def foreign_server_rows(server: FoundServer, width: int) -> list[Row]:
     return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
 
 
-def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
-    """Return a warning that another Workbench is measuring on this host. `by` describes that
-    Workbench. If `by` is None, nobody else is measuring, and the result is []."""
-    if by is None:
+def other_measurement_rows(other_owner: MeasurementOwner | None, width: int) -> list[Row]:
+    """Return a warning that another Workbench is measuring on this host. `other_owner` describes
+    that Workbench. If `other_owner` is None, nobody else is measuring, and the result is []."""
+    if other_owner is None:
         return []
     try:
-        who = f": {by}"
+        who = f": {other_owner}"
     except Exception:  # a text about somebody else must not stop a revert
         who = ""
     text = f"{G.alert} This host is being measured{who}. A change here disturbs that measurement."
@@ -122,11 +122,11 @@ def plan_change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]
     return rows
 
 
-def _is_serious(finding: Finding) -> bool:
+def _is_error_or_warning(finding: Finding) -> bool:
     return finding.level in (Level.ERROR, Level.WARN)
 
 
-def _stopped_first_text(server: ServerStatus) -> str:
+def _stopped_by_restart_text(server: ServerStatus) -> str:
     """Return what a restart stops, with its verb: "The running server a3f2 is"."""
     if not server.outlived:
         return f"The running server {server.run_id} is"
@@ -220,7 +220,7 @@ class StartPlan(Modal[bool]):
         self.keys = self._keys()
         self.show_keys(self.keys)
         for body in self.query(TextBody):
-            body.make_again()
+            body.rebuild_rows()
 
     def _text(self, width: int) -> list[Row]:
         plan = self.plan
@@ -233,7 +233,7 @@ class StartPlan(Modal[bool]):
         findings = list(plan.findings)
         if plan.memory:
             estimates = [f for f in findings if f.text.startswith(plan.memory)]
-            if not any(map(_is_serious, estimates)):
+            if not any(map(_is_error_or_warning, estimates)):
                 rows += rows_beside_label("memory  ", "dim", paragraph_rows(plan.memory, width - 8))
                 findings = [f for f in findings if f not in estimates]
         if self.restart and self.server is not None and not self.server.outlived:
@@ -243,7 +243,7 @@ class StartPlan(Modal[bool]):
         if self.problem is not None:  # it names the program that is missing already
             findings = [f for f in findings if f.code != "engine.missing"]
         findings += self.warnings
-        serious = list(filter(_is_serious, findings))
+        serious = list(filter(_is_error_or_warning, findings))
         if serious:
             rows += [(), *finding_rows(serious, width)]
         if plan.real_command is not None:
@@ -251,7 +251,7 @@ class StartPlan(Modal[bool]):
             if plan.run_command:
                 title += f", run by {plan.plan.run_as}"
             rows += [(), ((title, "strong"),), *command_rows(plan.real_command, width)]
-        hints = list(filterfalse(_is_serious, findings))
+        hints = list(filterfalse(_is_error_or_warning, findings))
         if hints:
             rows += [(), (("Hints", "strong"),), *finding_rows(hints, width)]
         return rows
@@ -275,7 +275,9 @@ class StartPlan(Modal[bool]):
             return stack_paragraphs(texts, width)
         if not self.restart or self.server is None:
             return []
-        return paragraph_rows(f"{_stopped_first_text(self.server)} stopped first.", width, "warn")
+        return paragraph_rows(
+            f"{_stopped_by_restart_text(self.server)} stopped first.", width, "warn"
+        )
 
     def action_accept(self) -> None:
         if not self.rejected:

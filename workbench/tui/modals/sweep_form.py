@@ -85,30 +85,31 @@ def sets_gpus(wanted: Wanted) -> bool:
     return any(setting.key == wanted.kind for setting in SWEPT)
 
 
-def search_load(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
-    """Return the load of a search for users or rates after a benchmark with the fields `shape` of
-    BenchSpec. After the benchmark of a trace, it has synthetic prompts of the trace's mean lengths."""
+def make_search_load(bench_fields: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return the load of a search for users or rates after a benchmark with the fields
+    `bench_fields` of BenchSpec. After the benchmark of a trace, it has synthetic prompts of the
+    trace's mean lengths."""
     left_out = set(_NOT_KEPT)
-    if shape.get("trace_name"):
+    if bench_fields.get("trace_name"):
         left_out.update(_OF_A_TRACE)
-    kept = {name: value for name, value in shape.items() if name not in left_out}
+    kept = {name: value for name, value in bench_fields.items() if name not in left_out}
     if wanted.think_time:
         kept["think_time"] = wanted.think_time
     return {**kept, "slo": wanted.slo}
 
 
-def suggest_values(what: str, state: SessionState) -> str:
-    """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
+def suggest_values(quantity: str, state: SessionState) -> str:
+    """Return suggested values for the swept quantity `quantity` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU that reports its limits allows these
     values."""
-    if what == STREAMS:
+    if quantity == STREAMS:
         return LEVELS
-    setting = SETTING.get(what)
+    setting = SETTING.get(quantity)
     if isinstance(setting, NumberSetting):
         limits = list(filter(None, map(setting.driver_limits, state.gpu_infos)))
         if limits:
             lowest, highest = zip(*limits, strict=True)
-            return _evenly_spaced_values(max(lowest), min(highest), (10, 25, 50, 100))
+            return _evenly_spaced_values_text(max(lowest), min(highest), (10, 25, 50, 100))
     if isinstance(setting, ClockSetting):
         each = map(attrgetter(setting.highest), state.gpu_infos)
         top = float(min(filter(None, each), default=0))
@@ -116,7 +117,9 @@ def suggest_values(what: str, state: SessionState) -> str:
         if 0 < len(clocks) <= POINTS:
             return ",".join(map(str, clocks))
         if top:
-            return _evenly_spaced_values(_LOWEST_CLOCK_FRACTION * top, top, (75, 150, 300, 450))
+            return _evenly_spaced_values_text(
+                _LOWEST_CLOCK_FRACTION * top, top, (75, 150, 300, 450)
+            )
     return ""
 
 
@@ -131,11 +134,11 @@ def _find_common_clocks(setting: ClockSetting, state: SessionState, lowest_mhz: 
     return sorted(mhz for mhz in common if mhz >= lowest_mhz)
 
 
-def _evenly_spaced_values(low: float, high: float, sizes: tuple[int, ...]) -> str:
+def _evenly_spaced_values_text(low: float, high: float, step_sizes: tuple[int, ...]) -> str:
     """Return at most POINTS evenly spaced values as text, separated by commas. The last value is
-    `high`, and none is below `low`. The distance between two values is the first of `sizes` with
-    which the values cover the whole range, or else the last of `sizes`."""
-    size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
+    `high`, and none is below `low`. The distance between two values is the first of `step_sizes`
+    with which the values cover the whole range, or else the last of `step_sizes`."""
+    size = next((s for s in step_sizes if (high - low) / s <= POINTS - 1), step_sizes[-1])
     values: list[float] = []
     at = high
     while at >= low - 1e-6 and len(values) < POINTS:
@@ -194,7 +197,7 @@ def parse_sweep_form(values: Values, count: int) -> Wanted:
     return wanted._replace(values=listed)
 
 
-def check_limits(wanted: Wanted, state: SessionState) -> None:
+def check_setting_limits(wanted: Wanted, state: SessionState) -> None:
     """Raise InputError if a GPU does not allow a value of the setting that is to be swept."""
     setting = next((s for s in SWEPT if s.key == wanted.kind), None)
     if not isinstance(setting, NumberSetting):
@@ -210,14 +213,14 @@ def check_limits(wanted: Wanted, state: SessionState) -> None:
                 raise InputError(f"values: {value} is outside of {allowed}")
 
 
-def _parse_horizon_s(text: str) -> float:
+def _parse_horizon_s(minutes_text: str) -> float:
     """Return the horizon in seconds of a text in minutes. Raise InputError for any other text."""
     try:
-        minutes = float(text)
+        minutes = float(minutes_text)
     except ValueError:
         minutes = math.nan
     if not 0 < minutes <= 60:
-        raise InputError(f"minutes: expected a number up to 60, got “{text}”")
+        raise InputError(f"minutes: expected a number up to 60, got “{minutes_text}”")
     return 60 * minutes
 
 
@@ -234,11 +237,11 @@ def _parse_flags(text: str) -> dict[str, list[str]]:
     return flags
 
 
-def _is_valid_value(what: str, text: str) -> bool:
-    if what not in SETTING:
+def _is_valid_value(quantity: str, text: str) -> bool:
+    if quantity not in SETTING:
         return re.fullmatch(r"[1-9]\d*", text) is not None
     try:
-        return SETTING[what].parse(text) != DEFAULT
+        return SETTING[quantity].parse(text) != DEFAULT
     except InputError:
         return False
 
@@ -247,11 +250,11 @@ def sweep_form(
     state: SessionState,
     flag: FlagRow | None,
     load: BenchSpec,
-    last: Mapping[str, str] | None = None,
+    last_values: Mapping[str, str] | None = None,
     check_flags: Callable[[Mapping[str, Sequence[str]]], None] = lambda flags: None,
 ) -> Form:
     """Return the form of a new sweep. `flag` is the flag whose values are suggested, and `load` is
-    the benchmark to run at each value. `last` has the texts of the fields when the user last
+    the benchmark to run at each value. `last_values` has the texts of the fields when the user last
     accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
     """
     count = len(state.gpus)
@@ -275,19 +278,19 @@ def sweep_form(
     if count > 1:
         fields.append(Field("gpu", "GPU", "all", f"all or 0..{count - 1}"))
 
-    def check(values: Values) -> None:
+    def check_values(values: Values) -> None:
         wanted = parse_sweep_form(values, count)
-        check_limits(wanted, state)
+        check_setting_limits(wanted, state)
         try:
             check_flags(wanted.flags)
         except InputError as error:
             raise InputError(f"flags: {error.message}", next_step=error.next_step) from None
 
-    given = dict(last or {})
+    given = dict(last_values or {})
     if flag_text:
         given["flags"] = flag_text
 
-    def tail(values: Values, width: int) -> list[Row]:
+    def make_summary_rows(values: Values, width: int) -> list[Row]:
         return paragraph_rows(
             _sweep_text(parse_sweep_form(values, count), load), width, "dim", "  "
         )
@@ -295,13 +298,13 @@ def sweep_form(
     return _SweepForm(
         "Sweep",
         fill_fields(fields, given),
-        check=check,
-        tail=tail,
+        check=check_values,
+        make_summary=make_summary_rows,
         accept="start",
         label_cells=10,
         entry_cells=24,
         wide=True,
-        suggest=lambda what: suggest_values(what, state),
+        suggest=lambda quantity: suggest_values(quantity, state),
     )
 
 
@@ -351,7 +354,7 @@ class _SweepForm(Form):
     def on_mount(self) -> None:
         self._show_fields()
 
-    def handle_other_key(self, event: events.Key) -> None:
+    def handle_unmatched_key(self, event: events.Key) -> None:
         """Type a key that chooses no quantity into the values."""
         entry = self.inputs[OFFERS[self.values["what"]].fields[0]]
         if isinstance(entry, Entry):
@@ -364,11 +367,11 @@ class _SweepForm(Form):
             if name in _OF_SOME_KINDS:
                 line.display = name in shown
 
-    def update_for_change(self, name: str) -> None:
-        if name == "what" and self.lines:
+    def update_after_field_change(self, field_name: str) -> None:
+        if field_name == "what" and self.lines:
             self._show_fields()
             self.set_field("values", self.suggest(self.values["what"]))
             for entry in (self.inputs["values"], self.inputs["flags"], self.inputs["slo"]):
                 if isinstance(entry, Entry):
                     entry.action_select_all()  # what is typed next replaces the suggestion
-        super().update_for_change(name)
+        super().update_after_field_change(field_name)

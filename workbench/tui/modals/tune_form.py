@@ -43,12 +43,13 @@ def parse_tune_form(values: Values) -> Wanted:
 
 
 def tune_form(
-    load: str,
-    last: Mapping[str, str],
+    load_text: str,
+    last_values: Mapping[str, str],
     submit: Callable[[Values], Awaitable[None]],
 ) -> Form:
-    """Return the form of a new tune. `load` has the load of each run in words, and `last` the texts of
-    the fields when the form was last accepted. `submit` checks the tune, which may take a second."""
+    """Return the form of a new tune. `load_text` has the load of each run in words, and
+    `last_values` the texts of the fields when the form was last accepted. `submit` checks the tune,
+    which may take a second."""
     fields = (
         Field("goal", "goal", "tok_s", "left and right change it", tuple(GOALS)),
         Field("limits", "limits", "", wide=True),
@@ -56,10 +57,10 @@ def tune_form(
         Field("hours", "hours", "", "empty: no limit of the time"),
     )
 
-    def tail(values: Values, width: int) -> list[Row]:
+    def make_summary_rows(values: Values, width: int) -> list[Row]:
         parse_tune_form(values)
         said = (
-            f"Each run is {load}. Limits are such as ttft<=500@p95, power<=400, temp<=83, kld<=0.001: "
+            f"Each run is {load_text}. Limits are such as ttft<=500@p95, power<=400, temp<=83, kld<=0.001: "
             "what breaks one is out, whatever its speed. Next you see the candidates, and nothing "
             "starts before you agree."
         )
@@ -67,9 +68,9 @@ def tune_form(
 
     return Form(
         "Tune",
-        fill_fields(fields, last),
+        fill_fields(fields, last_values),
         check=parse_tune_form,
-        tail=tail,
+        make_summary=make_summary_rows,
         accept="plan",
         label_cells=10,
         entry_cells=24,

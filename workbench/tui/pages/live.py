@@ -205,8 +205,8 @@ class ExperimentPage(Live):
         return experiment_rows(
             e,
             width,
-            left_s=self.left_s,
-            now=progress_text(self.state),
+            remaining_s=self.left_s,
+            bench_progress=progress_text(self.state),
             interval_history=self.interval_history(e.id),
         )
 
@@ -231,9 +231,9 @@ class SweepPage(Live):
             s,
             width,
             height,
-            left_s=self.left_s,
-            now=progress_text(self.state),
-            draw=self._plot_rows,
+            remaining_s=self.left_s,
+            bench_progress=progress_text(self.state),
+            draw_plots=self._plot_rows,
         )
 
     def _plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
@@ -272,4 +272,6 @@ class TunePage(Live):
         if s is None:
             return []
         now = progress_text(self.state)
-        return tune_rows(s, self.state.experiment, width, left_s=self.left_s, now=now)
+        return tune_rows(
+            s, self.state.experiment, width, remaining_s=self.left_s, bench_progress=now
+        )

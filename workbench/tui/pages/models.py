@@ -75,14 +75,14 @@ class ModelsPage(PickList, Page):
     @property
     def copy(self) -> ModelCopy | None:
         """Return the model copy under the cursor; None if there is none."""
-        if isinstance(self.current, str):
+        if isinstance(self.current_item, str):
             return None
-        return self.current
+        return self.current_item
 
     def is_heading(self, item: Any) -> bool:
         return isinstance(item, str)
 
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Any) -> Hashable:
         if isinstance(item, str):
             return item
         return item.host, item.path

@@ -136,9 +136,9 @@ class Compare(Pane, Scrolled):
             return paragraph_rows(
                 f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim"
             )
-        from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
+        from workbench.tui.widgets.experiment import interval_history_rows
 
-        rows = narrowing_rows(e, width, self.interval_histories.interval_history(e.id))
+        rows = interval_history_rows(e, width, self.interval_histories.interval_history(e.id))
         if e.verdict:
             rows = [*paragraph_rows(e.verdict, width, "strong"), *rows]
         comparison = e.comparison

@@ -22,7 +22,7 @@ from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.gpu_metrics import gpu_title, other_node_warning
 from workbench.tui.widgets.gpu_strip import GpuStrip
-from workbench.tui.widgets.guard_state import guard_rows, reverted_by_now
+from workbench.tui.widgets.guard_state import guard_deadline_passed_text, guard_rows
 from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
@@ -118,7 +118,7 @@ class GpuPane(Pane, Scrolled):
         if guard is None or not any((state.alterations, guard.did, guard.problem)):
             return []
         rows: list[Row] = []
-        if reverted := reverted_by_now(state):
+        if reverted := guard_deadline_passed_text(state):
             rows += paragraph_rows(f"{G.alert} the link is lost: {reverted}", width, "warnb", "  ")
         return [
             *rows,

@@ -167,7 +167,7 @@ class Launch(Pane, PickList):
     async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Open the editor for the flag that matches the search best. If no flag matches, open it
         for a new flag named `text`."""
-        row = self.current
+        row = self.current_item
         if row is None and text.strip():
             row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
         await controllers.search.close_input()
@@ -215,11 +215,11 @@ class Launch(Pane, PickList):
         if self.state.plan is None:
             self.set_items(())
         elif self.query_text:
-            self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
+            self.set_items(self.session.plans.flag_rows("all", self.query_text), keep_cursor=keep)
         elif self.all:
-            self.set_items(self._group_flags(), keep=keep)
+            self.set_items(self._group_flags(), keep_cursor=keep)
         else:
-            self.set_items(self._sort_changed_first(self.state.plan.rows), keep=keep)
+            self.set_items(self._sort_changed_first(self.state.plan.rows), keep_cursor=keep)
 
     def _sort_changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
         """Return the rows with those of the changed flags behind the model and the program, so that a
@@ -245,7 +245,7 @@ class Launch(Pane, PickList):
             items += [heading, *rows]
         return items
 
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Any) -> Hashable:
         if isinstance(item, str):
             return item
         return item.is_env, item.name
@@ -320,7 +320,7 @@ class Launch(Pane, PickList):
             if plan.catalog_asked:
                 flags += " of its own list"
             rows.append(((f"   + {flags} (a: all, /: find)", "dim"),))
-        item: FlagRow | None = self.current
+        item: FlagRow | None = self.current_item
         if item is None or height < 10:
             return rows
         about = self._about_rows(item, width)

@@ -44,7 +44,7 @@ class Presets(Pane, PickList):
             "enter",
             "load",
             "load the preset under the cursor",
-            lambda c: c.plan.load_preset(c.pane(Presets).current),
+            lambda c: c.plan.load_preset(c.pane(Presets).current_item),
         ),
         Key(
             "i",
@@ -108,7 +108,7 @@ class Presets(Pane, PickList):
         wait for them, at most READ_S seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
-        entry = self.current
+        entry = self.current_item
         await controllers.search.close_input()
         await controllers.plan.load_preset(entry)
 
@@ -119,9 +119,9 @@ class Presets(Pane, PickList):
         found = fuzzy.best_matches(
             self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}"
         )
-        self.set_items(found, keep=keep)
+        self.set_items(found, keep_cursor=keep)
 
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Any) -> Hashable:
         return str(item.id)
 
     def item_row(self, item: PresetEntry, width: int) -> Row:
@@ -162,7 +162,7 @@ class Presets(Pane, PickList):
     def foot_rows(self, width: int, height: int) -> list[Row]:
         """Return rows about the preset under the cursor, for the lower end of the pane; [] if the
         pane is too low."""
-        item: PresetEntry | None = self.current
+        item: PresetEntry | None = self.current_item
         if item is None or height < 14:
             return []
         if item.problem:

@@ -310,7 +310,7 @@ class Results(Pane, PickList):
         new = _newest_id(state) > _newest_id(self.state)
         self.state = state
         self._note_comparisons(state)
-        self.set_items(self._list_items(state), keep=not new)
+        self.set_items(self._list_items(state), keep_cursor=not new)
         if new:
             self.post_message(self.Selected())
 
@@ -381,20 +381,20 @@ class Results(Pane, PickList):
         if by > 0 and self.cursor == len(self.items) - 1 and self.session.results.has_older:
             self.post_message(self.OlderWanted())
 
-    def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
+    def set_items(self, items: Sequence[Any], *, keep_cursor: bool = True) -> None:
         self._shaped = ()
-        super().set_items(items, keep=keep)
+        super().set_items(items, keep_cursor=keep_cursor)
 
     @property
     def result(self) -> BenchRow | None:
         """Return the result under the cursor; None if the list is empty, or if the cursor is on an
         experiment or a sweep."""
-        item = self.current
+        item = self.current_item
         if isinstance(item, SeriesRow):
             return None
         return item
 
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Any) -> Hashable:
         if isinstance(item, SeriesRow):
             return item.name
         return int(item.id)

@@ -29,7 +29,7 @@ from workbench.tui.cells import (
     width_of,
 )
 from workbench.tui.glyphs import LEVELS, G
-from workbench.tui.widgets.running_rows import running_row, running_rows
+from workbench.tui.widgets.running_rows import running_command_rows, running_flags_row
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
@@ -136,12 +136,15 @@ class CommandBar(Painted):
             first_keys = FIRST
             if self.state.host.telemetry_problem:
                 first_keys = FIRST_WITHOUT_GPU
-            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys_row(width, first_keys)]
+            return [
+                (("$ ", "strong"), ("no plan yet", "dim")),
+                _first_step_keys_row(width, first_keys),
+            ]
         command = plan.real_command
         if command is None:
             why = ("the plan gives no command: press v to see why", "bad")
             return [(("x ", "bad"), why), self._checks_row(plan, width)]
-        sign = self._running_sign()
+        sign = self._running_server_sign()
         if sign is None or width < SIGNED_COLUMNS:
             return [self._command_row(command, width), self._checks_row(plan, width)]
         flags = self.session.servers.changed_flags_of_running_server()
@@ -151,7 +154,7 @@ class CommandBar(Painted):
             if not flags or _problem_runs(plan):
                 return [first, self._checks_row(plan, width)]
             runs: Run = (f"{sign[0].strip()} with", sign[1])
-            return [first, running_row(runs, flags, _row_ends(plan), width)]
+            return [first, running_flags_row(runs, flags, _flag_row_end_variants(plan), width)]
         if not flags or _problem_runs(plan):
             first = (*self._command_row(command, width - width_of(sign[0])), sign)
             return [first, self._checks_row(plan, width)]
@@ -159,9 +162,11 @@ class CommandBar(Painted):
         running = self.session.servers.running_plan()
         assert running is not None  # its sign says so
         with_flags = (f"{sign[0]} with", sign[1])
-        return running_rows(line, running.model, with_flags, flags, _row_ends(plan), width)
+        return running_command_rows(
+            line, running.model, with_flags, flags, _flag_row_end_variants(plan), width
+        )
 
-    def _running_sign(self) -> Run | None:
+    def _running_server_sign(self) -> Run | None:
         """Return the sign of a server that runs or starts with a known plan; None without one."""
         server = self.state.server
         if server is None or server.state is ServerState.STOPPING:
@@ -192,7 +197,7 @@ class CommandBar(Painted):
         problems, errors = _problem_runs(plan), _count_errors(plan)
         estimates: Sequence[str] = ("",)
         if plan.memory and not errors:
-            estimates = _estimate_forms(plan.memory)
+            estimates = _estimate_text_variants(plan.memory)
         for memory, (good, keys) in product(estimates, CHECKED_SIZES):
             counted = (good, "good")
             if errors:
@@ -240,7 +245,7 @@ def _memory_runs(plan: PlanView, text: str) -> list[Run]:
     return [(text, "text")]
 
 
-def _row_ends(plan: PlanView) -> list[Row]:
+def _flag_row_end_variants(plan: PlanView) -> list[Row]:
     """Return the forms of the end of a row behind the flags of the running server, the widest one
     first: the warnings, and the keys that show the whole command."""
     warned: Row = ()
@@ -249,7 +254,7 @@ def _row_ends(plan: PlanView) -> list[Row]:
     return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
-def _estimate_forms(text: str) -> tuple[str, ...]:
+def _estimate_text_variants(text: str) -> tuple[str, ...]:
     """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest
     form has only the amount of memory."""
     brief = text.partition(" (")[0]
@@ -258,25 +263,25 @@ def _estimate_forms(text: str) -> tuple[str, ...]:
     )
 
 
-def _first_keys_row(width: int, keys: Sequence[tuple[str, str]]) -> Row:
+def _first_step_keys_row(width: int, keys: Sequence[tuple[str, str]]) -> Row:
     row: list[tuple[str, str]] = []
     for key, text in keys:
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
     return fit_row(tuple(row), width)
 
 
-def _cut_rows(rows: list[Row], most: int, room: int) -> list[Row]:
-    """Return the first `most` rows, of which the last one says if rows are left out."""
-    if len(rows) <= most:
+def _cut_rows(rows: list[Row], max_rows: int, room: int) -> list[Row]:
+    """Return the first `max_rows` rows, of which the last one says if rows are left out."""
+    if len(rows) <= max_rows:
         return rows
-    kept = rows[:most]
+    kept = rows[:max_rows]
     kept[-1] = (*fit_row(kept[-1], room - 1), (G.more, "text"))
     return kept
 
 
-def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
-    """Return a message with its next step below it. If both take more than `most` rows, the next step
-    is cut to the rows that the message leaves, at least one, and then the message."""
+def notice_rows(notice: Notice, width: int, max_rows: int | None = None) -> list[Row]:
+    """Return a message with its next step below it. If both take more than `max_rows` rows, the
+    next step is cut to the rows that the message leaves, at least one, and then the message."""
     sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
     text_role = "text"
@@ -286,9 +291,9 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
     after: list[Row] = []
     if notice.next_step:
         after = paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
-    if most is not None:
-        after = _cut_rows(after, max(1, most - len(lines)), room)
-        lines = _cut_rows(lines, most - len(after), room)
+    if max_rows is not None:
+        after = _cut_rows(after, max(1, max_rows - len(lines)), room)
+        lines = _cut_rows(lines, max_rows - len(after), room)
     if notice.level in (Level.HINT, Level.INFO):
         role = "good"
     return rows_beside_label(f"{sign} ", role, [*lines, *after])
@@ -326,6 +331,9 @@ class NoticeBar(Painted):
         return rows
 
 
+ShownKey = tuple[str, str, str]  # key as printed, label, id
+
+
 class Footer(Painted):
     """The row of keys: first those of the open page, then as many keys of the main screen as fit,
     the most needed ones first. The last one is always the key of the palette, the list of all
@@ -338,15 +346,15 @@ class Footer(Painted):
         self.page: Page | None = None
         self._first: tuple[Key, ...] = ()  # needed in the present situation
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
-        self._covered = False
+        self._keys_hidden = False
 
-    def set_covered(self, covered: bool) -> None:
+    def hide_keys(self, hidden: bool) -> None:
         """Show no keys while a box lies over the main screen, because it takes every key."""
-        if covered is not self._covered:
-            self._covered = covered
+        if hidden is not self._keys_hidden:
+            self._keys_hidden = hidden
             self.repaint()
 
-    def show_first(self, keys: Sequence[Key]) -> None:
+    def show_likely_next_keys(self, keys: Sequence[Key]) -> None:
         """Show these keys before the other keys of the main screen, because the user most likely
         needs them next."""
         if tuple(keys) != self._first:
@@ -368,8 +376,8 @@ class Footer(Painted):
         self.page = page
         self.repaint()
 
-    def _shown_keys(self) -> list[tuple[str, str, str]]:
-        """Return every key to show as (key as printed, label, id), the most important key first.
+    def _shown_keys(self) -> list[ShownKey]:
+        """Return every key to show, the most important key first.
         The id identifies the key in the table of keys. For a key of the open page, it is the name
         by which Textual knows the key."""
         first, page = self._first, self.page
@@ -387,7 +395,7 @@ class Footer(Painted):
         return shown
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        if self._covered:
+        if self._keys_hidden:
             return [()]
         tail: Row = ((" ^p", "key"), (" palette", "text"))
         room = width - row_width(tail)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
-from workbench.tui.cells import Row, cut_text, paragraph_rows, row_width, width_of
+from workbench.tui.cells import Row, Run, cut_text, paragraph_rows, row_width, width_of
 from workbench.tui.formats import (
     drop_gpu_from_key,
     enclose_text,
@@ -44,7 +44,7 @@ def replace_unmeasured_quality(comparison: Comparison, text: str) -> Comparison:
     return replace(comparison, quality=text) if comparison.quality == NOT_MEASURED else comparison
 
 
-def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tuple[str, str]:
+def verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> Run:
     """Return what the comparison says about the speed, in words, and its role: "B is 3.3 times as
     fast as A (one pair: not proven, X tests it)". What it does not prove, it says in the same
     sentence, and if several changes caused it together, how many. `noise_pct` is the percent that
@@ -102,14 +102,14 @@ def _speed_text(change_pct: float) -> str:
 
 
 def verdict_rows(comparison: Comparison, width: int, noise_pct: float | None = None) -> list[Row]:
-    said, role = verdict_text(comparison, noise_pct)
+    said, role = verdict_and_role(comparison, noise_pct)
     return paragraph_rows(said, width, role)
 
 
-def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> list[Row]:
-    """Return rows of the whole comparison, without its verdict. Its differences share one row at the
-    top. If there are several, a table at the end lists them. `which_b` says why the result B is
-    this one."""
+def comparison_rows(comparison: Comparison, width: int, reason_for_b: str = "") -> list[Row]:
+    """Return rows of the whole comparison, without its verdict. Its differences share one row at
+    the top. If there are several, a table at the end lists them. `reason_for_b` says why the result
+    B is this one."""
     from workbench.report.blocks import Items
     from workbench.report.series_blocks import (  # not for the first frame
         answer_text_blocks,
@@ -130,10 +130,10 @@ def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> li
         blocks.append(Items(comparison.notes))
     if len(comparison.differences) > 1:
         blocks += difference_blocks(comparison)
-    return [*_heading_rows(comparison, width, which_b), *block_rows(blocks, width)]
+    return [*_heading_rows(comparison, width, reason_for_b), *block_rows(blocks, width)]
 
 
-def _heading_rows(comparison: Comparison, width: int, which_b: str) -> list[Row]:
+def _heading_rows(comparison: Comparison, width: int, reason_for_b: str) -> list[Row]:
     """Return a row with the two results and a row with the differences between their conditions. A
     single difference stands in the first row if there is room."""
     texts = _difference_texts(comparison.differences)
@@ -153,8 +153,8 @@ def _heading_rows(comparison: Comparison, width: int, which_b: str) -> list[Row]
     is_beside = len(texts) == 1 and row_width(head) + width_of(single) <= width
     if is_beside:
         beside = (single, "text")
-    told = f"  ({which_b})"
-    if which_b and row_width((*head, beside)) + width_of(told) <= width:
+    told = f"  ({reason_for_b})"
+    if reason_for_b and row_width((*head, beside)) + width_of(told) <= width:
         head = (*head[:5], (told, "dim"), *head[5:])
     rows: list[Row] = [(*head, beside)]
     if is_beside or not texts:
@@ -163,9 +163,9 @@ def _heading_rows(comparison: Comparison, width: int, which_b: str) -> list[Row]
     if len(lines) <= _DIFFERENCE_ROWS:
         return [*rows, *lines]
     shown = list(texts)
-    while len(shown) > 1 and width_of(_join_texts(shown, texts)) > width - 2:
+    while len(shown) > 1 and width_of(_join_shown_texts(shown, texts)) > width - 2:
         shown.pop()
-    return [*rows, ((cut_text(f"  {_join_texts(shown, texts)}", width), "text"),)]
+    return [*rows, ((cut_text(f"  {_join_shown_texts(shown, texts)}", width), "text"),)]
 
 
 def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -186,6 +186,6 @@ def _difference_text(d: Mapping[str, Any]) -> str:
     return setting_change_text(name, *texts)
 
 
-def _join_texts(shown: Sequence[str], texts: Sequence[str]) -> str:
-    more = enclose_text("+", len(texts) - len(shown), " more below")
-    return ", ".join(filter(None, (*shown, more)))
+def _join_shown_texts(shown_texts: Sequence[str], all_texts: Sequence[str]) -> str:
+    more = enclose_text("+", len(all_texts) - len(shown_texts), " more below")
+    return ", ".join(filter(None, (*shown_texts, more)))

@@ -74,14 +74,15 @@ METRIC_ROLES = {True: "strong", False: "text"}  # by whether it decides the expe
 # least width of a table, and its cells for name, value and verdict
 PAIR_TABLE_CELLS = ((96, (16, 10, 14)), (0, (13, 7, 12)))
 CHANGE = 16  # cells of a change with its interval
+PairValues = tuple[int, float, float]  # number of the pair, value of A, value of B
 
 
-def gpu_words(gpu: GpuSettings) -> list[str]:
+def format_gpu_settings_as_words(gpu: GpuSettings) -> list[str]:
     """Return GPU settings as words of the experiment form, such as "gpu.power-limit=400"."""
     return [f"gpu.{word}" for word in gpu.words]
 
 
-def arm_words(arm: Arm) -> list[str]:
+def format_arm_as_words(arm: Arm) -> list[str]:
     """Return an arm as the words of the experiment's form: "@PRESET", "flag=value", "-flag"
     (unset), "$NAME=value" and "gpu.SETTING=value"."""
     words = [*arm.sets]
@@ -91,22 +92,28 @@ def arm_words(arm: Arm) -> list[str]:
         words.insert(0, f"@{arm.target.words}")
     words += [f"-{name}" for name in arm.unsets]
     words += [f"${variable}" for variable in arm.envs]
-    return [*words, *gpu_words(arm.gpu)]
+    return [*words, *format_gpu_settings_as_words(arm.gpu)]
 
 
 def experiment_rows(
     e: Experiment,
     width: int,
     *,
-    left_s: float | None = None,
-    now: str = "",
+    remaining_s: float | None = None,
+    bench_progress: str = "",
     interval_history: IntervalHistory | None = None,
 ) -> list[Row]:
-    """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and
-    `now` is the progress of the running benchmark as text. `interval_history` has the confidence
-    interval after each completed pair."""
-    rows = [_state_row(e, width, left_s, now), *paragraph_rows(origin_text(e), width, "dim", "  ")]
-    for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
+    """Return the rows of an experiment's page. `remaining_s` are the seconds left, None if unknown,
+    and `bench_progress` is the progress of the running benchmark as text. `interval_history` has
+    the confidence interval after each completed pair."""
+    rows = [
+        _state_row(e, width, remaining_s, bench_progress),
+        *paragraph_rows(origin_text(e), width, "dim", "  "),
+    ]
+    for arm, words, role in (
+        ("A", format_arm_as_words(e.spec.a), "a"),
+        ("B", format_arm_as_words(e.spec.b), "b"),
+    ):
         text = "  ".join(words) or "the plan as it is loaded"
         rows += rows_beside_label(f"{arm} ", role, paragraph_rows(text, width - 2))
     rows += [(), *_verdict_rows(e, width), ()]
@@ -152,17 +159,17 @@ def design_text(e: Experiment) -> str:
     return f"{count} in {e.order_text}{on}; {restart}{warm}{enclose_text('; each run ', load)}"
 
 
-def doing_text(e: Experiment, doing: str) -> str:
+def current_run_text(e: Experiment, bench_progress: str) -> str:
     """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64";
-    "" if no run is. `doing` is the progress of the running benchmark as text."""
+    "" if no run is. `bench_progress` is the progress of the running benchmark as text."""
     if e.state != "running":
         return ""
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
     if now is None:
         return e.phase
     said = e.phase.partition(": ")[2] or now.state
-    if doing and now.state == "measuring":
-        said = doing
+    if bench_progress and now.state == "measuring":
+        said = bench_progress
     if now.pair < 0:
         return f"discarded run, {now.side}: {said}"
     pairs = f"{e.spec.pairs}"
@@ -171,15 +178,15 @@ def doing_text(e: Experiment, doing: str) -> str:
     return f"pair {now.pair + 1} of {pairs}, {now.side}: {said}"
 
 
-def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
+def _state_row(e: Experiment, width: int, remaining_s: float | None, bench_progress: str) -> Row:
     sign, word, role = STATES.get(e.state, ("?", e.state, "warn"))
-    text = doing_text(e, doing)
+    text = current_run_text(e, bench_progress)
     if not text and e.state in ("stopped", "failed"):
         text = f"{e.completed_pairs} of {e.spec.pairs} pairs are kept; press R to resume"
     left: Row = ((f"{sign} {word}", role), (enclose_text("  ", text), "text"))
     right: list[Run] = []
-    if e.state == "running" and left_s is not None:
-        right.append((f"{remaining_time_text(left_s)} ", "strong"))
+    if e.state == "running" and remaining_s is not None:
+        right.append((f"{remaining_time_text(remaining_s)} ", "strong"))
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
     return justify_row(left, tuple(right), width)
@@ -207,7 +214,7 @@ def _verdict_rows(e: Experiment, width: int) -> list[Row]:
     ]
 
 
-def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
+def complete_pair_values(e: Experiment) -> list[PairValues]:
     """Return (pair number, value of A, value of B) for each complete pair. The values are those of
     the metric that decides the experiment."""
     by: dict[int, dict[str, float]] = {}
@@ -225,11 +232,11 @@ def _shown_metrics(e: Experiment) -> list[MetricChange]:
     return [changes[name] for name in shown if name in changes]
 
 
-def _interval_text(half: float | None) -> str:
+def _interval_text(half_width_pct: float | None) -> str:
     """Return half the width of an interval as " ±1.2"; "" without an interval."""
-    if half is None:
+    if half_width_pct is None:
         return ""
-    return f" {G.plus_minus}{format_half_width(half)}"
+    return f" {G.plus_minus}{format_half_width(half_width_pct)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +249,7 @@ class _PairTable:
     verdict: int
     axis: Axis
 
-    def head(self, title: str) -> Row:
+    def head_row(self, title: str) -> Row:
         return (
             (
                 self.first_cells(title, "A", "B")
@@ -251,7 +258,7 @@ class _PairTable:
                 "head",
             ),
             ("  ", "text"),
-            (self.axis.head(), "head"),
+            (self.axis.label_text(), "head"),
         )
 
     def first_cells(self, name: str, *values: str) -> str:
@@ -259,21 +266,21 @@ class _PairTable:
         cells = (pad_text(value, self.value, True) for value in values)
         return pad_text(name, self.name) + "".join(cells)
 
-    def row(
+    def make_row(
         self,
         name: str,
         values: tuple[str, str],
-        change: float,
-        half: float | None,
+        change_pct: float,
+        half_width_pct: float | None,
         role: str,
         verdict: Run = ("", "dim"),
-        drawn: str = "",
+        bar_role: str = "",
     ) -> Row:
         """Return a row of the table: name, values of A and B, change in percent, interval, verdict.
-        `half` is half the width of the interval in percentage points, None without an interval.
-        `drawn` is the role of the interval's bar, by default `role`."""
-        changed = pad_text(f"{change:+.1f} %", 9, True)
-        changed += pad_text(_interval_text(half), CHANGE - 9)
+        `half_width_pct` is half the width of the interval in percentage points, None without an
+        interval. `bar_role` is the role of the interval's bar, by default `role`."""
+        changed = pad_text(f"{change_pct:+.1f} %", 9, True)
+        changed += pad_text(_interval_text(half_width_pct), CHANGE - 9)
         judged = verdict[1]
         if judged == "dim":
             judged = role
@@ -281,7 +288,7 @@ class _PairTable:
             (self.first_cells(name, *values), role),
             (changed, judged),
             ("  ", "text"),
-            *change_bar(self.axis, change, half, drawn or role),
+            *change_bar(self.axis, change_pct, half_width_pct, bar_role or role),
             verdict,
         )
 
@@ -293,14 +300,14 @@ class _PairTable:
         verdict = (pad_text(f"  {word}", self.verdict + 2), role)
         if role == "dim":
             role = "text"
-        return self.row(
+        return self.make_row(
             short_title(m.metric, m.unit),
             (metric_number(m.metric, m.a), metric_number(m.metric, m.b)),
             m.change_pct or 0.0,
             m.interval_pct,
             METRIC_ROLES[chosen],
             verdict,
-            drawn=role,
+            bar_role=role,
         )
 
 
@@ -310,7 +317,7 @@ def _pair_and_metric_rows(
     """Return the table of an experiment. It has a row for each pair and for each metric. From
     `interval_history` it also has a row for each earlier confidence interval of the metric that
     decides the experiment."""
-    pairs, metrics = pair_values(e), _shown_metrics(e)
+    pairs, metrics = complete_pair_values(e), _shown_metrics(e)
     if not pairs:
         return []
     name, value, verdict = next(cells for least, cells in PAIR_TABLE_CELLS if width >= least)
@@ -319,24 +326,24 @@ def _pair_and_metric_rows(
     spans += [(change, 0.0) for change in changes.values()]
     axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
-    rows = [table.head(short_title(e.spec.metric))]
+    rows = [table.head_row(short_title(e.spec.metric))]
     shown = partial(metric_number, e.spec.metric)
     for pair, a, b in pairs:
         name_of = f"pair {pair + 1}"
         if e.spec.twins and twins.arms_are_swapped(e.spec, pair):
             name_of += " swap"
         change = changes.get(pair, 0.0)
-        rows.append(table.row(name_of, (shown(a), shown(b)), change, None, "dim"))
+        rows.append(table.make_row(name_of, (shown(a), shown(b)), change, None, "dim"))
     for count, (change, half) in sorted(interval_history.items()):
         if count < e.completed_pairs:
-            rows.append(table.row(f"after {count}", ("", ""), change, half, "faint"))
+            rows.append(table.make_row(f"after {count}", ("", ""), change, half, "faint"))
     if len(pairs) == 1:  # the row of the pair shows the metric that decides
         metrics = [m for m in metrics if m.metric != e.spec.metric]
     rows += [table.metric_row(m, m.metric == e.spec.metric) for m in metrics]
-    return [*rows, *_machine_rows(e, table)]
+    return [*rows, *_host_difference_rows(e, table)]
 
 
-def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
+def _host_difference_rows(e: Experiment, table: _PairTable) -> list[Row]:
     """Return the row with the difference between the two hosts of an experiment on twins, which are
     hosts of the same type. The column of A has the mean of the first host, and the column of B that
     of the second host. Return [] for an experiment on one host."""
@@ -348,11 +355,13 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
     values = (metric_number(machine.metric, machine.a), metric_number(machine.metric, machine.b))
     return [
         ((table.first_cells("host", "1", "2"), "head"),),
-        table.row("machine", values, machine.change_pct, machine.interval_pct, "text"),
+        table.make_row("machine", values, machine.change_pct, machine.interval_pct, "text"),
     ]
 
 
-def narrowing_rows(e: Experiment, width: int, interval_history: IntervalHistory) -> list[Row]:
+def interval_history_rows(
+    e: Experiment, width: int, interval_history: IntervalHistory
+) -> list[Row]:
     """Return a row for each number of completed pairs, with the change of the metric that decides
     the experiment and its confidence interval. All rows share one axis, so that the user sees the
     interval become narrower. Return [] if no pair is complete."""
@@ -366,7 +375,7 @@ def narrowing_rows(e: Experiment, width: int, interval_history: IntervalHistory)
     name = 10
     axis = axis_for([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
     rows: list[Row] = [
-        ((pad_text(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)
+        ((pad_text(short_title(e.spec.metric), name + CHANGE + 2) + axis.label_text(), "head"),)
     ]
     role = VERDICTS.get(primary.verdict, ("", "strong"))[1]
     if role == "dim":
@@ -400,7 +409,7 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     return tuple(runs)
 
 
-def count_runs(e: Experiment) -> tuple[int, int]:
+def count_done_and_all_runs(e: Experiment) -> tuple[int, int]:
     """Return (number of completed runs, number of completed and planned runs). Runs that the
     experiment has dropped or discarded are not counted."""
     count = Counter[str](run.state for run in all_runs(e))
@@ -435,12 +444,12 @@ def _run_lines(
     hosts: dict[str | None, str] = {}
     hosts.update(zip(e.spec.twins or (), "12", strict=False))
 
-    def value(run: ExperimentRun) -> Run:
+    def value_cell(run: ExperimentRun) -> Run:
         if run.value is None:
             return "", "text"
         return metric_number(e.spec.metric, run.value), "text"
 
-    def took(run: ExperimentRun) -> Run:
+    def duration_cell(run: ExperimentRun) -> Run:
         if run.took_s is None:
             return "", "dim"
         return duration_text(run.took_s), "dim"
@@ -448,8 +457,8 @@ def _run_lines(
     lines: list[tuple[str, Callable[[ExperimentRun], Run]]] = [
         ("run", lambda r: (f"{r.place + 1} {r.arm}", r.arm.lower())),
         ("", lambda r: (RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn"))),
-        (short_title(e.spec.metric), value),
-        ("took", took),
+        (short_title(e.spec.metric), value_cell),
+        ("took", duration_cell),
     ]
     if hosts:
         lines.insert(1, ("host", lambda r: (hosts.get(r.host, ""), "text")))

@@ -56,7 +56,7 @@ from workbench.tui.widgets.gpu_metrics import (
 )
 from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_value
 from workbench.tui.widgets.graph_cache import GraphCache
-from workbench.tui.widgets.guard_state import reverted_by_now
+from workbench.tui.widgets.guard_state import guard_deadline_passed_text
 from workbench.tui.widgets.status_bar import stale_age_s
 from workbench.tui.widgets.strip_layout import (
     FIGURE_CELLS,
@@ -523,7 +523,7 @@ class GpuStrip(Painted):
         elif found:
             signs.append((found[0], "dim"))
         altered = [a for a in state.alterations if a.gpu_index == index]
-        reverted = reverted_by_now(state)
+        reverted = guard_deadline_passed_text(state)
         if altered and reverted:
             signs.append((reverted, "warn"))
         return signs

@@ -58,7 +58,7 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     return rows
 
 
-def reverted_by_now(state: SessionState) -> str:
+def guard_deadline_passed_text(state: SessionState) -> str:
     """Return a text that says that the guard has reverted the altered settings, although the link
     is lost and nobody can read them. "" if the link is not lost, or before the guard's deadline."""
     deadline = state.guard_deadline_unix_s

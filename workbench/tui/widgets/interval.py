@@ -24,22 +24,22 @@ class Axis:
     cells: int
 
     @property
-    def middle(self) -> int:
+    def middle_cell(self) -> int:
         return self.cells // 2
 
-    def cell(self, pct: float) -> int:
-        """Return the number of the cell in which a change of `pct` percent is drawn. For a change
-        beyond the limit, this number is below 0 or above the last cell."""
-        return self.middle + round(pct / self.limit_pct * self.middle)
+    def cell_of_change(self, change_pct: float) -> int:
+        """Return the number of the cell in which a change of `change_pct` percent is drawn. For a
+        change beyond the limit, this number is below 0 or above the last cell."""
+        return self.middle_cell + round(change_pct / self.limit_pct * self.middle_cell)
 
-    def head(self) -> str:
+    def label_text(self) -> str:
         edge = f"{self.limit_pct:g} %"
         if 2 * len(edge) + 5 > self.cells:  # the words would touch
             return "0".center(self.cells)[: self.cells]
         text = list(" " * self.cells)
         for at, word in (
             (0, f"-{edge}"),
-            (self.middle, "0"),
+            (self.middle_cell, "0"),
             (self.cells - len(edge) - 1, f"+{edge}"),
         ):
             text[at : at + len(word)] = word
@@ -72,10 +72,13 @@ def change_bar(axis: Axis, change_pct: float, half_pct: float | None, role: str)
     if not axis.cells:
         return ()
     cells: list[Run] = [(" ", "text")] * axis.cells
-    cells[axis.middle] = (G.rule, "faint")
-    at = axis.cell(change_pct)
+    cells[axis.middle_cell] = (G.rule, "faint")
+    at = axis.cell_of_change(change_pct)
     if half_pct is not None:
-        left, right = axis.cell(change_pct - half_pct), axis.cell(change_pct + half_pct)
+        left, right = (
+            axis.cell_of_change(change_pct - half_pct),
+            axis.cell_of_change(change_pct + half_pct),
+        )
         for n in range(max(0, left), min(axis.cells - 1, right) + 1):
             sign = ENDS[1]
             if n == left:

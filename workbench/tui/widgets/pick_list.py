@@ -39,7 +39,7 @@ class PickList(Painted, can_focus=True):
         self.top = 0
 
     # of a subclass
-    def key_of(self, item: Any) -> Hashable:
+    def item_key(self, item: Any) -> Hashable:
         return str(item)
 
     def item_row(self, item: Any, width: int) -> Row:
@@ -63,28 +63,32 @@ class PickList(Painted, can_focus=True):
         return []
 
     @property
-    def current(self) -> Any | None:
+    def current_item(self) -> Any | None:
         return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
 
-    def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
-        """Show these items in the list. With `keep` the cursor stays on its item, otherwise it goes
-        to the first item."""
-        old = self.key_of(self.current) if keep and self.current is not None else None
+    def set_items(self, items: Sequence[Any], *, keep_cursor: bool = True) -> None:
+        """Show these items in the list. With `keep_cursor` the cursor stays on its item, otherwise
+        it goes to the first item."""
+        old = (
+            self.item_key(self.current_item)
+            if keep_cursor and self.current_item is not None
+            else None
+        )
         self.items = items
         if old is not None:
             self.cursor = next(
-                (i for i, item in enumerate(items) if self.key_of(item) == old), self.cursor
+                (i for i, item in enumerate(items) if self.item_key(item) == old), self.cursor
             )
-        elif not keep:
+        elif not keep_cursor:
             self.cursor = self.top = 0
         self.cursor = self._nearest_item(self.cursor, 1)
         self.repaint()
 
     def select(self, key: Hashable) -> None:
-        """Move the cursor to the item with the key `key`, which the method `key_of` computes. Do
+        """Move the cursor to the item with the key `key`, which the method `item_key` computes. Do
         nothing if the list has no such item."""
         self.cursor = next(
-            (i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor
+            (i for i, item in enumerate(self.items) if self.item_key(item) == key), self.cursor
         )
         self.repaint()
 

@@ -62,13 +62,13 @@ def plot_rows(
     rejected = len(measured) - len(done)
     signs = {mark_a: "A", mark_b: "B"}
 
-    def points(name: str) -> list[Point]:
+    def make_points(field: str) -> list[Point]:
         found = []
-        for place, result in enumerate(done):
-            value = getattr(result, name)
+        for position, result in enumerate(done):
+            value = getattr(result, field)
             if value is not None:
                 sign = signs.get(result.id, POINT)
-                found.append(Point(place, value, f"#{result.id}", sign))
+                found.append(Point(position, value, f"#{result.id}", sign))
         return found
 
     upper = height * 3 // 5
@@ -77,10 +77,10 @@ def plot_rows(
     title = "output tok/s by result"
     if rejected:
         title += f" ({rejected} rejected left out)"
-    rows = curve_rows(points("output_tok_s"), width, upper, title, joined=False)
-    if timed := points("ttft_p50_ms"):
+    rows = curve_rows(make_points("output_tok_s"), width, upper, title, connect_points=False)
+    if timed := make_points("ttft_p50_ms"):
         lower = height - upper
-        rows += curve_rows(timed, width, lower, "TTFT p50 ms", joined=False, role="warn")
+        rows += curve_rows(timed, width, lower, "TTFT p50 ms", connect_points=False, role="warn")
     return rows
 
 
@@ -88,19 +88,19 @@ def _bar_rows(
     results: Sequence[BenchRow],
     width: int,
     height: int,
-    signs: Mapping[int | None, str],
-    rejected: int,
+    marks_by_result_id: Mapping[int | None, str],
+    rejected_count: int,
 ) -> list[Row]:
     """Return a row for each result, with tok/s and TTFT p50 as numbers and as bars from 0. If there
-    are more results than rows, only the newest are shown. `signs` marks results by their number,
-    and `rejected` is the number of results that are left out."""
+    are more results than rows, only the newest are shown. `marks_by_result_id` marks results by
+    their number, and `rejected_count` is the number of results that are left out."""
     shown = results[len(results) - min(len(results), height - 1) :]
     each = (width - TITLE_CELLS - 2 * (NUMBER_CELLS + 2)) // 2
     if each < 4 or not shown:
         return [((cut_text("no room to plot", width), "dim"),)]
     columns = (
         (
-            f"tok/s{enclose_text(' (', rejected, ' rejected)')}",
+            f"tok/s{enclose_text(' (', rejected_count, ' rejected)')}",
             "spark",
             [r.output_tok_s for r in shown],
         ),
@@ -111,7 +111,7 @@ def _bar_rows(
         head += text_cell(title, NUMBER_CELLS + 2 + each)
     rows: list[Row] = [((head, "strong"),)]
     for at, result in enumerate(shown):
-        sign = signs.get(result.id, "")
+        sign = marks_by_result_id.get(result.id, "")
         runs: list[tuple[str, str]] = [
             (pad_text(f"{sign:<2}#{result.id}", TITLE_CELLS), sign.lower() or "dim")
         ]
@@ -130,26 +130,27 @@ def curve_rows(
     height: int,
     title: str,
     *,
-    joined: bool = True,
+    connect_points: bool = True,
     role: str = "spark",
-    named: str = "",
-    beside: Sequence[Point] = (),
-    limit: float | None = None,
+    knee_text: str = "",
+    extra_points: Sequence[Point] = (),
+    limit_x: float | None = None,
 ) -> list[Row]:
-    """Return a plot in `height` rows, of which the first is the title. With `joined`, a line in the
-    style of `role` connects the points. If `named` is not "", the title also has the character that
-    marks the knee of a sweep, followed by `named`, the rule by which the knee was found. No line
-    goes through the points `beside` the others. `limit` is the x of a vertical line."""
+    """Return a plot in `height` rows, of which the first is the title. With `connect_points`, a
+    line in the style of `role` connects the points. If `knee_text` is not "", the title also has
+    the character that marks the knee of a sweep, followed by `knee_text`, the rule by which the
+    knee was found. No line goes through the points `extra_points` the others. `limit_x` is the x of
+    a vertical line."""
     head: Row = ((cut_text(title, width), "strong"),)
-    if named:
+    if knee_text:
         head = (
             *head,
             (f"   {KNEE} ", "warnb"),
-            (cut_text(named, max(8, width - len(title) - 6)), "warn"),
+            (cut_text(knee_text, max(8, width - len(title) - 6)), "warn"),
         )
     if width < LEAST[0] or height < LEAST[1] or not points:
         return [head]
-    lines = _draw_curve(points, width, height - 1, joined, beside, limit)
+    lines = _draw_curve(points, width, height - 1, connect_points, extra_points, limit_x)
     return [head, *(_colour_line(line, role) for line in lines)]
 
 
@@ -157,9 +158,9 @@ def _draw_curve(
     points: Sequence[Point],
     width: int,
     height: int,
-    joined: bool,
-    beside: Sequence[Point],
-    limit: float | None,
+    connect_points: bool,
+    extra_points: Sequence[Point],
+    limit_x: float | None,
 ) -> list[str]:
     import plotext
 
@@ -170,19 +171,19 @@ def _draw_curve(
     plotext.terminal.limit(False, False)
     figure.plot_size(width, height)
     x, y = zip(*((p.x, p.y) for p in points), strict=True)
-    every = [*points, *beside]
+    every = [*points, *extra_points]
     heights = [p.y for p in every]
-    low, high, ticks = _nice_ticks(min(heights), max(heights), max(2, height // 4))
+    low, high, ticks = _round_axis_ends_and_ticks(min(heights), max(heights), max(2, height // 4))
 
     def draw_line(xs: Sequence[float], ys: Sequence[float], marker: str) -> None:
         line = figure.signal(list(xs), list(ys), marker=marker)
         line.lines()
         figure.draw(line)
 
-    if joined and len(points) > 1:
+    if connect_points and len(points) > 1:
         draw_line(x, y, "hd")
-    if limit is not None:
-        draw_line((limit, limit), (low, high), G.rule)
+    if limit_x is not None:
+        draw_line((limit_x, limit_x), (low, high), G.rule)
     by_sign: dict[str, list[Point]] = {}
     for p in every:
         by_sign.setdefault(p.sign, []).append(p)
@@ -202,9 +203,11 @@ def _draw_curve(
     return text.splitlines()[:height]
 
 
-def _nice_ticks(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
+def _round_axis_ends_and_ticks(
+    low: float, high: float, step_count: int
+) -> tuple[float, float, list[float]]:
     """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high`. The
-    axis has about `count` steps, and all its numbers are round. If `low` and `high` are close
+    axis has about `step_count` steps, and all its numbers are round. If `low` and `high` are close
     together, the axis is longer than needed, so that the plot does not exaggerate their difference.
     """
     least = LEAST_SPAN * max(abs(low), abs(high))
@@ -212,7 +215,7 @@ def _nice_ticks(low: float, high: float, count: int) -> tuple[float, float, list
         middle = (high + low) / 2
         low, high = middle - least / 2, middle + least / 2
     span = (high - low) or abs(high) or 1.0
-    raw = span / count
+    raw = span / step_count
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(s * size for s in (1, 2, 2.5, 5, 10) if s * size >= raw * 0.999)
     first = math.floor(low / step)
@@ -228,17 +231,17 @@ def _spaced_points(points: Sequence[Point], width: int) -> list[Point]:
     cells = room / ((high - low) or 1.0)
     shown: list[Point] = []
     for p in sorted(points, key=lambda p: p.x, reverse=True):
-        if not shown or (shown[-1].x - p.x) * cells >= _least_distance(shown[-1], p):
+        if not shown or (shown[-1].x - p.x) * cells >= _min_label_distance_cells(shown[-1], p):
             shown.append(p)
     return shown[::-1]
 
 
-def _least_distance(a: Point, b: Point) -> float:
+def _min_label_distance_cells(a: Point, b: Point) -> float:
     """Return the cells between two points from which their labels do not touch."""
     return len(a.label) / 2 + len(b.label) / 2 + 2
 
 
-def x_positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
+def x_positions_and_can_connect(values: Sequence[float | None]) -> tuple[list[float], bool]:
     """Return the positions of the values on the x axis, and whether a line may connect the points.
 
     The position of a number is the number itself. If the numbers have a wide range such as 1 to

@@ -69,7 +69,7 @@ def starting_server(state: SessionState) -> ServerStatus | None:
     return server
 
 
-def start_work(server: ServerStatus, state: SessionState) -> Work:
+def describe_server_start(server: ServerStatus, state: SessionState) -> Work:
     """Return the row about a server that is starting. The time left is estimated from the newest
     start of the same engine and model that became READY."""
     same = (s for s in state.servers if (s.engine, s.model) == (server.engine, server.model))
@@ -87,7 +87,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
     return Work(f"{server.engine} starts", how_far, left, fraction, "x")
 
 
-def bench_work(state: SessionState) -> Work:
+def describe_bench(state: SessionState) -> Work:
     """Return the row about the running benchmark. The time left is estimated from the completed
     requests or the elapsed seconds."""
     p, seconds = state.bench.progress, state.bench.limit_s
@@ -101,15 +101,17 @@ def bench_work(state: SessionState) -> Work:
         how_far += f"  {p.failed} failed"
     left_s = fraction = None
     if p.phase == "measuring":
-        left_s, fraction = _estimate_rest(p, seconds)
+        left_s, fraction = _estimate_remaining_s_and_fraction(p, seconds)
     return Work("benchmark", how_far, remaining_time_text(left_s), fraction, "K", "cancels")
 
 
-def _estimate_rest(p: BenchProgress, seconds: float | None) -> tuple[float | None, float | None]:
+def _estimate_remaining_s_and_fraction(
+    p: BenchProgress, fixed_duration_s: float | None
+) -> tuple[float | None, float | None]:
     """Return the seconds left of a benchmark that measures, and the completed fraction; None if they
-    are not known. `seconds` is its duration if that is fixed."""
-    if seconds:
-        return max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
+    are not known. `fixed_duration_s` is its duration if that is fixed."""
+    if fixed_duration_s:
+        return max(0.0, fixed_duration_s - p.elapsed_s), p.elapsed_s / fixed_duration_s
     if p.done < max(1, p.in_flight):
         return None, None
     # The requests in flight are half done on average. Before the first of them have ended, that is
@@ -118,7 +120,7 @@ def _estimate_rest(p: BenchProgress, seconds: float | None) -> tuple[float | Non
     return p.elapsed_s / worked * max(0, p.total - worked), p.done / max(1, p.total)
 
 
-def quality_work(view: QualityView) -> Work:
+def describe_quality_comparison(view: QualityView) -> Work:
     """Return the row about the running comparison of answers."""
     if view.stopping:
         return Work("comparison of answers", "stopping, servers are restored")
@@ -131,7 +133,7 @@ def quality_work(view: QualityView) -> Work:
     return Work("comparison of answers", how_far, fraction=view.done / view.total, key="K")
 
 
-def model_work(work: ModelWorkView) -> Work:
+def describe_model_work(work: ModelWorkView) -> Work:
     """Return the row about the running copy, download or hashing of a model."""
     from workbench.model.model_copy import size_text  # not for the first frame
 
@@ -148,7 +150,7 @@ def model_work(work: ModelWorkView) -> Work:
     )
 
 
-def foreign_work(by: MeasurementOwner) -> Work:
+def describe_foreign_measurement(by: MeasurementOwner) -> Work:
     """Return the row about the measurement of another Workbench on this host."""
     what = by.what
     if by.since_unix_s is not None:
@@ -171,7 +173,7 @@ class ProgressRows(Painted):
 
     def show(self, state: SessionState) -> None:
         """Draw the rows about the running work, with its elapsed times."""
-        before, self.works = len(self.works), self.works_of(state)[:MOST_ROWS]
+        before, self.works = len(self.works), self.list_running_work(state)[:MOST_ROWS]
         if len(self.works) != before:
             self.display = bool(self.works)
             self.styles.height = max(1, len(self.works))
@@ -179,27 +181,27 @@ class ProgressRows(Painted):
         if self.works:
             self.repaint()
 
-    def works_of(self, state: SessionState) -> list[Work]:
+    def list_running_work(self, state: SessionState) -> list[Work]:
         """Return a row for each running work, measurements first."""
-        series = self._series_work(state)
-        measured = series or self._load_work(state)
+        series = self._describe_series(state)
+        measured = series or self._describe_load(state)
         found: list[Work] = []
         if measured is not None:
             found.append(measured)
         elif state.running_quality is not None:
-            found.append(quality_work(state.running_quality))
+            found.append(describe_quality_comparison(state.running_quality))
         server = starting_server(state)
         if server is not None and series is None and not state.bench.queued:
-            found.append(start_work(server, state))
+            found.append(describe_server_start(server, state))
         if state.host.model_work is not None:
-            found.append(model_work(state.host.model_work))
+            found.append(describe_model_work(state.host.model_work))
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
         if state.host.measured_by is not None:
-            found.append(foreign_work(state.host.measured_by))
+            found.append(describe_foreign_measurement(state.host.measured_by))
         return found
 
-    def left_s(self, state: SessionState) -> float | None:
+    def remaining_s(self, state: SessionState) -> float | None:
         """Return the seconds left of the running experiment or sweep; None if unknown. A sweep ends
         with an experiment: while that runs, its estimate is the better one. The pages call this
         method too, so that there is one number."""
@@ -208,25 +210,24 @@ class ProgressRows(Painted):
                 return self._measured.seconds_left(one, one.left_s)
         return None
 
-    def _series_work(self, state: SessionState) -> Work | None:
+    def _describe_series(self, state: SessionState) -> Work | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
-        now, left_s = progress_text(state), self.left_s(state)
+        now, remaining_s = progress_text(state), self.remaining_s(state)
         if experiment is not None and experiment.state == "running":
-            from workbench.tui.widgets.experiment import count_runs, doing_text
+            from workbench.tui.widgets.experiment import count_done_and_all_runs, current_run_text
 
-            done, count = count_runs(experiment)
-            left = remaining_time_text(left_s)
+            done, count = count_done_and_all_runs(experiment)
+            left = remaining_time_text(remaining_s)
             what = f"A/B experiment {experiment.id}"
-            how_far = doing_text(experiment, now) or "starting"
+            how_far = current_run_text(experiment, now) or "starting"
         elif sweep is not None and sweep.state == "running":
-            from workbench.tui.widgets.sweep import doing_text as point_text
-            from workbench.tui.widgets.sweep import time_left_text
+            from workbench.tui.widgets.sweep import current_point_text, sweep_remaining_time_text
 
             done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
-            left = time_left_text(sweep, left_s)
+            left = sweep_remaining_time_text(sweep, remaining_s)
             what = sweep.description
-            how_far = f"{done} of {count} {sweep.steps}{point_text(sweep, now)}"
+            how_far = f"{done} of {count} {sweep.steps}{current_point_text(sweep, now)}"
         else:
             return None
         server = starting_server(state)
@@ -234,7 +235,7 @@ class ProgressRows(Painted):
             how_far += f", {server.phase}"
         return Work(what, how_far, left, done / max(1, count), "K")
 
-    def _load_work(self, state: SessionState) -> Work | None:
+    def _describe_load(self, state: SessionState) -> Work | None:
         """Return the row about the running check of GPU settings, or about the running or waiting
         benchmark; None if there is none."""
         if self.counted is not None:
@@ -245,13 +246,13 @@ class ProgressRows(Painted):
         if state.bench.running and is_checking(state):
             return Work("checking GPU settings under load", progress_text(state), key="K")
         if state.bench.running:
-            return bench_work(state)
+            return describe_bench(state)
         if not state.bench.queued:
             return None
         server = starting_server(state)
         if server is None:
             return Work("benchmark", "waits for READY", key="K", stops="cancels")
-        start = start_work(server, state)
+        start = describe_server_start(server, state)
         how_far = f"waits for READY: {start.how_far}"
         return Work("benchmark", how_far, start.left, start.fraction, "K", "cancels")
 

@@ -31,23 +31,28 @@ def flag_runs(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:
             name = _short_name(flag)
         if flag.origin is Origin.EDITED:
             role = "goodb"
-        runs.append((f"{name}={_value(flag)}", role))
+        runs.append((f"{name}={_flag_value_text(flag)}", role))
     return runs
 
 
-def running_rows(
-    command: str, model: str, sign: Run, flags: Sequence[FlagRow], ends: Sequence[Row], width: int
+def running_command_rows(
+    command: str,
+    model: str,
+    state_sign: Run,
+    flags: Sequence[FlagRow],
+    end_variants: Sequence[Row],
+    width: int,
 ) -> list[Row]:
-    """Return two rows of `width` cells: the command, `sign`, and as many of the flags, at least one, as
-    fit, then the number of the others. `ends` are the forms of the end of the second row, the widest
-    one first. Names and command are shortened before a flag is left out, and the name of `model`
-    stays."""
+    """Return two rows of `width` cells: the command, `state_sign`, and as many of the flags, at
+    least one, as fit, then the number of the others. `end_variants` are the forms of the end of the
+    second row, the widest one first. Names and command are shortened before a flag is left out, and
+    the name of `model` stays."""
     heads = _short_commands(command, model, width // 2)
-    beside = f"$ {command}{sign[0]} {flag_runs(flags)[0][0]}"
+    beside = f"$ {command}{state_sign[0]} {flag_runs(flags)[0][0]}"
     if width_of(beside) <= width:
         heads.insert(0, command)
-    starts = [[(("$ ", "strong"), (head, "text"), sign), ()] for head in heads]
-    return _fullest_rows(starts, flags, ends, width)
+    starts = [[(("$ ", "strong"), (head, "text"), state_sign), ()] for head in heads]
+    return _fullest_rows(starts, flags, end_variants, width)
 
 
 def _short_commands(command: str, model: str, width: int) -> list[str]:
@@ -61,51 +66,58 @@ def _short_commands(command: str, model: str, width: int) -> list[str]:
     return [*fitting, f"{G.more} {path_text(name, _MODEL_CELLS)}"]
 
 
-def running_row(sign: Run, flags: Sequence[FlagRow], ends: Sequence[Row], width: int) -> Row:
-    """Return one row of `width` cells: `sign`, and as many flags as fit, then the number of the others
-    and the end of the row."""
-    return _fullest_rows([[(sign,)]], flags, ends, width)[0]
+def running_flags_row(
+    state_sign: Run, flags: Sequence[FlagRow], end_variants: Sequence[Row], width: int
+) -> Row:
+    """Return one row of `width` cells: `state_sign`, and as many flags as fit, then the number of
+    the others and the end of the row."""
+    return _fullest_rows([[(state_sign,)]], flags, end_variants, width)[0]
 
 
 def _fullest_rows(
-    starts: Sequence[Sequence[Row]], flags: Sequence[FlagRow], ends: Sequence[Row], width: int
+    start_variants: Sequence[Sequence[Row]],
+    flags: Sequence[FlagRow],
+    end_variants: Sequence[Row],
+    width: int,
 ) -> list[Row]:
     """Return the rows in the first of their forms that has room for all flags, or in the last one.
-    `starts` are the beginnings of the rows, the widest ones first."""
+    `start_variants` are the beginnings of the rows, the widest ones first."""
     rows: list[Row] = []
-    for start in starts:
+    for start in start_variants:
         for short in (False, True):
-            for end in ends:
-                rows, left = _fill_rows(start, flag_runs(flags, short=short), end, width)
+            for end in end_variants:
+                rows, left = _fill_rows_and_count_omitted(
+                    start, flag_runs(flags, short=short), end, width
+                )
                 if not left:
                     return rows
     return rows
 
 
-def _fill_rows(
-    starts: Sequence[Row], runs: Sequence[Run], end: Row, width: int
+def _fill_rows_and_count_omitted(
+    row_starts: Sequence[Row], flags: Sequence[Run], row_end: Row, width: int
 ) -> tuple[list[Row], int]:
-    """Return the rows with the flags `runs`, of which the last one ends with `end`, and how many flags
-    have no room."""
-    *upper, last = starts
-    rest = list(runs)
+    """Return the rows with the flags `flags`, of which the last one ends with `row_end`, and how
+    many flags have no room."""
+    *upper, last = row_starts
+    rest = list(flags)
     rows = [_append_runs(start, rest, width) for start in upper]
-    row = _append_runs(last, rest, width - row_width(end), _MORE_CELLS)
+    row = _append_runs(last, rest, width - row_width(row_end), _MORE_CELLS)
     if rest:
         row = (*row, (f" +{len(rest)} more", "dim"))
-    return [*rows, justify_row(row, end, width)], len(rest)
+    return [*rows, justify_row(row, row_end, width)], len(rest)
 
 
-def _append_runs(start: Row, rest: list[Run], width: int, more_cells: int = 0) -> Row:
+def _append_runs(start: Row, rest: list[Run], width: int, reserved_cells: int = 0) -> Row:
     """Return the row `start` with as many runs of `rest` as fit into `width` cells, and take them out
-    of `rest`. Behind a run that is not the last one there is room for `more_cells` cells."""
+    of `rest`. Behind a run that is not the last one there is room for `reserved_cells` cells."""
     row = [*start]
     room = width - row_width(row)
     while rest:
         text, role = rest[0]
         needed = width_of(text) + 1
         if len(rest) > 1:
-            needed += more_cells
+            needed += reserved_cells
         if needed > room:
             break
         row.append((f" {text}", role))
@@ -129,7 +141,7 @@ def _short_name(flag: FlagRow) -> str:
     return next(iter(flag.spec.aliases), flag.name).lstrip("-")
 
 
-def _value(flag: FlagRow) -> str:
+def _flag_value_text(flag: FlagRow) -> str:
     if flag.value is None:
         return "default"
     return cut_text(value_text(flag.value), _VALUE_CELLS)

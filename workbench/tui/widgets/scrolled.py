@@ -38,10 +38,10 @@ class Scrolled(Painted, can_focus=True):
             shown[-1] = ((f"  {hidden + 1} more lines ({self.MORE_KEY})", "dim"),)
         elif shown and not self.end_seen:
             self.end_seen = True
-            self.handle_end()
+            self.handle_last_row_shown()
         return shown
 
-    def handle_end(self) -> None:
+    def handle_last_row_shown(self) -> None:
         """Act on the first time that the last row is visible. This class does nothing."""
 
     def page(self, by: int) -> None:

@@ -56,25 +56,25 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 }
 
 
-def _state_words(server: ServerStatus) -> tuple[str, str, str]:
+def _state_sign_word_role(server: ServerStatus) -> tuple[str, str, str]:
     """Return the sign, the word and the role of a server's state."""
     if server.text_problem:
         return "?", "READY?", "warnb"
     return SERVER_WORDS[server.state]
 
 
-def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
+def server_runs(server: ServerStatus | None, now_s: float, *, shortest: bool = False) -> Row:
     """Return the text about the server as a row, such as "● READY vllm :8000 12m41s", or "● READY
-    :8000" with `least`. For None, the row says that there is no server.
+    :8000" with `shortest`. For None, the row says that there is no server.
 
     `now_s` is the Unix time of this machine. The server's times are those of the host, whose clock
     may differ.
     """
     if server is None:
         return NO_SERVER_RUNS[True]
-    glyph, word, role = _state_words(server)
+    glyph, word, role = _state_sign_word_role(server)
     port = (enclose_text(" :", server.port), "text")
-    if least and server.is_ready:
+    if shortest and server.is_ready:
         return (f"{glyph} {word}", role), port
     runs = [(f"{glyph} {word}", role), (f" {server.engine}", "text"), port]
     if server.state in (ServerState.FAILED, ServerState.CRASHED):
@@ -83,7 +83,7 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
         runs += _age_runs(server, now_s)
     if server.text is not None and server.text_problem:
         runs.append((f" {cut_text(server.text.kind, _REASON_CELLS)}", "warn"))
-    if least:
+    if shortest:
         return tuple(runs)
     if server.run_as != PROCESS:
         runs += _launcher_runs(server, now_s)
@@ -167,50 +167,50 @@ class StatusBar(Painted):
         self.repaint()
 
     def part_rows(
-        self, state: SessionState, *, brief: bool = False, least: bool = False
+        self, state: SessionState, *, short: bool = False, shortest: bool = False
     ) -> list[Row]:
         """Return the parts of the status bar, the most important ones first: host, server, altered
         GPU settings, preset.
 
-        With `brief`, the texts are short, for a small screen. With `least` they are shorter still,
-        which leaves more room for the warning about altered or unapplied GPU settings.
+        With `short`, the texts are short, for a small screen. With `shortest` they are shorter
+        still, which leaves more room for the warning about altered or unapplied GPU settings.
         """
         now_s = time.time()
         link = link_runs(state, now_s)
-        if brief and state.host.link == "connected":
-            link = ((_short_host_name(state, least=least), "strong"),)
+        if short and state.host.link == "connected":
+            link = ((_short_host_name(state, shortest=shortest), "strong"),)
         parts = [link]
         # the servers of a host out of reach are not known
         if state.server is not None:
-            parts.append(server_runs(state.server, now_s, least=least))
+            parts.append(server_runs(state.server, now_s, shortest=shortest))
         elif state.host.link != "failed":
             parts.append(NO_SERVER_RUNS[state.servers_read])
-        parts += self.setting_warnings(state, brief=brief, least=least)
+        parts += self.setting_warnings(state, short=short, shortest=shortest)
         if state.plan is not None:
-            parts.append(_plan_runs(state.plan, brief=brief))
+            parts.append(_plan_runs(state.plan, short=short))
         return parts
 
-    def setting_warnings(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
+    def setting_warnings(self, state: SessionState, *, short: bool, shortest: bool) -> list[Row]:
         """Return the warnings of the status bar about GPU settings: altered settings, the time left
         of a trial, a missing guard, and settings of the preset that were not applied."""
-        unapplied = _unapplied_rows(state, brief=brief)
+        unapplied = _unapplied_rows(state, short=short)
         if not state.alterations:
             return unapplied
         guard = state.guard
-        parts: list[Row] = [((self._altered_text(state, brief=brief, least=least), "warn"),)]
+        parts: list[Row] = [((self._altered_text(state, short=short, shortest=shortest), "warn"),)]
         if guard is not None:
             left = self.trial.seconds_left(guard, guard.trial_left_s)
             if left is not None:
-                keys = TRIAL_KEYS[brief]
+                keys = TRIAL_KEYS[short]
                 return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
             if guard.problem:
-                parts.append(_guard_problem_runs(guard, brief=brief))
-        if least:
+                parts.append(_guard_problem_runs(guard, short=short))
+        if shortest:
             return parts
         return [*parts, *unapplied]
 
     @staticmethod
-    def _altered_text(state: SessionState, *, brief: bool, least: bool) -> str:
+    def _altered_text(state: SessionState, *, short: bool, shortest: bool) -> str:
         """Return the warning about altered GPU settings, with their values before and now. This is
         the only place on the main screen that has them: it is there at every size and on every
         page."""
@@ -218,20 +218,20 @@ class StatusBar(Painted):
         not_applied = {one.change.key for one in begun if one.outcome == NOT_APPLIED}
         if any((one.gpu_uuid, one.setting) not in not_applied for one in state.drift):
             what = f"{G.alert} GPU {_drift_text(state)}"
-            if not least:
+            if not shortest:
                 what += " (r asks)"
             return what
         shown = altered or [one.change for one in begun]
         said, *more = altered_setting_texts(shown, len(state.gpus) or 1)
         if more:
             said += f" +{len(more)}"
-        word, shortest, key = "altered", "", "r reverts"
+        word, shortest_word, key = "altered", "", "r reverts"
         if not altered:
-            word, shortest, key = f"change {_outcome_of_all(begun)}", "begun: ", "r clears it"
-        if least:
-            return f"{G.alert} {shortest}{said}"
+            word, shortest_word, key = f"change {_outcome_of_all(begun)}", "begun: ", "r clears it"
+        if shortest:
+            return f"{G.alert} {shortest_word}{said}"
         what = f"{G.alert} GPU {word}: {said}"
-        if not brief:
+        if not short:
             what += f" ({key})"
         return what
 
@@ -263,48 +263,48 @@ class StatusBar(Painted):
         whole = join_rows(self.part_rows(state), BETWEEN)
         if row_width(whole) <= room:
             return whole
-        brief = self.part_rows(state, brief=True)
+        brief = self.part_rows(state, short=True)
         has_warning = state.alterations or state.unapplied
         if not has_warning or fits(brief):
             return join_rows(brief, BETWEEN)
-        least = self.part_rows(state, brief=True, least=True)
+        least = self.part_rows(state, short=True, shortest=True)
         row = join_rows(least, BETWEEN)
         if fits(least) or not state.alterations:
             return row
-        named = self._altered_text(state, brief=True, least=True)
+        named = self._altered_text(state, short=True, shortest=True)
         return tuple((text.replace(named, ALTERED), role) for text, role in row)
 
 
-def _short_host_name(state: SessionState, *, least: bool) -> str:
+def _short_host_name(state: SessionState, *, shortest: bool) -> str:
     name = state.host.name
-    if not least:
+    if not shortest:
         return name
     if state.host.simulated:  # the end of the row says SIMULATED
         name = name.removeprefix("sim:")
     return cut_middle(name, LEAST_HOST_CELLS)
 
 
-def _plan_runs(view: PlanView, *, brief: bool) -> Row:
+def _plan_runs(view: PlanView, *, short: bool) -> Row:
     """Return the name of the plan and how many of its flags were edited: "llama-70b *2"."""
     name = view.plan.preset_id or view.plan.model or "plan"
-    if brief:
+    if short:
         name = preset_name(name, view.plan.engine)
     if not view.edit_count:
         return ((name, "text"),)
     return ((name, "text"), (f" *{view.edit_count}", "warn"))
 
 
-def _unapplied_rows(state: SessionState, *, brief: bool) -> list[Row]:
+def _unapplied_rows(state: SessionState, *, short: bool) -> list[Row]:
     if not state.unapplied:
         return []
-    return [((f"{G.alert} {NOT_APPLIED_TEXTS[brief]}", "warn"),)]
+    return [((f"{G.alert} {NOT_APPLIED_TEXTS[short]}", "warn"),)]
 
 
-def _guard_problem_runs(guard: GuardView, *, brief: bool) -> Row:
+def _guard_problem_runs(guard: GuardView, *, short: bool) -> Row:
     what, role = "! no guard", "bad"
     if guard.running:
         what, role = "! guard: a problem", "warn"
-    if not brief:
+    if not short:
         what += ", 6 says which"
     return ((what, role),)
 

@@ -14,13 +14,21 @@ from workbench.tui.cells import Row, cut_text, fit_row, justify_row, paragraph_r
 from workbench.tui.formats import measurement_text, number_text, remaining_time_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.experiment import STATES
-from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve_rows, x_positions
+from workbench.tui.widgets.plot import (
+    KNEE,
+    NOW,
+    POINT,
+    Point,
+    curve_rows,
+    x_positions_and_can_connect,
+)
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
     from workbench.model.operating_map import OperatingMap
     from workbench.model.sweep import Sweep, SweepPoint
 
+ServerRates = tuple[float, float]  # tok/s of a user, tok/s of a GPU
 SIGNS = {"holds": POINT, "open": G.off, "fails": "x"}  # of the levels on the operating map
 LEAST_PLOT_ROWS = 9
 _SMALL_PAGE_CELLS = 40
@@ -35,18 +43,18 @@ def sweep_rows(
     width: int,
     height: int,
     *,
-    left_s: float | None = None,
-    now: str = "",
-    draw: Callable[[Sweep, int, int], list[Row]] | None = None,
+    remaining_s: float | None = None,
+    bench_progress: str = "",
+    draw_plots: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:
-    """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now`
-    is the progress of the running benchmark as text. `draw` makes the plots from the sweep, a width
-    and a height."""
+    """Return the rows of a sweep's page. `remaining_s` are the seconds left, None if unknown, and
+    `bench_progress` is the progress of the running benchmark as text. `draw_plots` makes the plots
+    from the sweep, a width and a height."""
     from workbench.report import series_blocks  # not for the first frame
     from workbench.report.blocks import Alert
     from workbench.tui.block_rows import block_rows
 
-    rows = [_state_row(s, width, left_s, now), *_where_rows(s, width), ()]
+    rows = [_state_row(s, width, remaining_s, bench_progress), *_host_and_model_rows(s, width), ()]
     rows += block_rows([series_blocks.points_table(s)], width)
     found = series_blocks.sweep_finding_blocks(s)
     if s.state == "running":  # the first row says so
@@ -56,7 +64,7 @@ def sweep_rows(
     rows += block_rows(series_blocks.sweep_note_blocks(s), width)
     # below the last row if there is no room
     room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))
-    return [*rows, (), *(draw or operating_map_rows)(s, width, room)]
+    return [*rows, (), *(draw_plots or operating_map_rows)(s, width, room)]
 
 
 def tune_rows(
@@ -64,15 +72,15 @@ def tune_rows(
     final: Experiment | None,
     width: int,
     *,
-    left_s: float | None = None,
-    now: str = "",
+    remaining_s: float | None = None,
+    bench_progress: str = "",
 ) -> list[Row]:
     """Return the rows of a tune's page, in the blocks of `tune show`. `final` is the experiment that
-    runs or ran last, `left_s` and `now` are as for `sweep_rows`."""
+    runs or ran last, `remaining_s` and `bench_progress` are as for `sweep_rows`."""
     from workbench.report.tune_blocks import tune_blocks
     from workbench.tui.block_rows import block_rows
 
-    state, where = _state_row(s, width, left_s, now), _where_rows(s, width)
+    state, where = _state_row(s, width, remaining_s, bench_progress), _host_and_model_rows(s, width)
     blocks = block_rows(tune_blocks(s, final), width)
     if width < _SMALL_PAGE_CELLS:  # as few rows too: the result first
         return [state, *blocks, (), *where]
@@ -80,7 +88,7 @@ def tune_rows(
     return [state, *where, *space, *blocks]
 
 
-def _where_rows(s: Sweep, width: int) -> list[Row]:
+def _host_and_model_rows(s: Sweep, width: int) -> list[Row]:
     model, preset_id = "", None
     if s.spec is not None:
         preset_id = s.spec.preset_id
@@ -89,17 +97,17 @@ def _where_rows(s: Sweep, width: int) -> list[Row]:
     return paragraph_rows(about, width, "dim", "  ")
 
 
-def doing_text(s: Sweep, doing: str) -> str:
+def current_point_text(s: Sweep, bench_progress: str) -> str:
     """Return what the sweep is doing, as a text to append to its progress: the point that it
     measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return ""
-    between two points, and if the sweep has ended. `doing` is the progress of the running benchmark
-    as text."""
+    between two points, and if the sweep has ended. `bench_progress` is the progress of the running
+    benchmark as text."""
     now = _measured_point(s)
     if now is not None:
         label = now.label
         if s.kind == TUNE:
             label = expand_block_label(label)
-        return f"; {label}: {doing or _beginning_text(s)}"
+        return f"; {label}: {bench_progress or _beginning_text(s)}"
     if s.state != "running" or any(p.state == "planned" for p in s.points):
         return ""
     if s.kind == TUNE:
@@ -114,11 +122,11 @@ def _measured_point(s: Sweep) -> SweepPoint | None:
     return next((p for p in s.points if p.state == "measuring"), None)
 
 
-def time_left_text(s: Sweep, left_s: float | None) -> str:
+def sweep_remaining_time_text(s: Sweep, remaining_s: float | None) -> str:
     """Return the time left of a running sweep as text, or why it is not known yet; "" if only the
     work after the last point is left, whose time is not known."""
-    if left_s is not None:
-        return remaining_time_text(left_s)
+    if remaining_s is not None:
+        return remaining_time_text(remaining_s)
     if {"done", "failed"}.isdisjoint(p.state for p in s.points):
         return "time left: after the first point"
     return ""
@@ -133,27 +141,27 @@ def _beginning_text(s: Sweep) -> str:
     return "starting"
 
 
-def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
+def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: str) -> Row:
     sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
     done = sum(p.state == "done" for p in s.points)
     left: Row = (
         (f"{sign} {word}", role),
         (f"  {done} of {len(s.points)} {s.steps}", "text"),
-        (doing_text(s, doing), "text"),
+        (current_point_text(s, bench_progress), "text"),
     )
     right: Row = ()
     if s.simulated:
         right = ((" SIMULATED ", "reverse"),)
     if s.state == "running":
         room = width - row_width((*left, *right))
-        right = (*_time_left_runs(s, left_s, room), *right)
+        right = (*_remaining_time_runs(s, remaining_s, room), *right)
     return justify_row(left, right, width)
 
 
-def _time_left_runs(s: Sweep, left_s: float | None, room: int) -> Row:
+def _remaining_time_runs(s: Sweep, remaining_s: float | None, room: int) -> Row:
     """Return the time left of a running sweep, or, in `room` cells, why it is not known."""
-    text = time_left_text(s, left_s)
-    if text and left_s is not None:
+    text = sweep_remaining_time_text(s, remaining_s)
+    if text and remaining_s is not None:
         return ((f"{text} ", "strong"),)
     is_expected = s.left_s or _measured_point(s) is not None
     if text and is_expected and len(text) + 1 < room:
@@ -162,12 +170,12 @@ def _time_left_runs(s: Sweep, left_s: float | None, room: int) -> Row:
 
 
 def operating_map_rows(
-    s: Sweep, width: int, height: int, live: tuple[float, float] | None = None
+    s: Sweep, width: int, height: int, server_rates: ServerRates | None = None
 ) -> list[Row]:
     """Return the operating map of a search for users: what a GPU gives over what a user gets, in
-    tokens per second and, beside it, per joule. `live` is where the server is now, as tokens per
-    second of a user and of a GPU. Return the plots of any other sweep, and of a search whose GPUs
-    were not read."""
+    tokens per second and, beside it, per joule. `server_rates` is where the server is now, as
+    tokens per second of a user and of a GPU. Return the plots of any other sweep, and of a search
+    whose GPUs were not read."""
     found = operating_map_from_sweep(s)
     if found is None or s.facts.counts != "user":
         return sweep_plots(s, width, height)
@@ -179,14 +187,17 @@ def operating_map_rows(
     }
     if found.holds and found.fails:
         marks[G.rule] = "SLO"
-    if live:
+    if server_rates:
         marks[NOW] = "now"
     legend = "".join(f"  {mark} {word}" for mark, word in marks.items())
     last: list[Row] = [((cut_text(legend, width), "dim"),)]
     if all(point.tok_per_joule is None for point in found.points):
-        return [*_map_plot(found, "gpu_tok_s", "tok/s per GPU", width, height - 1, live), *last]
+        return [
+            *_map_plot(found, "gpu_tok_s", "tok/s per GPU", width, height - 1, server_rates),
+            *last,
+        ]
     half = (width - 3) // 2
-    left = _map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, live)
+    left = _map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, server_rates)
     right = _map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
     return [*_side_by_side(left, right, half), *last]
 
@@ -197,7 +208,7 @@ def _map_plot(
     title: str,
     width: int,
     height: int,
-    live: tuple[float, float] | None = None,
+    server_rates: ServerRates | None = None,
 ) -> list[Row]:
     points = []
     for p in found.points:
@@ -214,10 +225,12 @@ def _map_plot(
     if name == "gpu_tok_s":
         role = "spark"
     beside = []
-    if live is not None:
-        beside.append(Point(*live, "", NOW))
+    if server_rates is not None:
+        beside.append(Point(*server_rates, "", NOW))
     whole_title = f"{title} over tok/s per user"
-    return curve_rows(points, width, height, whole_title, role=role, beside=beside, limit=limit)
+    return curve_rows(
+        points, width, height, whole_title, role=role, extra_points=beside, limit_x=limit
+    )
 
 
 def _side_by_side(left: list[Row], right: list[Row], half: int) -> list[Row]:
@@ -233,14 +246,16 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     if not done:
         return []
 
-    def known(name: str) -> int:
-        return sum(getattr(s.points[n], name) is not None for n in done)
+    def count_points_with(field: str) -> int:
+        return sum(getattr(s.points[n], field) is not None for n in done)
 
     second = ("tok_per_joule", "tok/J")
-    few_readings = known("tok_per_joule") < min(len(done), known("ttft_p50_ms"))
+    few_readings = count_points_with("tok_per_joule") < min(
+        len(done), count_points_with("ttft_p50_ms")
+    )
     if s.facts.varies_load or few_readings:
         second = ("ttft_p50_ms", "TTFT p50 ms")
-    if not known(second[0]):
+    if not count_points_with(second[0]):
         return _plot(s, done, "tok_s", "tok/s", width, height, "spark")
     half = (width - 3) // 2
     left = _plot(s, done, "tok_s", "tok/s", half, height, "spark")
@@ -251,7 +266,7 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
 def _plot(
     s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str
 ) -> list[Row]:
-    places, joined = x_positions([p.x for p in s.points])
+    places, joined = x_positions_and_can_connect([p.x for p in s.points])
     points = []
     for n in done:
         value = getattr(s.points[n], name)
@@ -266,7 +281,9 @@ def _plot(
     whole_title = f"{title} over {s.name} {s.unit}".rstrip()
     if len(whole_title) + len(named) + 5 > width:
         whole_title = title
-    return curve_rows(points, width, height, whole_title, joined=joined, role=role, named=named)
+    return curve_rows(
+        points, width, height, whole_title, connect_points=joined, role=role, knee_text=named
+    )
 
 
 def _tick_label(s: Sweep, p: SweepPoint) -> str:

@@ -41,7 +41,7 @@ from workbench.model.server_run import ServerState  # noqa: E402
 from workbench.model.slo import parse_slo  # noqa: E402
 from workbench.model.sweep import Sweep  # noqa: E402
 from workbench.model.tune_standings import changes_text  # noqa: E402
-from workbench.session.bench.find_users import find_users  # noqa: E402
+from workbench.session.bench.find_users import measure_user_capacity  # noqa: E402
 from workbench.session.plans.plan_editor import PlanEditor  # noqa: E402
 from workbench.session.series.sweep_progress import SweepProgress  # noqa: E402
 from workbench.session.series.tune_plan import combine_with_plan  # noqa: E402
@@ -113,7 +113,7 @@ class VirtualServers:
         parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.end = self._end  # type: ignore[method-assign,assignment]
-        parts.bench.run_on = self._bench  # type: ignore[method-assign,assignment]
+        parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]
         parts.experiments.run = self._compare  # type: ignore[method-assign,assignment]
 
     def server(self, editor: PlanEditor, *, noise: bool = True) -> VirtualServer:
@@ -218,7 +218,7 @@ class _Bed:
             return self.servers.result(now, shape)
 
         results = self.servers.session.results
-        searches = find_users(bench, results, self.shape)
+        searches = measure_user_capacity(bench, results, self.shape)
         number = await (searches if self.metric == "users" else bench(**self.shape))
         return await self.servers.session.results.get(number)
 

@@ -507,7 +507,7 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
                 "input_tokens": 16,
                 "warmup": 0,
             }
-            result = await session.results.get(await session.bench.run_on(run_id, **shape))
+            result = await session.results.get(await session.bench.benchmark_run(run_id, **shape))
             assert (result.summary.requests_ok, result.summary.requests_failed) == (8, 0)
             assert result.conditions.engine == "sglang" and result.conditions.run_as == "systemd"
             assert (await session.servers.end(run_id)).state is ServerState.STOPPED

@@ -100,13 +100,13 @@ def test_the_tokenizer_counts_answers_to_the_user_s_own_prompts(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[object] = []
-    before = TextProbe.probe_before_load
+    before = TextProbe.send_prompts_before_load
 
     async def noted(self: TextProbe, spec: Any, count: Any = None) -> None:
         counts.append(count)
         await before(self, spec, count)
 
-    monkeypatch.setattr(TextProbe, "probe_before_load", noted)
+    monkeypatch.setattr(TextProbe, "send_prompts_before_load", noted)
     server = started(cli, tmp_path, "usage x1.15")
     own = tmp_path / "own.jsonl"
     asked = ({"prompt": f"Tell me about the river number {n}."} for n in range(32))

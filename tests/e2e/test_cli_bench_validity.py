@@ -49,16 +49,16 @@ def test_a_rejected_benchmark_is_neither_the_last_one_nor_a_default() -> None:
         await session.link.connect()
         usual = session.bench.default_spec()
         with ScriptedServer(openai(mostly_dead)) as server:
-            bad = await session.bench.run_url(
+            bad = await session.bench.benchmark_url(
                 server.url, concurrency=4, requests=8, max_tokens=3, warmup=0
             )
         assert (session.state.results[0].id, session.state.bench.last_id) == (bad, None)
         assert session.state.results[0].refused and session.bench.default_spec() == usual
         with ScriptedServer(openai(whole)) as server:
-            good = await session.bench.run_url(
+            good = await session.bench.benchmark_url(
                 server.url, concurrency=4, requests=8, max_tokens=3, warmup=0
             )
-            worse = await session.bench.run_url(
+            worse = await session.bench.benchmark_url(
                 f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0
             )
         assert (session.state.results[0].id, session.state.bench.last_id) == (worse, good)
@@ -78,9 +78,9 @@ def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(
                 asked = {"concurrency": 4, "requests": 8, "max_tokens": 3, "warmup": 0}
 
                 async def run(run_id: str, url: str = server.url, **overrides: Any) -> int:
-                    return await session.bench.run_url(url, **overrides)
+                    return await session.bench.benchmark_url(url, **overrides)
 
-                monkeypatch.setattr(session.bench, "run_on", run)
+                monkeypatch.setattr(session.bench, "benchmark_run", run)
                 await session.bench.run_requested_benchmark(
                     "run", session.load.make_spec(None, asked), asked
                 )

@@ -85,7 +85,7 @@ async def whole_loop(engine: Podman, name: str, kind: str) -> None:
     async with session_in(name, kind) as session:
         status = await ready(session)
         await eventually(lambda: len(session.log) > 3, SOON_S, "the log")
-        assert await session.bench.run_on(
+        assert await session.bench.benchmark_run(
             status.run_id, requests=8, concurrency=2, max_tokens=16, warmup=0
         )
         async with session_in(name, kind) as second:

@@ -88,7 +88,7 @@ def test_a_benchmark_on_the_host_does_not_measure_the_link(tmp_path: Path) -> No
             found = {}
             for client in ("host", "here"):
                 result = await session.results.get(
-                    await session.bench.run_on(run_id, client=client, **shape)
+                    await session.bench.benchmark_run(run_id, client=client, **shape)
                 )
                 took = result.summary.e2e_ms
                 assert took is not None and result.summary.requests_ok == 8
@@ -150,7 +150,7 @@ def test_a_benchmark_over_two_sessions(tmp_path: Path, client: str) -> None:
             run_id = (await ready(session)).run_id
             shape = {"requests": 8, "concurrency": 2, "max_tokens": 8, "warmup": 2}
             result = await session.results.get(
-                await session.bench.run_on(run_id, client=client, **shape)
+                await session.bench.benchmark_run(run_id, client=client, **shape)
             )
             assert result.summary.requests_ok == 8 and result.conditions.client == {
                 "here": "tunnel"

@@ -80,7 +80,12 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
 
     async def scenario(session: Session) -> None:
         run_id = await started(session)
-        assert await session.bench.run(requests=8, concurrency=2, max_tokens=16, warmup=0) is None
+        assert (
+            await session.bench.benchmark_selected_run(
+                requests=8, concurrency=2, max_tokens=16, warmup=0
+            )
+            is None
+        )
         await eventually(lambda: len(session.log) > 3, what="its log")
         assert state_of(session) is ServerState.STARTING
         await far.cut(session)
@@ -184,7 +189,9 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
             await eventually(
                 lambda: session.state.plan is not None, SOON_S, "what runs as the plan"
             )
-            assert await session.bench.run(requests=4, concurrency=1, max_tokens=16, warmup=0)
+            assert await session.bench.benchmark_selected_run(
+                requests=4, concurrency=1, max_tokens=16, warmup=0
+            )
             await session.servers.stop()
             assert far.processes() == []
         finally:
@@ -200,7 +207,7 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         run_id = (await ready(session)).run_id
         shape = {"requests": 28, "concurrency": 4, "max_tokens": 256, "warmup": 0, "client": "here"}
-        running = asyncio.create_task(session.bench.run(**shape))
+        running = asyncio.create_task(session.bench.benchmark_selected_run(**shape))
         await eventually(lambda: (p := session.state.bench.progress) and p.done > 4, SOON_S)
         await far.cut(session)
         await asyncio.sleep(0.3)
@@ -216,7 +223,10 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
         assert first.conditions.simulated
         assert session.state.bench.running is False
         second = await session.results.get(
-            await asyncio.wait_for(session.bench.run(**shape | {"requests": 8}), SOON_S) or 0
+            await asyncio.wait_for(
+                session.bench.benchmark_selected_run(**shape | {"requests": 8}), SOON_S
+            )
+            or 0
         )
         assert (second.summary.requests_ok, second.summary.errors) == (8, {})
         assert session.state.server is not None and session.state.server.run_id == run_id
@@ -229,7 +239,9 @@ def test_a_benchmark_whose_link_does_not_come_back_ends(far: Box) -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
         running = asyncio.create_task(
-            session.bench.run(requests=5000, concurrency=4, max_tokens=32, warmup=0, client="here")
+            session.bench.benchmark_selected_run(
+                requests=5000, concurrency=4, max_tokens=32, warmup=0, client="here"
+            )
         )
         await eventually(lambda: (p := session.state.bench.progress) and p.done > 8, SOON_S)
         await far.cut(session)
@@ -470,7 +482,9 @@ def test_ten_cuts_while_it_serves(far: Box) -> None:
         chance = random.Random(1)
         for _ in range(10):
             running = asyncio.create_task(
-                session.bench.run(requests=60, concurrency=4, max_tokens=32, warmup=0)
+                session.bench.benchmark_selected_run(
+                    requests=60, concurrency=4, max_tokens=32, warmup=0
+                )
             )
             await asyncio.sleep(chance.uniform(0, 2))
             await far.cut(session)
@@ -482,6 +496,8 @@ def test_ten_cuts_while_it_serves(far: Box) -> None:
             again = await session.servers.wait_ready(status.run_id, SOON_S)
             assert again.pid == status.pid
         assert len(os.listdir(f"/proc/{os.getpid()}/fd")) < 100
-        assert await session.bench.run(requests=8, concurrency=1, max_tokens=8, warmup=0)
+        assert await session.bench.benchmark_selected_run(
+            requests=8, concurrency=1, max_tokens=8, warmup=0
+        )
 
     run(far, scenario)

@@ -83,7 +83,7 @@ def test_real_ranks_serve_are_benchmarked_and_end_together(boxes: list[Sshd]) ->
             status = await serving(session)
             print(f"READY after {time.monotonic() - began:.0f} s")
             result = await session.results.get(
-                await session.bench.run(
+                await session.bench.benchmark_selected_run(
                     requests=24, max_tokens=64, input_tokens=32, warmup=2, concurrency=4
                 )
             )

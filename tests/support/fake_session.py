@@ -270,9 +270,10 @@ PARTS = {
     "results": "get=result delete=delete_result mark compare export=export_result "
     "follow find=find_results note=note_result"
     " tag=tag_result",
-    "bench": "run=run_bench default_spec=bench_defaults default_fields=bench_shape profile_titles=bench_profiles "
+    "bench": "benchmark_selected_run=run_bench default_spec=bench_defaults default_fields=bench_shape "
+    "profile_titles_and_fields=bench_profiles "
     "cancel=cancel_bench"
-    " restart_and_compare=restart_bench_compare cost_of_comparing_answers=restart_answers_cost",
+    " restart_and_compare_results=restart_bench_compare answer_comparison_cost_text=restart_answers_cost",
     "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes warnings_without_guard"
     " mark_foreign_changes=marked_commands",
     "guard": "confirm=confirm_gpu keep=keep_gpu note_screen_drawn=alive",
@@ -860,7 +861,7 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
     session.push(servers=(replace(server, started_unix_s=None, ready_unix_s=None),))
     if stage == "ready":
         return session
-    await session.bench.run(concurrency=8)
+    await session.bench.benchmark_selected_run(concurrency=8)
     session.plans.set_flag("max-num-seqs", "1024")
     if stage == "benching":
         session.push(
@@ -872,7 +873,7 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
             )
         )
         return session
-    await session.bench.run(concurrency=8)
+    await session.bench.benchmark_selected_run(concurrency=8)
     ceiling = CeilingView(448.0, 363.0, "nominal bandwidth, 1,792 GB/s", 42)
     session.push(
         results=(

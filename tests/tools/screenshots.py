@@ -190,7 +190,7 @@ class Scene:
         """Take a picture, with the file name `name`, of the server after 20 s of load with
         `streams` streams."""
         seconds = 25.0
-        load = self.session.bench.run_target(
+        load = self.session.bench.benchmark_target(
             self.session.state.run_id, None, seconds=seconds, concurrency=streams
         )
         task = asyncio.create_task(load)
@@ -605,7 +605,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
         await altered.link.connect()
         await altered.gpu.apply(GpuSettings(parse_word("power-limit=150")))
         loads = [
-            asyncio.create_task(s.bench.run_target(s.state.run_id, None, seconds=60.0))
+            asyncio.create_task(s.bench.benchmark_target(s.state.run_id, None, seconds=60.0))
             for s in sessions
         ]
         try:

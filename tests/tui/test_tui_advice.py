@@ -24,7 +24,9 @@ def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        await s.session.bench.run(concurrency=8, requests=16, max_tokens=16, warmup=8)
+        await s.session.bench.benchmark_selected_run(
+            concurrency=8, requests=16, max_tokens=16, warmup=8
+        )
         await s.press("4")
         await s.until(
             "i advice #1 up to +127 % tok/s (transferred from", "the model fits on one GPU"
@@ -75,7 +77,9 @@ def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()
         assert (await s.session.gpu.apply(GpuSettings(power_limit_w=150.0))).ok
-        await s.session.bench.run(concurrency=8, requests=24, max_tokens=32, warmup=8)
+        await s.session.bench.benchmark_selected_run(
+            concurrency=8, requests=24, max_tokens=32, warmup=8
+        )
         advised = await s.session.advisor.advise_on_result(1)
         binding = Finding(
             Level.HINT, "power.binding", "the power limit binds", settings=("power-limit=250",)

@@ -12,7 +12,12 @@ from support.made_results import bench_row
 
 from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row import BenchRow, SeriesView
-from workbench.session.bench.row_changes import change_pct, change_text, noise_pct, row_before
+from workbench.session.bench.row_changes import (
+    change_text,
+    row_before,
+    throughput_change_pct,
+    throughput_noise_pct,
+)
 from workbench.session.state import BenchState
 from workbench.tui.formats import throughput_change_and_role
 from workbench.tui.glyphs import choose_glyphs
@@ -97,8 +102,8 @@ def test_a_row_for_labels_comes_with_the_first_thing_that_happened(drive: Any) -
 def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
     rows = (CAPPED, OFF, BEFORE)
     assert row_before(CAPPED, rows) is OFF and row_before(BEFORE, rows) is None
-    assert change_text(change_pct(OFF, BEFORE)) == "+234 %"
-    assert change_text(change_pct(CAPPED, OFF)) == "-0.1 %"
+    assert change_text(throughput_change_pct(OFF, BEFORE)) == "+234 %"
+    assert change_text(throughput_change_pct(CAPPED, OFF)) == "-0.1 %"
     for other in (
         replace(OFF, concurrency=64),
         replace(OFF, refused=("no answer",)),
@@ -106,8 +111,8 @@ def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
         replace(OFF, output_tok_s=None),
         BEFORE,
     ):
-        assert change_text(change_pct(other, BEFORE)) == ""
-    assert change_pct(OFF, None) is None
+        assert change_text(throughput_change_pct(other, BEFORE)) == ""
+    assert throughput_change_pct(OFF, None) is None
     assert change_text(-0.01) == "0.0 %"
 
 
@@ -229,7 +234,7 @@ def test_a_comparison_of_answers_takes_no_room_from_results() -> None:
 
 def test_a_change_that_may_be_chance_is_no_gain() -> None:
     small = replace(OFF, id=3, output_tok_s=1428.6, rate_error_pct=1.0)
-    assert noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(2.96, abs=0.01)
+    assert throughput_noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(2.96, abs=0.01)
     assert throughput_change_and_role(small, replace(OFF, rate_error_pct=0.9)) == (
         "+1.9 % ±3",
         "text",

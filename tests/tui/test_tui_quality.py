@@ -164,9 +164,11 @@ def test_the_servers_of_two_results_are_compared_and_a_stop_restores_them(quick:
 
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        await s.session.bench.run(concurrency=2, requests=4, max_tokens=8, warmup=1)
+        await s.session.bench.benchmark_selected_run(
+            concurrency=2, requests=4, max_tokens=8, warmup=1
+        )
         s.session.plans.set_flag("kv-cache-dtype", "fp8")
-        await s.session.bench.restart_and_compare(quality=False)
+        await s.session.bench.restart_and_compare_results(quality=False)
         await s.press("Q")
         await s.until("A #1 vs B #2", "quality not measured")
         await s.press("m")

@@ -193,7 +193,7 @@ def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.Mon
             "warmup": 0,
             "until_steady": False,
         }
-        await s.session.bench.run(**small)
+        await s.session.bench.benchmark_selected_run(**small)
         usable = s.state.bench.last_id
         add = s.session.results.db.add
         monkeypatch.setattr(
@@ -202,7 +202,7 @@ def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.Mon
             lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e),
         )
         shape = s.session.bench.default_spec()
-        await s.session.bench.run(**{**small, "concurrency": 6})
+        await s.session.bench.benchmark_selected_run(**{**small, "concurrency": 6})
         assert s.state.results[0].refused and s.state.bench.last_id == usable
         assert s.session.bench.default_spec() == shape
 

@@ -136,9 +136,9 @@ async def _run_benchmarks_until_signal(
         async with stop_benchmark_on_signals(session, received):
             for _ in range(arguments.repeat):
                 if run_id is not None:
-                    await add_and_print_result(await session.bench.run_on(run_id, **load))
+                    await add_and_print_result(await session.bench.benchmark_run(run_id, **load))
                 else:
-                    await add_and_print_result(await session.bench.run_url(arguments.url, **load))
+                    await add_and_print_result(await session.bench.benchmark_url(arguments.url, **load))
     except BenchCancelled as cancelled:
         if not received:
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from workbench.model.answer_text import TextFinding, TextReport, fault_clause
 from workbench.model.distribution import PERCENTILES
@@ -18,6 +18,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import BenchSpec as BenchSpec
 from workbench.model.plan import ModelFacts
 from workbench.model.slo import LimitAttained
+
+ResultId: TypeAlias = int  # the number by which a stored result is called
 
 # Above it the client's own pace may be what is measured. Below it, what went wrong shows by itself:
 # streams that were idle, requests that started late, and times that are not exact.

@@ -117,12 +117,12 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
         shape.append(spec.content)
     if spec.trace_name:
         shape += [spec.trace_name, spec.speed]
-    shape += _other_work_fields(spec)
+    shape += _digest_fields_unlike_default(spec)
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _other_work_fields(spec: BenchSpec) -> list[tuple[str, Any]]:
+def _digest_fields_unlike_default(spec: BenchSpec) -> list[tuple[str, Any]]:
     """Return (field, value) of each option that belongs to the digest, does not stand in it without
     its name, and does not have its default value."""
     unnamed = {*_UNNAMED_DIGEST_FIELDS, "content", "trace_name", "speed"}
@@ -237,7 +237,7 @@ def _gpu_conditions(
     }
     during = measured.summary.gpu
     memory_mhz = during.memory_mhz if during is not None else None
-    limit = ceiling_of_plan(plan, infos, memory_mhz, _roofline_load(spec, plan, measured))
+    limit = speed_ceiling_of_plan(plan, infos, memory_mhz, _roofline_load(spec, plan, measured))
     if limit is None:
         return found
     return {
@@ -275,7 +275,7 @@ def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredL
     )
 
 
-def ceiling_of_plan(
+def speed_ceiling_of_plan(
     plan: LaunchPlan | None,
     gpus: Sequence[GpuInfo],
     memory_mhz: float | None = None,

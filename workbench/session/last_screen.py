@@ -16,7 +16,7 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_numbers import number_for_field
-from workbench.session.bench.result_rows import last_usable_row
+from workbench.session.bench.result_rows import newest_usable_result_id
 from workbench.session.since_left import last_change_unix_s
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import MAX_KEPT_ACTIVITY
@@ -77,7 +77,7 @@ class ScreenMemory:
         state = self._core.state
         bench = state.bench
         if not bench.last_id:
-            self._core.update(bench=replace(bench, last_id=last_usable_row(state.results)))
+            self._core.update(bench=replace(bench, last_id=newest_usable_result_id(state.results)))
         listed = {row.id for row in state.results}
         for name in _MARK_FIELDS:
             number = left.get(name)

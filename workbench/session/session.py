@@ -408,9 +408,9 @@ class Session:
         found = await asyncio.to_thread(left_benchmarks.find_left_benchmarks, self.host.name)
         if found:
             # loads the load client and what judges answers, which a screen seldom needs
-            from workbench.session.bench.left_benchmarks import store_left_results
+            from workbench.session.bench.left_benchmarks import store_detached_results
 
-            await store_left_results(self, found)
+            await store_detached_results(self, found)
 
     async def _show_changes_since_left(self) -> None:
         """Show what happened on the host since this user's last screen of it closed, with what a
@@ -453,7 +453,7 @@ class Session:
         bench = self._build_part("bench")
         if bench is None or not (self.core.kept or self.state.bench.queued):
             return
-        bench.note_screen_ended()
+        bench.record_screen_closed()
         self.memory.leave_host()  # the result comes after the user has left
         self.core.record_command(
             "# the terminal was closed", "the benchmark goes on without the screen"

@@ -46,11 +46,11 @@ def with_server(
 
 def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session, url: str) -> None:
-        first = await session.bench.run_url(url, **SHAPE)
+        first = await session.bench.benchmark_url(url, **SHAPE)
         other = sqlite3.connect(paths.results_db(), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match=r"locked.*The result is stored in") as caught:
-            await session.bench.run_url(url, **SHAPE)
+            await session.bench.benchmark_url(url, **SHAPE)
         assert "another program is using the database" in str(caught.value.next_step)
         assert not session.state.bench.running and "is stored in" in str(session.state.bench.error)
         (waiting,) = session.results.db.find_unsaved_files()
@@ -59,7 +59,7 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
         assert len(kept["requests"]) == 8 and kept["summary"]["output_tokens"] == 32
         other.execute("ROLLBACK")
         other.close()
-        third = await session.bench.run_url(url, **SHAPE)  # takes in what waited
+        third = await session.bench.benchmark_url(url, **SHAPE)  # takes in what waited
         ids = [r.id for r in session.results.db.list()]
         assert (
             len(ids) == 3
@@ -83,7 +83,7 @@ def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     async def scenario(session: Session, url: str) -> None:
         with pytest.raises(StoreError, match="The result is stored in") as caught:
-            await session.bench.run_url(url, **SHAPE)
+            await session.bench.benchmark_url(url, **SHAPE)
         (kept,) = (tmp_path / "tmp").glob("unsaved-result-*.json")
         assert str(kept) in caught.value.message and (f"workbench results import {kept}") in str(
             caught.value.next_step

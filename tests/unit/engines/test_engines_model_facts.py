@@ -18,7 +18,7 @@ from workbench.engines.model_facts import (
 )
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.session.conditions import ceiling_of_plan
+from workbench.session.conditions import speed_ceiling_of_plan
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.store.presets import PresetLibrary
 
@@ -53,7 +53,7 @@ def test_a_presets_sizes_are_valid_for_its_own_model() -> None:
         and plan.model_facts.weight_bytes
         and not plan.model_facts.missing
     )
-    limit = ceiling_of_plan(plan, (A100,) * 4)
+    limit = speed_ceiling_of_plan(plan, (A100,) * 4)
     assert limit is not None and limit.tok_s_per_stream
 
 
@@ -75,7 +75,7 @@ def test_sizes_are_not_used_for_another_model(change: str) -> None:
         and facts.bytes_per_token is None
         and facts.missing
     )
-    limit = ceiling_of_plan(editor.effective_plan, (A100,) * 4)
+    limit = speed_ceiling_of_plan(editor.effective_plan, (A100,) * 4)
     assert editor.view().memory is None and limit is not None
     assert limit.tok_s_per_stream is None and limit.reason == facts.missing
     (said,) = [f for f in editor.findings() if f.code == "model.facts"]

@@ -12,7 +12,7 @@ from support.made_results import result
 
 from workbench.model.errors import BenchError
 from workbench.model.slo import LimitAttained
-from workbench.session.bench.find_users import find_users
+from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.session import Session
 
 SLO = "ttft<=60@p95"
@@ -43,7 +43,7 @@ class Server:
         return self.results.db.add(spec, plain.conditions, summary)
 
     def found(self, **shape: Any) -> Any:
-        number = asyncio.run(find_users(self.bench, self.results, {"slo": SLO, **shape}))
+        number = asyncio.run(measure_user_capacity(self.bench, self.results, {"slo": SLO, **shape}))
         return asyncio.run(self.results.get(number))
 
 

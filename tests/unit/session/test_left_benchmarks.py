@@ -15,8 +15,8 @@ from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.model.json_records import to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import Sweep
-from workbench.session.bench.bench import _name_of_running_series
-from workbench.session.bench.left_benchmarks import outcome_as_message, store_left_results
+from workbench.session.bench.bench import _kind_and_id_of_running_series
+from workbench.session.bench.left_benchmarks import outcome_as_message, store_detached_results
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.store import left_benchmarks, paths
@@ -56,7 +56,7 @@ def test_a_cut_off_benchmark_of_a_series_is_resumed_with_it(
 ) -> None:
     """After a killed experiment, b measured once more what the experiment would measure again."""
     session = Session(FakeHost())
-    under_way = _name_of_running_series(SessionState(session.state.host, **series))  # type: ignore[arg-type]
+    under_way = _kind_and_id_of_running_series(SessionState(session.state.host, **series))  # type: ignore[arg-type]
     kept = {"path": "/none", "pid": 0}
     about = {
         "run_id": "r",
@@ -64,7 +64,7 @@ def test_a_cut_off_benchmark_of_a_series_is_resumed_with_it(
         "kept": kept,
         "series": list(under_way) if under_way else None,
     }
-    asyncio.run(store_left_results(session, [LeftBenchmark("none", about, alive=False)]))
+    asyncio.run(store_detached_results(session, [LeftBenchmark("none", about, alive=False)]))
     notice = session.state.notice
     assert notice is not None and "was cut off" in notice.text and notice.next_step == said
 
@@ -80,7 +80,7 @@ def next_screen() -> Session:
     note.write_text(text)
     left_benchmarks.store_result(name, outcome_as_message(OUTCOME))
     asyncio.run(
-        store_left_results(session, left_benchmarks.find_left_benchmarks(session.host.name))
+        store_detached_results(session, left_benchmarks.find_left_benchmarks(session.host.name))
     )
     assert not left_benchmarks.find_left_benchmarks(session.host.name)
     return session

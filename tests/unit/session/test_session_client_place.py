@@ -19,7 +19,7 @@ from workbench.session.bench.benchmark_load import (
     CLIENT_ANYWHERE,
     CLIENT_ON_HOST,
     CLIENT_ON_THIS_MACHINE,
-    load_client_location,
+    choose_load_client_location,
     prestart_client,
 )
 from workbench.session.bench.spec import spec_from_fields
@@ -61,7 +61,8 @@ class FarHost(LocalHost):
 )
 def test_the_place(host: Any, fields: dict[str, Any], on_host: bool, place: str | None) -> None:
     assert (
-        load_client_location(host, BenchSpec("http://127.0.0.1:1", "m", **fields), on_host) == place
+        choose_load_client_location(host, BenchSpec("http://127.0.0.1:1", "m", **fields), on_host)
+        == place
     )
 
 

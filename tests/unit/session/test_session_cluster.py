@@ -143,7 +143,7 @@ def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
         run_id = await session.servers.start()
         status = await session.servers.wait_ready(run_id, READY_S)
         assert status.state is ServerState.READY, status.reason
-        result_id = await session.bench.run(
+        result_id = await session.bench.benchmark_selected_run(
             requests=12, max_tokens=300, input_tokens=16, warmup=0, concurrency=4
         )
         result = await session.results.get(result_id)

@@ -24,10 +24,10 @@ from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.server_run import ServedText, ServerState, ServerStatus
 from workbench.session.bench.benchmark_load import ServerUnderTest
 from workbench.session.bench.result_rows import (
-    ceiling_view,
     experiment_arm,
     label_of_result,
     rows_of_results,
+    speed_ceiling_view,
 )
 from workbench.session.conditions import _status_conditions, gpus_of_plan, load_digest
 from workbench.session.servers.server_address import parse_server_url
@@ -299,7 +299,7 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
         f"A, #7: limit: {share}",
         f"B, #8: limit: {share}",
     ]
-    view = ceiling_view(said)
+    view = speed_ceiling_view(said)
     assert view is not None and (view.result_id, view.tok_s, view.measured_tok_s) == (
         7,
         26.69,
@@ -308,8 +308,8 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     assert "memory clock under load" in view.basis
     assert (
         compare_with_stream_limit(result(1)) is None
-        and ceiling_view(result(1)) is None
-        and ceiling_view(eight) is None
+        and speed_ceiling_view(result(1)) is None
+        and speed_ceiling_view(eight) is None
     )
 
 
@@ -320,7 +320,7 @@ def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
         compare_with_total_limit(said)
         == "72 % of 223.7 tok/s for 8 streams together (memory bandwidth)"
     )
-    view = ceiling_view(said)
+    view = speed_ceiling_view(said)
     assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
     assert pct_of_speed_limit(said) == pytest.approx(71.5, abs=0.1)
     above = replace(said, summary=replace(said.summary, output_tok_s=250.0))

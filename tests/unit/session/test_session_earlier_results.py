@@ -106,7 +106,7 @@ async def test_two_servers_with_one_name_and_different_tokenizers_are_not_compar
     session = Session.of_host()
     shape = {"concurrency": 1, "requests": 4, "max_tokens": 16, "warmup": 0, "input_tokens": 32}
     with TextEngine("good") as first, TextEngine("good") as second:
-        number = await session.bench.run_url(first.url, **shape)
+        number = await session.bench.benchmark_url(first.url, **shape)
         result = await session.results.get(number)
         text = result.summary.text
         assert text is not None
@@ -118,7 +118,7 @@ async def test_two_servers_with_one_name_and_different_tokenizers_are_not_compar
         def compared(marked: tuple[str, ...]) -> bool:
             return any("characters per token" in one and "in result" in one for one in marked)
 
-        beside = await session.results.get(await session.bench.run_url(second.url, **shape))
+        beside = await session.results.get(await session.bench.benchmark_url(second.url, **shape))
         assert not compared(beside.summary.marked)
-        again = await session.results.get(await session.bench.run_url(first.url, **shape))
+        again = await session.results.get(await session.bench.benchmark_url(first.url, **shape))
         assert compared(again.summary.marked)

@@ -182,7 +182,7 @@ def test_a_benchmark_that_reads_the_counters_is_not_joined(monkeypatch: pytest.M
 
         monkeypatch.setattr(supervisor, "metrics", counting)
         begin_s = time.time()
-        await watch.session.bench.run(
+        await watch.session.bench.benchmark_selected_run(
             requests=16, max_tokens=500, input_tokens=16, warmup=0, concurrency=4
         )
         took_s = time.time() - begin_s

@@ -49,7 +49,7 @@ async def go(url):
     served = await server_address.ask_server(url, BenchSpec(url, ""))
     async with open_kept_connection(url, None, None) as ask:
         watch = EngineWatch(ask, None)
-        await watch.read_before_load()
+        await watch.read_counters_before_load()
         await Tokenizer(ask, engines.get_engine("vllm"), served.model).count_tokens({"prompt": "one"})
         print(served.model, watch.engine, "httpx" in sys.modules)
 

@@ -72,8 +72,8 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         assert now.left_s is not None and now.left_s > 0
         for meddling in (
             session.servers.start,
-            session.bench.run,
-            session.bench.restart_and_compare,
+            session.bench.benchmark_selected_run,
+            session.bench.restart_and_compare_results,
         ):
             with pytest.raises(ServerError, match="an experiment is running and needs the server"):
                 await meddling()

@@ -58,7 +58,7 @@ def prepared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Measurement:
     client: Any = LateClient()
     made_one._probe = TextProbe(client, SPEC)
     read: Any = engine
-    asyncio.run(made_one._probe_text_before_load(read))
+    asyncio.run(made_one._send_text_probe_before_load(read))
     return made_one
 
 

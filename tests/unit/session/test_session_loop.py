@@ -58,7 +58,7 @@ async def valid_result(session: Session) -> int:
     """Benchmark until a result is valid: on a busy machine the streams of a run of 30 ms may be
     idle, and only that is measured again."""
     for _ in range(10):
-        result_id = await session.bench.run(**SHORT)
+        result_id = await session.bench.benchmark_selected_run(**SHORT)
         if session.state.bench.last_id == result_id:
             return result_id
         assert all(
@@ -96,7 +96,7 @@ def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
         assert (
             session.state.server is not None and session.state.server.state is ServerState.STARTING
         )
-        assert await session.bench.run(**SHORT) is None
+        assert await session.bench.benchmark_selected_run(**SHORT) is None
         assert session.state.bench.queued
         # stored even if it is refused: on a busy machine the streams of so short a run may be idle
         await eventually(lambda: session.state.bench.stored_id, "the queued benchmark")
@@ -118,7 +118,7 @@ def test_a_benchmark_deletes_the_requests_of_results_beyond_keep_samples() -> No
         config.write_text("[results]\nkeep_samples = 2\n")
         await ready(session)
         for _ in range(4):
-            await session.bench.run(**SHORT)
+            await session.bench.benchmark_selected_run(**SHORT)
         db = session.results.db
         assert len(session.state.results) == 4
         assert len(list(db.samples_dir.iterdir())) == 2
@@ -138,8 +138,8 @@ def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch
     async def scenario(session: Session) -> None:
         await started(session)
         with pytest.raises(InputError):
-            await session.bench.run(requests=0)  # told now, not at READY
-        assert await session.bench.run(**SHORT) is None
+            await session.bench.benchmark_selected_run(requests=0)  # told now, not at READY
+        assert await session.bench.benchmark_selected_run(**SHORT) is None
         if how == "stop":
             await session.servers.stop()
         elif how == "cancel":
@@ -148,7 +148,7 @@ def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch
         if how != "cancel":
             assert session.state.bench.error == "the server did not become READY"
             with pytest.raises(BenchError):
-                await session.bench.run(**SHORT)
+                await session.bench.benchmark_selected_run(**SHORT)
         assert session.state.results == () and workers() == []
 
     on(scenario)
@@ -158,15 +158,15 @@ def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch
 def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result() -> None:
     async def scenario(session: Session) -> None:
         run_id = await ready(session)
-        bench = asyncio.create_task(session.bench.run(**LONG))
+        bench = asyncio.create_task(session.bench.benchmark_selected_run(**LONG))
         await eventually(workers, "the worker")  # it is started before the load begins
         with pytest.raises(BenchError, match="another benchmark is running"):
-            await session.bench.run(**SHORT)
+            await session.bench.benchmark_selected_run(**SHORT)
         await session.bench.cancel()
         assert workers() == [] and not session.state.bench.running
         with pytest.raises(BenchCancelled):
             await bench
-        bench = asyncio.create_task(session.bench.run(**LONG))
+        bench = asyncio.create_task(session.bench.benchmark_selected_run(**LONG))
         await eventually(lambda: session.state.bench.running and workers(), "the load")
         await session.bench.cancel()
         assert workers() == []
@@ -176,7 +176,7 @@ def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result()
         await session.results.refresh()
         assert session.state.results == ()
         # Stopping the server ends the benchmark too: figures of a dying server are none.
-        bench = asyncio.create_task(session.bench.run(**LONG))
+        bench = asyncio.create_task(session.bench.benchmark_selected_run(**LONG))
         await eventually(workers, "the worker")
         await session.servers.stop(run_id)
         with pytest.raises(BenchCancelled):
@@ -192,7 +192,7 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
     async def scenario(session: Session) -> None:
         await ready(session)
         pid = session.state.server.pid if session.state.server else None
-        bench = asyncio.create_task(session.bench.run(**LONG))
+        bench = asyncio.create_task(session.bench.benchmark_selected_run(**LONG))
         await eventually(workers, "the worker")
         await session.close()
         assert workers() == [] and pid is not None and alive(pid)
@@ -207,12 +207,12 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
 def test_after_an_invalid_result_only_the_step_says_why_nothing_was_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measurement, "why_decided_by_cache", lambda *_: "the prefix cache answered")
+    monkeypatch.setattr(measurement, "prefix_cache_problem", lambda *_: "the prefix cache answered")
 
     async def scenario(session: Session) -> None:
         await ready(session)
-        invalid = await session.bench.run(**SHORT)
-        await session.bench.restart_and_compare()
+        invalid = await session.bench.benchmark_selected_run(**SHORT)
+        await session.bench.restart_and_compare_results()
         assert session.state.comparison is None
         said = [session.state.notice.text if session.state.notice else ""]
         assert any(
@@ -230,10 +230,10 @@ def test_restart_benchmark_compare_in_one_step() -> None:
         before = await valid_result(session)
         session.plans.set_flag("enforce-eager", "on")
         assert [c.name for c in session.servers.changes_against_running()] == ["enforce-eager"]
-        again = asyncio.create_task(session.bench.restart_and_compare(quality=False))
+        again = asyncio.create_task(session.bench.restart_and_compare_results(quality=False))
         await eventually(lambda: session.state.busy, "it to begin")
         with pytest.raises(BenchError, match="already being restarted for a comparison"):
-            await session.bench.restart_and_compare()
+            await session.bench.restart_and_compare_results()
         await again
         assert (
             session.state.run_id != first
@@ -349,13 +349,13 @@ def test_errors_say_what_is_missing_and_leave_the_state_as_it_was() -> None:
     async def scenario(session: Session) -> None:
         for refused, kind in (
             (session.servers.start(), PlanError),
-            (session.bench.run(), BenchError),
+            (session.bench.benchmark_selected_run(), BenchError),
             (session.servers.stop(), ServerError),
             (session.results.compare(), InputError),
             (session.accept_host_key(), HostError),
             (session.plans.load_preset("nosuch"), InputError),
             (session.switch_host("sim:nosuch"), InputError),
-            (session.bench.run_on("nosuch"), ServerError),
+            (session.bench.benchmark_run("nosuch"), ServerError),
         ):
             before = session.state
             with pytest.raises(kind) as told:
@@ -382,7 +382,7 @@ def test_another_host_brings_the_plan_along() -> None:
         await session.open()
         await session.plans.load_preset("vllm-any")
         await ready(session)
-        await session.bench.run(**SHORT)
+        await session.bench.benchmark_selected_run(**SHORT)
         await eventually(
             lambda: session.state.plan and session.state.plan.installed, "the installed engine"
         )
@@ -474,12 +474,16 @@ def test_an_unknown_host_key_waits_for_the_person() -> None:
 def test_power_needs_two_seconds() -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
-        short = (await session.results.get(await session.bench.run(**SHORT) or 0)).summary
+        short = (
+            await session.results.get(await session.bench.benchmark_selected_run(**SHORT) or 0)
+        ).summary
         assert short.power_w is None and short.energy_j is None and short.tok_per_joule is None
         assert "too short for power readings, which are means over 1 s" in short.absent["power_w"]
         assert short.gpu is not None and short.gpu.power_w is None
         long: dict[str, Any] = {**SHORT, "requests": 20, "max_tokens": 128}
-        full = (await session.results.get(await session.bench.run(**long) or 0)).summary
+        full = (
+            await session.results.get(await session.bench.benchmark_selected_run(**long) or 0)
+        ).summary
         assert full.duration_s > 2 and full.gpu is not None and full.gpu.samples > 10
         assert (
             full.power_w is not None
@@ -507,7 +511,9 @@ def test_a_server_elsewhere_is_measured_without_our_power(monkeypatch: pytest.Mo
         elsewhere = Session.of_host()
         try:
             await elsewhere.link.connect()
-            result_id = await elsewhere.bench.run_url(f"http://0.0.0.0:{status.port}", **SHORT)
+            result_id = await elsewhere.bench.benchmark_url(
+                f"http://0.0.0.0:{status.port}", **SHORT
+            )
             found = await elsewhere.results.get(result_id)
             assert found.summary.requests_ok == 3 and found.conditions.simulated
             assert "the GPUs of 0.0.0.0 are not known" in found.summary.absent["power_w"]

@@ -25,7 +25,7 @@ from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.measurement import Measurement, why_decided_by_cache
+from workbench.session.bench.measurement import Measurement, prefix_cache_problem
 from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.session import Session
 from workbench.store import paths
@@ -45,9 +45,9 @@ def test_the_token_that_begins_a_text_is_not_a_prompt_that_the_cache_answered() 
     """llama.cpp counts it as cached: each run of an experiment after its first one was refused."""
     spec = BenchSpec(url="", model="m", endpoint="completions", input_tokens=32, prompt_words=8)
     begun = EngineDuring(prompt_tokens=815, prefix_hit_tokens=26)
-    assert why_decided_by_cache(spec, begun, 26) is None
+    assert prefix_cache_problem(spec, begun, 26) is None
     whole = EngineDuring(prompt_tokens=815, prefix_hit_tokens=800)
-    assert "98 % of the prompt tokens" in str(why_decided_by_cache(spec, whole, 26))
+    assert "98 % of the prompt tokens" in str(prefix_cache_problem(spec, whole, 26))
 
 
 async def started(session: Session, preset: str, **flags: str) -> str:
@@ -131,7 +131,7 @@ def shared(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], 
 
 async def measured(session: Session, run_id: str, **options: Any) -> BenchSummary:
     return (
-        await session.results.get(await session.bench.run_on(run_id, **{**SHAPE, **options}))
+        await session.results.get(await session.bench.benchmark_run(run_id, **{**SHAPE, **options}))
     ).summary
 
 
@@ -237,7 +237,7 @@ def test_prompts_of_real_text_are_stored_shown_and_repeated(
 ) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         asked = {**SHAPE, "content": "text", "max_tokens": 16}
-        result = await session.results.get(await session.bench.run_on(run_id, **asked))
+        result = await session.results.get(await session.bench.benchmark_run(run_id, **asked))
         summary = result.summary
         assert (result.spec.content, result.spec.texts) == ("text", ())
         assert summary.prompt_tokens is not None and not by_cache(summary)
@@ -259,7 +259,9 @@ def test_by_url_the_engine_is_known_by_its_page(
 
     async def scenario(session: Session, run_id: str) -> None:
         result = await session.results.get(
-            await session.bench.run_url(url_of(session, run_id), **SHAPE, api_key_env="MY_KEY")
+            await session.bench.benchmark_url(
+                url_of(session, run_id), **SHAPE, api_key_env="MY_KEY"
+            )
         )
         e = result.summary.engine
         assert e is not None and (e.requests_finished, e.disagreements) == (36, ())
@@ -331,7 +333,7 @@ def test_own_prompts_are_kept_by_name_only(
 
     async def scenario(session: Session, run_id: str) -> None:
         result = await session.results.get(
-            await session.bench.run_on(run_id, **SHAPE, prompts_file=str(path))
+            await session.bench.benchmark_run(run_id, **SHAPE, prompts_file=str(path))
         )
         assert result.spec.prompts == () and result.spec.prompts_name.startswith(
             "mine.jsonl (1 prompt, sha256"
@@ -349,7 +351,7 @@ def test_more_than_the_context_holds_is_told_before_anything_is_sent(
     async def scenario(session: Session, run_id: str) -> None:
         before = await finished(session, run_id)
         with pytest.raises(BenchError, match="do not fit the server's context of 2,048"):
-            await session.bench.run_on(run_id, **{**SHAPE, "input_tokens": 2000})
+            await session.bench.benchmark_run(run_id, **{**SHAPE, "input_tokens": 2000})
         assert await finished(session, run_id) == before
 
     shared(scenario)
@@ -380,7 +382,9 @@ def test_a_command_is_timed_and_counted_by_the_engine(
             lambda state, _: lines.append(state.bench.progress.line if state.bench.progress else "")
         )
         command = (sys.executable, "-c", ASKS, "{model}")
-        result = await session.results.get(await session.bench.run_on(run_id, command=command))
+        result = await session.results.get(
+            await session.bench.benchmark_run(run_id, command=command)
+        )
         s = result.summary
         assert (s.command_exit, s.requests_ok, s.output_tokens) == (0, 3, 30)
         assert s.output_tok_s == pytest.approx(30 / s.duration_s, rel=1e-3) and s.refused == ()
@@ -396,7 +400,7 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
     shared: Callable[[Scenario], None],
 ) -> None:
     async def scenario(session: Session, run_id: str) -> None:
-        failed = await session.bench.run_on(
+        failed = await session.bench.benchmark_run(
             run_id, command=(sys.executable, "-c", "print('why'); raise SystemExit(4)")
         )
         s = (await session.results.get(failed)).summary
@@ -406,7 +410,7 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
             ("the benchmark command exited with 4",),
         )
         sleeps = (sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)")
-        task = asyncio.ensure_future(session.bench.run_on(run_id, command=sleeps))
+        task = asyncio.ensure_future(session.bench.benchmark_run(run_id, command=sleeps))
         while session.state.bench.progress is None or session.state.bench.progress.line != "on":
             await asyncio.sleep(0.02)
         await session.bench.cancel()
@@ -424,7 +428,7 @@ def test_cancelling_while_the_idle_power_is_read(
 
     async def scenario(session: Session, run_id: str) -> None:
         before = await finished(session, run_id)
-        task = asyncio.ensure_future(session.bench.run_on(run_id, **SHAPE))
+        task = asyncio.ensure_future(session.bench.benchmark_run(run_id, **SHAPE))
         while session.state.bench.progress is None:
             await asyncio.sleep(0.02)
         assert session.state.bench.progress.phase == "preparing"

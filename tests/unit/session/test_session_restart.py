@@ -79,7 +79,7 @@ def test_a_start_that_cannot_succeed_leaves_the_running_server(
             with pytest.raises((ServerError, HostError), match=message):
                 await session.servers.start()
             with pytest.raises((BenchError, ServerError, HostError), match=message):
-                await session.bench.restart_and_compare()
+                await session.bench.restart_and_compare_results()
         assert session.servers.supervisor.status(run_id).state is ServerState.READY
         assert run_names() == [run_id]  # nothing is left of the starts
         assert session.state.run_id == run_id and not session.state.busy

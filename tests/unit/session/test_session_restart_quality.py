@@ -39,7 +39,7 @@ def measured(scenario: Callable[[Session, str], Awaitable[None]]) -> None:
             session.plans.set_flag("port", str(free_port()))
             run_id = await session.servers.start()
             await session.servers.wait_ready(run_id, 20)
-            result = await session.bench.run(**SHORT)
+            result = await session.bench.benchmark_selected_run(**SHORT)
             # on a busy machine a run of some ms may be invalid, and it is repeated all the same
             session.core.update(bench=replace(session.state.bench, last_id=result))
             await asyncio.wait_for(scenario(session, run_id), 60)
@@ -49,9 +49,9 @@ def measured(scenario: Callable[[Session, str], Awaitable[None]]) -> None:
 
 def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
     async def scenario(session: Session, first: str) -> None:
-        assert session.bench.cost_of_comparing_answers() == "", "nothing is changed yet"
+        assert session.bench.answer_comparison_cost_text() == "", "nothing is changed yet"
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        cost = session.bench.cost_of_comparing_answers()
+        cost = session.bench.answer_comparison_cost_text()
         assert cost.startswith(
             "A and B differ in kv-cache-dtype, so their answers are compared too"
         )
@@ -59,7 +59,7 @@ def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
             "A twice and B once, beside the runs; this usually takes seconds, and minutes on a "
             "slow server"
         )
-        await session.bench.restart_and_compare()
+        await session.bench.restart_and_compare_results()
         (found,) = await session.results.list_quality_results()
         assert (found.a, found.b) == (first, session.state.run_id)
         assert found.conditions_b["flag kv-cache-dtype"] == "fp8"
@@ -71,7 +71,7 @@ def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
         assert session.state.quality is not None and not session.state.quality.running
         session.plans.set_flag("kv-cache-dtype", "auto")
         assert found.took_s is not None
-        assert session.bench.cost_of_comparing_answers().endswith(
+        assert session.bench.answer_comparison_cost_text().endswith(
             f"the last one of this model here took {found.took_s:.0f} s"
         ), "it gave no time, although it had measured one"
 
@@ -88,7 +88,7 @@ def test_answers_that_are_not_compared_are_not_measured_and_the_comparison_says_
     async def scenario(session: Session, first: str) -> None:
         session.plans.set_flag("kv-cache-dtype", "fp8")
         monkeypatch.setattr(AnswersOfRestart, "measure_before", never)
-        await session.bench.restart_and_compare(quality=False)
+        await session.bench.restart_and_compare_results(quality=False)
         comparison = session.state.comparison
         assert comparison is not None and comparison.quality == NOT_MEASURED
 
@@ -99,7 +99,7 @@ def test_answers_that_are_not_compared_are_not_measured_and_the_comparison_says_
 def test_a_stop_while_a_is_measured_leaves_the_server_as_it_was() -> None:
     async def scenario(session: Session, first: str) -> None:
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        work = asyncio.create_task(session.bench.restart_and_compare())
+        work = asyncio.create_task(session.bench.restart_and_compare_results())
         await eventually(lambda: session.state.quality and session.state.quality.step)
         await session.quality.stop()
         assert work.cancelled()
@@ -126,7 +126,7 @@ def test_an_instrument_that_fails_leaves_the_speed_and_says_why(
         session.subscribe(
             lambda state, changed: said.append(state.notice.text if state.notice else "")
         )
-        await session.bench.restart_and_compare()
+        await session.bench.restart_and_compare_results()
         comparison = session.state.comparison
         assert comparison is not None and comparison.quality == NOT_MEASURED
         assert f"{NOT_MEASURED}: A: the server broke off" in said

@@ -41,7 +41,7 @@ class Compared:
         self.limit_w = 0.0
         self.made: list[tuple[float, int]] = []  # the power limit and the seed of each run
         self.session.gpu.apply_settings_by_gpu = self._apply  # type: ignore[method-assign]
-        self.session.bench.run_target = self._bench  # type: ignore[method-assign]
+        self.session.bench.benchmark_target = self._bench  # type: ignore[method-assign]
         store = self.session.sweeps.store
         points = tuple(
             SweepPoint(f"{watts:g} W", watts, PointState.DONE, (), tok_s, thrift)

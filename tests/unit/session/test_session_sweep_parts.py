@@ -190,7 +190,7 @@ class Levels(Session):
         self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
         self.servers.ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
         self.servers.supervisor.runs = self._no_runs  # type: ignore[method-assign,assignment]
-        self.bench.run_target = self._bench  # type: ignore[method-assign]
+        self.bench.benchmark_target = self._bench  # type: ignore[method-assign]
         self.results.get = self._result  # type: ignore[method-assign]
         self.recovers = recovers
         self.answers = answers

@@ -73,7 +73,7 @@ class Scripted(Session):
         supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
         supervisor.record = lambda run_id: SimpleNamespace(plan=None, engine_version=None)  # type: ignore[method-assign,assignment,return-value]
         self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
-        self.bench.run_target = self._bench  # type: ignore[method-assign]
+        self.bench.benchmark_target = self._bench  # type: ignore[method-assign]
 
     async def _selected_or_ready_run(self) -> str:
         return "run"
@@ -333,7 +333,9 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
             measuring.set()
             assert session.sweeps._stop is not None
             await session.sweeps._stop.wait()
-            async with session.load._lock_host("a benchmark", "run", None, gpus_known=False) as (
+            async with session.load._lock_host_and_prestart_client(
+                "a benchmark", "run", None, gpus_known=False
+            ) as (
                 cancel,
                 _,
             ):
@@ -449,7 +451,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
             )
             return session.results.db.add(BenchSpec("http://x", "m"), conditions, summary)
 
-        monkeypatch.setattr(session.bench, "run_on", measured)
+        monkeypatch.setattr(session.bench, "benchmark_run", measured)
         sweep = await session.sweeps.run_flags({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
         # what is there, once
         assert [p.label for p in sweep.points] == ["start: max-num-seqs=2", "max-num-seqs=8"]

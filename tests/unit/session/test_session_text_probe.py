@@ -40,7 +40,7 @@ from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.bench.answer_client import AnswerClient
-from workbench.session.bench.text_probe import TextProbe, why_nonsense_is_expected
+from workbench.session.bench.text_probe import TextProbe, why_language_is_not_expected
 
 REFUSED = {  # kind of text -> the code of the finding that makes the result invalid
     "bang": DEGENERATE,
@@ -78,10 +78,10 @@ async def looked(engine: TextEngine, **fields: Any) -> BenchSummary:
     spec = BenchSpec(engine.url, "tiny", **{**LOAD, "input_tokens": length, **fields})
     with closing(AnswerClient(spec)) as client:
         probe = TextProbe(client, spec, nonsense)
-        await probe.probe_before_load(spec)
+        await probe.send_prompts_before_load(spec)
         outcome = await runner.run_load(spec)
-        await probe.probe_after_load()
-        summary = probe.judge_text(outcome.summary, earlier)
+        await probe.send_prompts_after_load()
+        summary = probe.add_text_assessment(outcome.summary, earlier)
     return from_json(BenchSummary, json.loads(json.dumps(to_json(summary))))
 
 
@@ -165,8 +165,8 @@ def test_the_prompts_at_once_are_streamed_as_the_load_is(stream: bool) -> None:
         spec = BenchSpec(server.url, "m", concurrency=4, input_tokens=64, stream=stream)
         with closing(AnswerClient(spec)) as client:
             probe = TextProbe(client, spec)
-            await probe.probe_before_load(spec)
-            await probe.probe_after_load()
+            await probe.send_prompts_before_load(spec)
+            await probe.send_prompts_after_load()
 
     with ScriptedServer(answer) as server:
         asyncio.run(go(server))
@@ -214,10 +214,12 @@ def test_which_models_need_no_sense() -> None:
     spec = BenchSpec("http://h", "m")
     plan = LaunchPlan("vllm", "m")
     facts = ModelFacts("m", weight_bytes=5e6)
-    assert why_nonsense_is_expected(spec, plan) == why_nonsense_is_expected(spec, None) == ""
-    assert "random" in why_nonsense_is_expected(replace(spec, random_weights=True), None)
-    assert "dummy" in why_nonsense_is_expected(spec, plan.with_flag("load-format", "dummy"))
-    assert "5 MB" in why_nonsense_is_expected(spec, replace(plan, model_facts=facts))
+    assert (
+        why_language_is_not_expected(spec, plan) == why_language_is_not_expected(spec, None) == ""
+    )
+    assert "random" in why_language_is_not_expected(replace(spec, random_weights=True), None)
+    assert "dummy" in why_language_is_not_expected(spec, plan.with_flag("load-format", "dummy"))
+    assert "5 MB" in why_language_is_not_expected(spec, replace(plan, model_facts=facts))
 
 
 def test_usage_is_compared_with_an_earlier_result() -> None:

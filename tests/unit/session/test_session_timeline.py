@@ -85,7 +85,7 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(
         session.plans.set_flag("port", str(free_port()))
         run_id = await session.servers.start()
         assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
-        result_id = await session.bench.run_on(run_id, **SHORT)
+        result_id = await session.bench.benchmark_run(run_id, **SHORT)
         assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0))).ok
         assert (await session.gpu.revert()).ok
         await session.servers.stop(run_id)
@@ -146,7 +146,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
         session.plans.set_flag("port", str(free_port()))
         run_id = await session.servers.start()
         await session.servers.wait_ready(run_id, 20)
-        result_id = await session.bench.run_on(
+        result_id = await session.bench.benchmark_run(
             run_id, **{**SHORT, "requests": 30, "max_tokens": 100}
         )
         timeline = await session.results.timelines.get(result_id)

@@ -64,7 +64,7 @@ def conversations(path: Path, many: int = 5, turns: int = 3) -> Path:
 
 
 async def replayed(session: Session, run_id: str, **options: Any) -> BenchResult:
-    return await session.results.get(await session.bench.run_on(run_id, warmup=2, **options))
+    return await session.results.get(await session.bench.benchmark_run(run_id, warmup=2, **options))
 
 
 def of_reuse(texts: tuple[str, ...]) -> list[str]:

@@ -156,7 +156,7 @@ class Raced:
         parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.end = self._nothing  # type: ignore[method-assign,assignment]
-        parts.bench.run_on = self._bench  # type: ignore[method-assign,assignment]
+        parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]
         self.stored = parts.experiments.get
         parts.experiments.get = self._get  # type: ignore[method-assign]
         parts.results.list_quality_results = self._quality  # type: ignore[method-assign,assignment]
@@ -362,7 +362,7 @@ def test_a_server_that_ends_before_the_deciding_run_is_out_with_the_reason() -> 
             raise BenchError("the server has ended")
         return await raced._bench(run_id, seed=seed, **rest)
 
-    bench.run_on = measure  # type: ignore[method-assign,assignment]
+    bench.benchmark_run = measure  # type: ignore[method-assign,assignment]
     sweep = raced.ended()
     assert any("out, the server has ended" in note for note in sweep.notes), sweep.notes
     assert raced.saved[0][0] == (FOUR,)
@@ -442,7 +442,7 @@ def test_users_are_a_goal_and_each_search_begins_where_the_start_preset_ended(
         begins.append(shape.get("concurrency"))
         return int(await bench(**shape))
 
-    monkeypatch.setattr("workbench.session.series.tune.find_users", search)
+    monkeypatch.setattr("workbench.session.series.tune.measure_user_capacity", search)
     slow = {"ttft_ms": 90.0}  # the limit says what counts, and excludes nothing
     raced = Raced(
         {(): Server(users=20.0, **slow), (EIGHT,): Server(users=26.0, **slow)},
@@ -460,7 +460,7 @@ def test_no_search_is_repeated_before_it_is_known_how_much_searches_differ(
     async def search(bench: Any, results: Any, shape: Mapping[str, Any]) -> int:
         return int(await bench(**shape))
 
-    monkeypatch.setattr("workbench.session.series.tune.find_users", search)
+    monkeypatch.setattr("workbench.session.series.tune.measure_user_capacity", search)
     slow = {"ttft_ms": 90.0, "noise_pct": 10.0}
     found = Raced(
         {(): Server(users=20.0, **slow), (EIGHT,): Server(users=26.0, **slow)},
@@ -746,7 +746,7 @@ def test_one_run_a_server_measures_how_servers_differ_with_their_runs(
     async def search(bench: Any, results: Any, shape: Mapping[str, Any]) -> int:
         return int(await bench(**shape))
 
-    monkeypatch.setattr("workbench.session.series.tune.find_users", search)
+    monkeypatch.setattr("workbench.session.series.tune.measure_user_capacity", search)
     equal = Server(users=20.0, noise_pct=20.0, ttft_ms=40.0)
     servers = {(): equal, (EIGHT,): equal}
     raced = Raced(servers, goal="users", limits="ttft@p95<=60", runs=1)

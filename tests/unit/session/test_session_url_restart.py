@@ -29,7 +29,7 @@ class Load:
     """The part of a session's ServerLoad that opens a URL: the product's own question for models."""
 
     @asynccontextmanager
-    async def load_at_url(self, url: str, overrides: dict[str, Any]) -> AsyncIterator[None]:
+    async def open_load_on_url(self, url: str, overrides: dict[str, Any]) -> AsyncIterator[None]:
         await server_address.ask_server(url, BenchSpec(url, ""))
         yield
 

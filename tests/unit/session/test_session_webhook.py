@@ -128,7 +128,7 @@ def test_alerts_wait_in_order_and_too_many_are_dropped_and_counted() -> None:
             hook = await sent(receiver, *({"n": n} for n in range(most + 5)))
             numbers = [receiver.body(i)["n"] for i in range(len(receiver.requests))]
             assert numbers == [0, *range(6, most + 5)]
-            assert hook.dropped == 5 and hook.sent == most and not hook.waiting
+            assert hook.dropped == 5 and hook.sent == most and not hook.unsent_count
 
     asyncio.run(scenario())
 
@@ -143,7 +143,7 @@ def test_a_client_that_cannot_be_made_is_a_problem_and_no_crash(
     async def scenario() -> None:
         async with receiving() as receiver:
             hook = await sent(receiver, {"text": "hot"}, {"text": "hotter"})
-            assert "cannot be made: " in hook.problem and not hook.waiting and not hook.sent
+            assert "cannot be made: " in hook.problem and not hook.unsent_count and not hook.sent
 
     monkeypatch.setenv(name, value)
     asyncio.run(scenario())

@@ -72,17 +72,17 @@ class Alerts:
             from workbench.session.alerts.webhook import Webhook
 
             self.webhook = Webhook(config.webhook_url, config.webhook_token, self._core.spawn)
-        self._effects = {name: self._effects_for_rule(name) for name in RULES}
-        self._watch_host()
+        self._effects = {name: self._enabled_effects_of_rule(name) for name in RULES}
+        self._restart_alert_watch()
 
-    def _effects_for_rule(self, rule: str) -> tuple[str, ...]:
+    def _enabled_effects_of_rule(self, rule: str) -> tuple[str, ...]:
         """Return the effects that are on for a rule."""
         on = [e for e in EFFECTS if not {rule, ALL}.isdisjoint(getattr(self.config, e))]
         if self.webhook is None and "webhook" in on:
             on.remove("webhook")
         return tuple(on)
 
-    def _watch_host(self) -> None:
+    def _restart_alert_watch(self) -> None:
         """Begin to watch the host, of which nothing is known yet."""
         every = alert_limits(self.config.limits)
         limits = {name: limits for name, limits in every.items() if self._effects[name]}
@@ -94,7 +94,7 @@ class Alerts:
             from workbench.advisor.alert_watch import AlertWatch
 
             self._watch = AlertWatch(limits)
-            self._capped = _capped_gpus(self._core.state)
+            self._capped = _clock_capped_gpus(self._core.state)
             self._telemetry.on_reading.append(self._check_rules)
 
     # ---- what happens
@@ -118,10 +118,10 @@ class Alerts:
         if changed.isdisjoint(_FOLLOWED_FIELDS):
             return
         if self._core.host is not self._host:
-            self._watch_host()
+            self._restart_alert_watch()
             return
         if "gpu_findings" in changed and self._watch is not None:
-            self._capped = _capped_gpus(state)
+            self._capped = _clock_capped_gpus(state)
         for rule, text in self._events.events_of_change(state, changed):
             self._raise_alert(rule, ONCE, text, self._effects[rule])
 
@@ -223,7 +223,7 @@ class Alerts:
         self.use_config(self._store.config.alerts)
 
 
-def _capped_gpus(state: SessionState) -> frozenset[int]:
+def _clock_capped_gpus(state: SessionState) -> frozenset[int]:
     """Return the GPUs of which a load has shown that something unnamed caps a clock."""
     from workbench.gpu.settings.clock_contrasts import UNNAMED
 

@@ -50,7 +50,7 @@ class EventWatch:
             yield from self._server_events(state)
         if "bench" in changed and before.bench.running and not state.bench.running:
             yield from _events_of_benchmark(before, state)
-        if "host" in changed and (told := _event_of_foreign_measurement(before, state)) is not None:
+        if "host" in changed and (told := _event_of_other_workbench(before, state)) is not None:
             yield told
         if "experiment" in changed and _has_ended(before.experiment, state.experiment):
             yield "series-done", _experiment_text(state.experiment)
@@ -68,10 +68,10 @@ class EventWatch:
             if before is None or before is status.state or status.others:
                 continue
             for rule, text in _events_of_server(before, status):
-                if rule != "server-silent" or self._is_new_silence(status.run_id):
+                if rule != "server-silent" or self._is_unresponsive_alert_due(status.run_id):
                     yield rule, text
 
-    def _is_new_silence(self, run_id: str) -> bool:
+    def _is_unresponsive_alert_due(self, run_id: str) -> bool:
         """Return whether a server was not told to be silent within the last minute: one that
         answers now and then must not ring each time."""
         now_s = time.monotonic()
@@ -94,12 +94,12 @@ def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[Rul
     elif status.state is ServerState.FAILED:
         yield "server-failed", f"the start of {name} failed{reason}"
     elif status.state is ServerState.CRASHED:
-        yield "server-ended", f"{name} ended unexpectedly{_late_end_text(status)}{reason}"
+        yield "server-ended", f"{name} ended unexpectedly{_end_time_text_if_late(status)}{reason}"
     elif status.state is ServerState.UNRESPONSIVE and before in _RUNNING_STATES:
         yield "server-silent", f"{name} no longer answers{reason}"
 
 
-def _late_end_text(status: ServerStatus) -> str:
+def _end_time_text_if_late(status: ServerStatus) -> str:
     """Return the time of an end that was found late, such as after a lost link; else ""."""
     ended = status.ended_unix_s
     if ended is None or time.time() - ended < _LATE_EVENT_S:
@@ -117,9 +117,7 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
     yield "benchmark-done", f"the benchmark of {what} has ended: {outcome_text(state.bench)}"
 
 
-def _event_of_foreign_measurement(
-    before: SessionState, state: SessionState
-) -> RuleAndSentence | None:
+def _event_of_other_workbench(before: SessionState, state: SessionState) -> RuleAndSentence | None:
     """Return the end of what another Workbench measured on the host, such as a command in a shell;
     None if it has not ended. What this session measures beside it is no end."""
     owner = before.host.measured_by

@@ -8,7 +8,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.model.secrets import mask_text, seen_secrets
 from workbench.model.untrusted_text import clean_text
@@ -21,6 +21,14 @@ RETRY_S = 2.0  # between the two attempts
 MAX_WAITING_ALERTS = 20
 _TOO_MANY_REQUESTS_STATUS = 429
 _MAX_REASON_CHARACTERS = 200
+
+
+class SendOutcome(NamedTuple):
+    """What became of one attempt to send a document. `problem` says why it could not be sent; "" if
+    it was. `may_work_later` says whether another attempt may succeed."""
+
+    problem: str
+    may_work_later: bool = False
 
 
 class Webhook:
@@ -39,7 +47,7 @@ class Webhook:
         self.sent, self.dropped = 0, 0
 
     @property
-    def waiting(self) -> int:
+    def unsent_count(self) -> int:
         """The number of documents that are not sent yet."""
         return len(self._waiting)
 
@@ -60,36 +68,38 @@ class Webhook:
             client = await asyncio.to_thread(_http_client)
         except Exception as error:  # the variables of a proxy or of certificates cannot be used
             self._waiting.clear()
-            self._note_outcome(f"the HTTP client cannot be made: {_error_text(error)}")
+            self._record_send_outcome(f"the HTTP client cannot be made: {_error_text(error)}")
             return
         async with client:
             while self._waiting:
-                problem = await self._send_document(client, self._waiting[0])
+                problem = await self._send_and_return_problem(client, self._waiting[0])
                 self._waiting.popleft()
-                self._note_outcome(problem)
+                self._record_send_outcome(problem)
 
-    def _note_outcome(self, problem: str) -> None:
-        """Keep what became of the last document."""
+    def _record_send_outcome(self, problem: str) -> None:
+        """Record what became of the last document."""
         self.problem = problem
         if problem:
             self.problem_unix_s = time.time()
         else:
             self.sent += 1
 
-    async def _send_document(self, client: httpx.AsyncClient, document: Mapping[str, Any]) -> str:
+    async def _send_and_return_problem(
+        self, client: httpx.AsyncClient, document: Mapping[str, Any]
+    ) -> str:
         """Send a document, and once more if the first attempt may have failed by chance. Return why
         it could not be sent; "" if it was."""
-        problem, may_work_later = await self._try_to_send(client, document)
-        if problem and may_work_later:
+        outcome = await self._send_once(client, document)
+        if outcome.problem and outcome.may_work_later:
             await asyncio.sleep(RETRY_S)
-            problem, _ = await self._try_to_send(client, document)
-        return problem
+            outcome = await self._send_once(client, document)
+        return outcome.problem
 
-    async def _try_to_send(
+    async def _send_once(
         self, client: httpx.AsyncClient, document: Mapping[str, Any]
-    ) -> tuple[str, bool]:
-        """Return (why a document could not be sent, whether it may work later). The answer's text is
-        not read: it may have no end."""
+    ) -> SendOutcome:
+        """Send a document, and return what became of it. The answer's text is not read: it may have
+        no end."""
         import httpx
 
         headers = {"Content-Type": "application/json"}
@@ -102,11 +112,11 @@ class Webhook:
                 auth = httpx.Auth() if self._token else None
                 request = client.stream("POST", self._url, content=body, headers=headers, auth=auth)
                 async with request as response:
-                    return _judge_status(response.status_code)
+                    return _outcome_of_status(response.status_code)
         except (TimeoutError, httpx.TimeoutException):
-            return f"no answer within {TIMEOUT_S:g} s", True
+            return SendOutcome(f"no answer within {TIMEOUT_S:g} s", may_work_later=True)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return _error_text(error), True
+            return SendOutcome(_error_text(error), may_work_later=True)
 
 
 def _http_client() -> httpx.AsyncClient:
@@ -115,16 +125,14 @@ def _http_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False)
 
 
-def _judge_status(status: int) -> tuple[str, bool]:
-    """Return (what is wrong with the status of an answer, whether it may be another one later)."""
+def _outcome_of_status(status: int) -> SendOutcome:
+    """Return what the HTTP status of an answer says about the attempt."""
     if 200 <= status < 300:
-        return "", False
+        return SendOutcome("")
     if 300 <= status < 400:
-        return f"the answer is a redirect ({status}), which is not followed", False
-    return (
-        f"the answer has the status {status}",
-        status >= 500 or status == _TOO_MANY_REQUESTS_STATUS,
-    )
+        return SendOutcome(f"the answer is a redirect ({status}), which is not followed")
+    may_work_later = status >= 500 or status == _TOO_MANY_REQUESTS_STATUS
+    return SendOutcome(f"the answer has the status {status}", may_work_later)
 
 
 def _error_text(error: Exception) -> str:

@@ -90,7 +90,7 @@ class AnswerClient:
         """Return the answer to one request, and keep its connection if it stays open."""
         kept = False
         try:
-            await exchange.done()
+            await exchange.send_and_await_answer()
             response = exchange.response
             encoding = response.headers.get("content-encoding", "identity").lower()
             if encoding not in ("", "identity"):
@@ -122,15 +122,15 @@ class _AnswerExchange:
         self._writing = False
         self._next_read: asyncio.TimerHandle | None = None  # of a streamed answer
 
-    async def done(self) -> None:
+    async def send_and_await_answer(self) -> None:
         """Send the request and wait for the end of the answer. Raises OSError if the connection
         fails, and HttpError for an invalid answer."""
         fd = self.connection.fd
-        self._loop.add_reader(fd, self._on_ready)
+        self._loop.add_reader(fd, self._handle_socket_ready)
         try:
             if self._open:
                 self.connection.send(self._request)
-            self._watch_writing()
+            self._update_socket_writer()
             await self._done
         finally:
             self._loop.remove_reader(fd)
@@ -138,17 +138,17 @@ class _AnswerExchange:
             if self._next_read is not None:
                 self._next_read.cancel()
 
-    def _watch_writing(self) -> None:
+    def _update_socket_writer(self) -> None:
         wanted = self.connection.wants_write
         if wanted == self._writing:
             return
         self._writing = wanted
         if wanted:
-            self._loop.add_writer(self.connection.fd, self._on_ready)
+            self._loop.add_writer(self.connection.fd, self._handle_socket_ready)
         else:
             self._loop.remove_writer(self.connection.fd)
 
-    def _on_ready(self) -> None:
+    def _handle_socket_ready(self) -> None:
         try:
             self._advance_exchange()
         except (OSError, HttpError) as error:
@@ -161,21 +161,21 @@ class _AnswerExchange:
             self._open = connection.advance_handshake()
             if self._open:
                 connection.send(self._request)
-            self._watch_writing()
+            self._update_socket_writer()
             return
         if self._writing:
             connection.flush()
-            self._watch_writing()
+            self._update_socket_writer()
         data, _ = connection.receive()
         if self._done.done():
             return
         if data is None:
-            self._loop.add_reader(connection.fd, self._on_ready)  # it may have rested
+            self._loop.add_reader(connection.fd, self._handle_socket_ready)  # it may have rested
             return
         if data:
             self.body += self.response.feed(data)
         else:
-            self._note_end()
+            self._end_response_on_close()
         if len(self.body) > _MAX_ANSWER_BYTES:
             raise HttpError(f"the server's answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
         if self.response.complete:
@@ -193,9 +193,9 @@ class _AnswerExchange:
         piece came, so one read takes all pieces of a beat."""
         self._loop.remove_reader(self.connection.fd)
         beats = self._loop.time() // _READ_INTERVAL_S + 1
-        self._next_read = self._loop.call_at(beats * _READ_INTERVAL_S, self._on_ready)
+        self._next_read = self._loop.call_at(beats * _READ_INTERVAL_S, self._handle_socket_ready)
 
-    def _note_end(self) -> None:
+    def _end_response_on_close(self) -> None:
         if not self.response.received:
             raise ConnectionResetError("the server closed the connection without an answer")
         self.response.end_input()

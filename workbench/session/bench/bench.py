@@ -31,7 +31,7 @@ from workbench.server.model_fingerprint import ModelBytes, identify_model
 from workbench.session.bench.earlier_results import earlier_result, tokenizer_of_server
 from workbench.session.bench.left_benchmarks import outcome_as_message
 from workbench.session.bench.measurement import Measurement
-from workbench.session.bench.result_rows import last_usable_row
+from workbench.session.bench.result_rows import newest_usable_result_id
 from workbench.session.conditions import conditions_of, load_digest
 from workbench.session.state import BenchState
 from workbench.store import left_benchmarks
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Journal
     from workbench.gpu.settings.register_client import LockChange
     from workbench.model.answer_verdict import Earlier
-    from workbench.model.bench import BenchProgress, BenchSpec
+    from workbench.model.bench import BenchProgress, BenchSpec, ResultId
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.bench.benchmark_load import BenchmarkLoad, ServerUnderTest
@@ -106,7 +106,7 @@ class Bench:
         fields = {name: getattr(spec, name) for name in REPEATED if name != "profile"}
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
-    def profile_titles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    def profile_titles_and_fields(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by
         name)."""
         return {
@@ -116,11 +116,11 @@ class Bench:
 
     # ---- the user's benchmark
 
-    async def run(self, **overrides: Any) -> int | None:
+    async def benchmark_selected_run(self, **overrides: Any) -> ResultId | None:
         """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
         result, or None if the benchmark was queued until the server is READY. Raises BenchError if
         there is no server to measure."""
-        if self._servers.is_starting and not await self._wait_until_start_is_listed():
+        if self._servers.is_starting and not await self._wait_for_start_unless_cancelled():
             return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
@@ -144,7 +144,7 @@ class Bench:
             )
         return await self.run_requested_benchmark(status.run_id, spec, overrides)
 
-    async def _wait_until_start_is_listed(self) -> bool:
+    async def _wait_for_start_unless_cancelled(self) -> bool:
         """Wait until the server that is being started is listed, and show the benchmark as queued
         meanwhile. Return False if the user cancelled the benchmark while it waited, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
@@ -154,18 +154,20 @@ class Bench:
         return wanted
 
     async def run_requested_benchmark(
-        self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]
-    ) -> int:
+        self, run_id: str, requested: BenchSpec, overrides: dict[str, Any]
+    ) -> ResultId:
         """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return
-        the id of the result. If the result is valid, its spec `asked` becomes the default of the
+        the id of the result. If the result is valid, its spec `requested` becomes the default of the
         next benchmark."""
-        result_id = await self.run_on(run_id, **overrides)
+        result_id = await self.benchmark_run(run_id, **overrides)
         if not (await self._results.get(result_id)).summary.refused:
-            self.asked = asked
+            self.asked = requested
         return result_id
 
     @contextmanager
-    def _keep_benchmark_note(self, load: BenchmarkLoad) -> Iterator[Callable[[BenchOutcome], None]]:
+    def _store_benchmark_for_recovery(
+        self, load: BenchmarkLoad
+    ) -> Iterator[Callable[[BenchOutcome], None]]:
         """Keep a note about a benchmark on disk while the block runs. If this process is killed,
         the next Workbench keeps what was measured (session/bench/left_benchmarks.py). Yield a
         function that adds the outcome of the load to the note: the load client has ended then."""
@@ -185,7 +187,7 @@ class Bench:
             "client": load.prestarted.client,
             "kept": asdict(kept),
             "spec": to_json(replace(load.spec, prompts=(), trace=())),
-            "series": _name_of_running_series(self._core.state),
+            "series": _kind_and_id_of_running_series(self._core.state),
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
@@ -198,14 +200,16 @@ class Bench:
             finally:
                 self._change_note = None
 
-    def note_screen_ended(self) -> None:
+    def record_screen_closed(self) -> None:
         """Note that the screen has ended while the benchmark goes on."""
         if self._change_note is not None:
             self._change_note(alone=True)
 
-    async def store_left_benchmark(self, load: BenchmarkLoad, measured: MeasuredLoad) -> int:
+    async def store_detached_benchmark(
+        self, load: BenchmarkLoad, measured: MeasuredLoad
+    ) -> ResultId:
         """Store what a killed Workbench has measured. Return the id of the result."""
-        files = await self._model_bytes(load.server)
+        files = await self._identify_model_files(load.server)
         ended_unix_s = measured.outcome.t1_unix or None
         result_id = await self._store_result(measured, load, files, ended_unix_s=ended_unix_s)
         await self._results.refresh()
@@ -238,27 +242,29 @@ class Bench:
 
     # ---- any benchmark
 
-    async def run_on(self, run_id: str, **overrides: Any) -> int:
+    async def benchmark_run(self, run_id: str, **overrides: Any) -> ResultId:
         """Benchmark a run whose server is READY. Return the id of the stored result."""
-        async with self._load.load_at_run(run_id, overrides, ahead=True) as load:
+        async with self._load.open_load_on_run(run_id, overrides, prestart=True) as load:
             return await self._measure_load(load)
 
-    async def run_url(self, url: str, **overrides: Any) -> int:
+    async def benchmark_url(self, url: str, **overrides: Any) -> ResultId:
         """Benchmark the server at a base URL, started by others. Return the id of the stored
         result. The result has GPU metrics only if the URL is a loopback address, which means the
         session's host."""
-        async with self._load.load_at_url(url, overrides, ahead=True) as load:
+        async with self._load.open_load_on_url(url, overrides, prestart=True) as load:
             return await self._measure_load(load)
 
-    async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
+    async def benchmark_target(
+        self, run_id: str | None, url: str | None, **overrides: Any
+    ) -> ResultId:
         """Benchmark the server at `url`, or if `url` is None the run `run_id`. Return the id of the
         stored result."""
         if url is not None:
-            return await self.run_url(url, **overrides)
+            return await self.benchmark_url(url, **overrides)
         assert run_id is not None
-        return await self.run_on(run_id, **overrides)
+        return await self.benchmark_run(run_id, **overrides)
 
-    async def _measure_load(self, load: BenchmarkLoad) -> int:
+    async def _measure_load(self, load: BenchmarkLoad) -> ResultId:
         last_id = self._core.state.bench.last_id
         self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
         error: str | None = None
@@ -287,9 +293,9 @@ class Bench:
             self._core.update(bench=replace(self._core.state.bench, last_id=result_id))
         return result_id
 
-    async def _measure_and_store(self, load: BenchmarkLoad) -> int:
+    async def _measure_and_store(self, load: BenchmarkLoad) -> ResultId:
         server = load.server
-        idle_key = self._idle_key(load)
+        idle_key = self._idle_power_cache_key(load)
         idle, since_s = self._idles.get(idle_key, (None, 0.0))
         if time.monotonic() - since_s > _IDLE_POWER_VALID_S:
             idle = None
@@ -299,12 +305,12 @@ class Bench:
         locks, changes = alterations.locks_on, alterations.lock_changes
         claimed = self._core.state.others
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
-        files = await self._model_bytes(load.server)
+        files = await self._identify_model_files(load.server)
         earlier = await asyncio.to_thread(self._find_earlier_result, load, files)
         read: list[asyncio.Future[Journal]] = []
-        with self._keep_benchmark_note(load) as keep_outcome:
+        with self._store_benchmark_for_recovery(load) as keep_outcome:
 
-            def sent(outcome: BenchOutcome) -> None:
+            def record_sent_load(outcome: BenchOutcome) -> None:
                 keep_outcome(outcome)
                 read.append(asyncio.ensure_future(alterations.read()))
 
@@ -312,7 +318,7 @@ class Bench:
                 self._core.host,
                 load,
                 on_progress=self.show_progress,
-                on_sent=sent,
+                on_sent=record_sent_load,
                 alterations=self._core.state.alterations,
                 known=known,
                 idle=idle,
@@ -322,7 +328,9 @@ class Bench:
                 measured = await measurement.measure_load()
                 if idle is None and measured.idle is not None and measured.idle.power_w is not None:
                     self._idles = {idle_key: (measured.idle, time.monotonic())}
-                measured = await self._mark_if_disturbed(measured, read, locks, changes, known)
+                measured = await self._mark_lock_change_or_disconnect(
+                    measured, read, locks, changes, known
+                )
                 new = [one for one in self._core.state.others if one not in claimed]
                 refused = add_names_of_setters(measured.summary.refused, new, measured.gpus)
                 measured = replace(measured, summary=replace(measured.summary, refused=refused))
@@ -352,32 +360,34 @@ class Bench:
         started = server.status is not None and server.status.simulated
         return self._core.state.simulated or server.simulated or started
 
-    async def _mark_if_disturbed(
+    async def _mark_lock_change_or_disconnect(
         self,
         measured: MeasuredLoad,
-        read: Sequence[Awaitable[Journal]],
+        pending_readings: Sequence[Awaitable[Journal]],
         locks: Sequence[Alteration],
         changes: frozenset[LockChange],
-        known: ContrastEvidence,
+        known_clocks: ContrastEvidence,
     ) -> MeasuredLoad:
         """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as
-        partial if the connection to the host was lost. `read` are calls that read the present
+        partial if the connection to the host was lost. `pending_readings` are calls that read the present
         settings. `locks` and `changes` are the clock locks and their recorded changes from before
-        the load, and `known` has the clocks of earlier loads."""
+        the load, and `known_clocks` has the clocks of earlier loads."""
         alterations = self._gpu.alterations
         try:
-            await asyncio.gather(*read)
+            await asyncio.gather(*pending_readings)
             meanwhile = alterations.lock_changes - changes
             if changed := lock_change_texts(locks, alterations.locks_on, measured.gpus, meanwhile):
                 measured = measured.mark_locks_changed(changed)
             else:
-                await self._gpu.evidence.store_clocks(known, measured.clocks, measured.proofs)
+                await self._gpu.evidence.store_clocks(
+                    known_clocks, measured.clocks, measured.proofs
+                )
             await self._gpu.evidence.show_proofs(measured.proofs)
         except HostUnreachable as lost:
             return measured.mark_as_partial(lost)
         return measured
 
-    def _idle_key(self, load: BenchmarkLoad) -> tuple[Any, ...]:
+    def _idle_power_cache_key(self, load: BenchmarkLoad) -> tuple[Any, ...]:
         """Return the values on which the idle power of the GPUs depends: the server, and the
         altered GPU settings. Idle power is measured again only if one of these values has changed.
         """
@@ -396,7 +406,7 @@ class Bench:
         files: ModelBytes,
         *,
         ended_unix_s: float | None = None,
-    ) -> int:
+    ) -> ResultId:
         """Store a result, of a measurement that ended now unless `ended_unix_s` says when. Return its
         id."""
         server = load.server
@@ -418,7 +428,7 @@ class Bench:
         if others := self._load.other_measurements:
             text = f"somebody else measured on this host at the same time: {'; '.join(others)}"
             summary = replace(summary, marked=(*summary.marked, text))
-        lost_s = self._load.without_lock_s
+        lost_s = self._load.lock_lost_s
         if lost_s is not None:
             text = (
                 f"the measurement lock of this host was lost for {lost_s:.1f} s of the run: "
@@ -449,7 +459,7 @@ class Bench:
             return settings_not_applied(wanted, telemetry, self._core.state.alterations)
         return ()
 
-    async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
+    async def _identify_model_files(self, server: ServerUnderTest) -> ModelBytes:
         """Return a digest of the model files that the server was started with, or the reason if
         they cannot be identified."""
         status, record = server.status, server.record
@@ -467,12 +477,12 @@ class Bench:
 
     # ---- the tuning loop
 
-    def cost_of_comparing_answers(self) -> str:
-        """Return in a sentence what comparing the answers adds to `restart_and_compare`; "" if they
+    def answer_comparison_cost_text(self) -> str:
+        """Return in a sentence what comparing the answers adds to `restart_and_compare_results`; "" if they
         are not compared."""
         return "" if self.default_spec().endpoint == "embeddings" else self._answers().cost_text()
 
-    async def restart_and_compare(self, *, quality: bool = True) -> None:
+    async def restart_and_compare_results(self, *, quality: bool = True) -> None:
         """Restart the server with the plan under edit, repeat the last benchmark, and compare the
         two results. If the plan changes a setting on which the answers depend, compare the answers
         before and after the restart too, unless `quality` is false. Raises BenchError if such a
@@ -486,7 +496,7 @@ class Bench:
             )
         with self._core.show_busy(_RESTART_AND_COMPARE):
             rows = self._core.state.results
-            before = self._core.state.bench.last_id or last_usable_row(rows)
+            before = self._core.state.bench.last_id or newest_usable_result_id(rows)
             rejected = (
                 next((row for row in rows if not row.imported), None) if before is None else None
             )
@@ -503,7 +513,7 @@ class Bench:
                     host=host,
                     next_step="press e in the Log pane to see the first error",
                 )
-            after = await self.run_on(run_id, **shape)
+            after = await self.benchmark_run(run_id, **shape)
             if before is None:
                 first = f"result {after} is stored"
                 if rejected is not None:
@@ -533,7 +543,7 @@ class Bench:
             del shape["profile"]  # a preset's own word, which names no values
         if spec.prompts_name or spec.trace_name or spec.command:
             last = self.asked or self._core.state.bench.spec
-            if last is None or _content_identity(last) != _content_identity(spec):
+            if last is None or _user_supplied_content_key(last) != _user_supplied_content_key(spec):
                 what = spec.prompts_name or spec.trace_name or "a command of your own"
                 raise BenchError(
                     f"the last benchmark used {what}, which results do not contain, so it cannot "
@@ -545,7 +555,7 @@ class Bench:
         return shape
 
 
-def _name_of_running_series(state: SessionState) -> tuple[str, int] | None:
+def _kind_and_id_of_running_series(state: SessionState) -> tuple[str, int] | None:
     """Return the kind and the id of the series that measures now; None if none does. A sweep resumes
     the experiments of its own."""
     sweep, experiment = state.sweep, state.experiment
@@ -556,7 +566,7 @@ def _name_of_running_series(state: SessionState) -> tuple[str, int] | None:
     return None
 
 
-def _content_identity(spec: BenchSpec) -> tuple[object, ...]:
+def _user_supplied_content_key(spec: BenchSpec) -> tuple[object, ...]:
     """Return what identifies the content of a load that results do not contain."""
     return spec.prompts_name, spec.trace_name, spec.command
 

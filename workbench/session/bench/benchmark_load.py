@@ -131,7 +131,7 @@ async def prestart_client(
         )
 
 
-def load_client_location(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
+def choose_load_client_location(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
     """Return where the load client of `spec` runs: CLIENT_ON_THIS_MACHINE, CLIENT_ON_HOST (on
     `host`), or CLIENT_ANYWHERE (on `host` if possible). None if the user's own command makes the
     load. `on_host` says whether the server listens on `host` itself."""

@@ -27,8 +27,8 @@ _POLL_INTERVAL_S = 0.1
 
 
 class EngineWatch:
-    """Reads the engine's metrics before, during and after a load: call `read_before_load`, run the
-    load inside `watch_during_load`, then call `read_after_load`. No method raises an error for a metric
+    """Reads the engine's metrics before, during and after a load: call `read_counters_before_load`, run the
+    load inside `watch_during_load`, then call `read_counters_after_load`. No method raises an error for a metric
     that cannot be read: the metric is None and has a reason. `ask` requests pages of the server. If
     `engine` is None, the engine is identified by its metrics page. `hear` is called with each
     reading during the load."""
@@ -49,7 +49,7 @@ class EngineWatch:
         """Identify the engine by its metrics page, if the engine is not known. The page is read at
         most once for this."""
         if self.engine is None and self._problem is None:
-            await self._recognize_engine()
+            await self._identify_engine_from_page()
 
     async def read_counters(self) -> EngineMetrics:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
@@ -65,7 +65,7 @@ class EngineWatch:
             make_getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
         )
 
-    async def _recognize_engine(self) -> None:
+    async def _identify_engine_from_page(self) -> None:
         from workbench.server import metrics
 
         answer = await self._ask("/metrics", None, metrics.TIMEOUT_S)
@@ -88,7 +88,7 @@ class EngineWatch:
         known = [count for count in (now.running, now.waiting) if count is not None]
         return RequestCounts(sum(known) if known else None, _counters_for_comparison(now))
 
-    async def read_before_load(self) -> None:
+    async def read_counters_before_load(self) -> None:
         """Read the engine's counters before the load."""
         self._before = await self.read_counters()
 
@@ -107,13 +107,13 @@ class EngineWatch:
             self._samples.append(await self.read_counters())
             self._hear(self._samples[-1])
 
-    async def read_after_load(
+    async def read_counters_after_load(
         self,
         t0_unix: float,
         t1_unix: float,
         is_complete: Callable[[EngineDuring], bool] | None = None,
     ) -> EngineDuring:
-        """Return what the engine counted since the call of `read_before_load`, and its other
+        """Return what the engine counted since the call of `read_counters_before_load`, and its other
         metrics between the two Unix times. Waits, at most 3 s, until `is_complete` is true of the
         result or the counters no longer change."""
         if self._before is None or not engine_counters.has_any_value(self._before):

@@ -21,20 +21,22 @@ from workbench.model.errors import BenchError
 from workbench.model.slo import parse_slo
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, ResultId
     from workbench.session.results.results import Results
 
 _MAX_TRIES_PER_RUN = 3  # of a run that is invalid
 # Benchmarks a server with fields of BenchSpec, and returns the id of the result.
-RunBenchmark = Callable[..., Awaitable[int]]
+RunBenchmark = Callable[..., "Awaitable[ResultId]"]
 
 
-async def find_users(run: RunBenchmark, results: Results, shape: Mapping[str, Any]) -> int:
-    """Search the number of users that keep the SLO of `shape` (fields of BenchSpec), beginning with its
+async def measure_user_capacity(
+    run_benchmark: RunBenchmark, results: Results, load_fields: Mapping[str, Any]
+) -> ResultId:
+    """Search the number of users that keep the SLO of `load_fields` (fields of BenchSpec), beginning with its
     concurrency, one run a level. Return the id of a result with that number: the result of the highest
     level that kept the SLO, with the load that was asked for. Raises BenchError if a level could not
     be judged, or if one user breaks the SLO."""
-    slo = str(shape.get("slo") or "")
+    slo = str(load_fields.get("slo") or "")
     if not slo:
         raise BenchError(
             "users are counted within limits, and there are none",
@@ -42,17 +44,17 @@ async def find_users(run: RunBenchmark, results: Results, shape: Mapping[str, An
         )
     limits = parse_slo(slo)
     measured: dict[int, BenchResult] = {}
-    estimate = UserEstimate({}, int(shape.get("concurrency") or FIRST_USERS), MOST_USERS)
+    estimate = UserEstimate({}, int(load_fields.get("concurrency") or FIRST_USERS), MOST_USERS)
     while (users := estimate.next_level()) is not None:
         fields = {
-            **shape,
+            **load_fields,
             "concurrency": users,
             "requests": requests_per_run(users, limits),
             "seconds": None,  # the number of requests decides
             "warmup": users,
-            "seed": int(shape.get("seed") or 0) + 1000 * users,
+            "seed": int(load_fields.get("seed") or 0) + 1000 * users,
         }
-        measured[users] = result = await _measure_valid_result(run, results, fields)
+        measured[users] = result = await _measure_valid_result(run_benchmark, results, fields)
         summary = result.summary
         judged = judge_level(
             [LevelRun(summary.requests_ok + summary.requests_failed, summary.slo)], limits

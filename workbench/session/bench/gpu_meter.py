@@ -117,7 +117,7 @@ class Meter:
             await asyncio.sleep(READ_INTERVAL_S / 2)
         return self._source.latest
 
-    def proofs_of_settings(
+    def assess_settings_in_force(
         self,
         t0_s: float,
         t1_s: float,

@@ -55,52 +55,54 @@ def outcome_as_message(outcome: BenchOutcome) -> dict[str, Any]:
     }
 
 
-async def store_left_results(session: Session, found: Iterable[LeftBenchmark]) -> None:
+async def store_detached_results(session: Session, found: Iterable[LeftBenchmark]) -> None:
     """Store the results that killed Workbenches have left of the benchmarks in `found`, which are
     those of the session's host. Tell the user about them, and about benchmarks that go on without a
     screen."""
     for left in found:
         with suppress(InputError):  # another Workbench takes it
             if not left.alive:
-                await _store_left_result(session, left)
+                await _store_detached_result(session, left)
             elif left.about.get("alone"):
                 session.core.notify(
                     Level.INFO,
-                    f"{_title_of_left(left)} goes on without its screen (process {left.about.get('pid')})",
+                    f"{_detached_benchmark_title(left)} goes on without its screen (process {left.about.get('pid')})",
                     f"its result appears here; `kill {left.about.get('pid')}` ends it and keeps the"
                     " part that is measured",
                 )
 
 
-async def _store_left_result(session: Session, left: LeftBenchmark) -> None:
-    with left_benchmarks.claim_note(left):
+async def _store_detached_result(session: Session, detached: LeftBenchmark) -> None:
+    with left_benchmarks.claim_note(detached):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
-            message = await _final_message(session, left)
+            message = await _final_message(session, detached)
             if message is not None and await _is_result_stored(session, message):
                 return  # it was killed after that: the result is among the others
             if message is not None:
-                result_id = await _store_result(session, left.about, message)
+                result_id = await _store_result(session, detached.about, message)
     outcome = "nothing was stored, because no request had been measured"
     if result_id is not None:
         outcome = f"what was measured until then is result {result_id}, a partial one"
-    session.core.record_command(f"# {_title_of_left(left)} was cut off: {_KILLED_REASON}", outcome)
-    text = f"{_title_of_left(left)} was cut off, because {_KILLED_REASON}; {outcome}"
+    session.core.record_command(
+        f"# {_detached_benchmark_title(detached)} was cut off: {_KILLED_REASON}", outcome
+    )
+    text = f"{_detached_benchmark_title(detached)} was cut off, because {_KILLED_REASON}; {outcome}"
     bench = session.state.bench
     if not (bench.running or bench.queued):
         session.core.update(bench=replace(bench, error=text, stored_id=result_id))
-    session.core.notify(Level.WARN, text, _next_step_for_left(left))
+    session.core.notify(Level.WARN, text, _next_step_text(detached))
 
 
-def _next_step_for_left(left: LeftBenchmark) -> str:
-    match left.about.get("series"):
+def _next_step_text(detached: LeftBenchmark) -> str:
+    match detached.about.get("series"):
         case [str(kind), int(number)] if kind in _PAGE_KEY_OF_SERIES:
             return f"press {_PAGE_KEY_OF_SERIES[kind]}, then R to resume {kind} {number}"
     return "press b to measure again"
 
 
-def _title_of_left(left: LeftBenchmark) -> str:
-    run_id, began = left.about.get("run_id"), left.about.get("began_unix_s")
+def _detached_benchmark_title(detached: LeftBenchmark) -> str:
+    run_id, began = detached.about.get("run_id"), detached.about.get("began_unix_s")
     what = f"a benchmark of run {run_id}" if run_id else "a benchmark"
     at = time.strftime("%H:%M:%S", time.localtime(began)) if isinstance(began, float) else ""
     return f"{what} that began at {at}" if at else what
@@ -167,4 +169,4 @@ async def _store_result(
     load = BenchmarkLoad(
         spec, server, {}, asyncio.Event(), PrestartedClient(client=about["client"])
     )
-    return await session.bench.store_left_benchmark(load, measured)
+    return await session.bench.store_detached_benchmark(load, measured)

@@ -41,8 +41,9 @@ from workbench.session.bench.gpu_meter import Meter, rate_window_in_unix_time, w
 from workbench.session.bench.text_probe import (
     PROBE_PART_S,
     AbandonedRequests,
+    SentCounts,
     TextProbe,
-    why_nonsense_is_expected,
+    why_language_is_not_expected,
 )
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.state import PREPARING_PHASE
@@ -73,7 +74,7 @@ _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache deci
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
 
-def why_decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
+def prefix_cache_problem(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
     """Return why a result of `requests` requests is invalid because more than _CACHED_SHARE of its
     prompt tokens came from the engine's prefix cache; None if it is not. Cached tokens that all
     prompts begin with do not count: a chat template, or the token that begins a text."""
@@ -177,15 +178,15 @@ class Measurement:
             engine = EngineWatch(ask, known, self._load.on_engine_reading)
             client = stack.enter_context(closing(AnswerClient(self._spec, self._api_key())))
             self._probe = TextProbe(
-                client, self._spec, why_nonsense_is_expected(self._spec, self._server.plan)
+                client, self._spec, why_language_is_not_expected(self._spec, self._server.plan)
             )
             if self._server.gpus_known:
                 measured = await self._open_meter_and_measure(ask, engine)
             else:
                 measured = await self._measure_without_meter(ask, engine)
             if not (measured.outcome.partial or self._cancel.is_set()):
-                await self._probe_text_after_load(measured.outcome)
-            summary = self._probe.judge_text(measured.summary, self._earlier)
+                await self._send_text_probe_after_load(measured.outcome)
+            summary = self._probe.add_text_assessment(measured.summary, self._earlier)
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
 
@@ -234,11 +235,11 @@ class Measurement:
         summary = meter.add_gpus_to_outcome(outcome, gpus, idle)
         span, used = rate_window_in_unix_time(outcome), (*gpus, HOST_INDEX)
         altered = [alteration for alteration in self._alterations if alteration.gpu_index in used]
-        proofs = meter.proofs_of_settings(*span, altered, self._known)
+        proofs = meter.assess_settings_in_force(*span, altered, self._known)
         clocks: tuple[Clock, ...] = ()
         if self._known:
             clocks = meter.clocks_under_load(*span, self._alterations, self._known)
-        changed, programs = await self._list_disturbances(watch)
+        changed, programs = await self._gpu_changes_and_other_programs(watch)
         summary = replace(
             summary,
             notes=(*summary.notes, *(proof.line for proof in proofs), *programs),
@@ -255,7 +256,7 @@ class Measurement:
         """Return the indices of the server's GPUs; () without a reading."""
         return gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
 
-    async def _list_disturbances(
+    async def _gpu_changes_and_other_programs(
         self, watch: DisturbanceWatch
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which foreign programs used the GPUs
@@ -293,28 +294,28 @@ class Measurement:
         before the load, then read the engine's counters."""
         if not self._spec.command:
             await self._find_tokenizer(ask, engine)
-        await self._probe_text_before_load(engine)
-        await engine.read_before_load()
+        await self._send_text_probe_before_load(engine)
+        await engine.read_counters_before_load()
 
-    async def _probe_text_before_load(self, engine: EngineWatch) -> None:
+    async def _send_text_probe_before_load(self, engine: EngineWatch) -> None:
         """Send the part of the text probe before the load, and wait until the engine has counted
         it, so that the counters of the load do not contain it."""
         if self._probe.skipped:
             return
         self._show_phase("looking at the text of answers")
-        await engine.read_before_load()
-        await self._probe.probe_before_load(self._spec, self._count)
+        await engine.read_counters_before_load()
+        await self._probe.send_prompts_before_load(self._spec, self._count)
         sent = self._probe.sent_counts
-        await engine.read_after_load(
+        await engine.read_counters_after_load(
             0.0, 0.0, lambda counted: have_counts_caught_up(counted, *sent)
         )
         if self._probe.given_up.requests and not await _wait_until_idle(engine):
             self._left = self._probe.given_up
 
-    async def _probe_text_after_load(self, outcome: BenchOutcome) -> None:
+    async def _send_text_probe_after_load(self, outcome: BenchOutcome) -> None:
         if outcome.summary.requests_ok and not self._probe.skipped:
             self._show_phase("looking at the text of answers")
-            await self._probe.probe_after_load()
+            await self._probe.send_prompts_after_load()
 
     async def _find_tokenizer(self, ask: AskPath, engine: EngineWatch) -> None:
         """Find out whether the server counts tokens, and let it count the synthetic prompts."""
@@ -375,19 +376,19 @@ class Measurement:
     async def _send_load(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
         async with engine.watch_during_load():
             if self._spec.command:
-                outcome = await self._run_own_command()
+                outcome = await self._run_user_benchmark_command()
             else:
                 outcome = await self._run_client()
         self._on_sent(outcome)
         begin, end = window_in_unix_time(outcome)
         if self._spec.command:
-            return outcome, await engine.read_after_load(begin, end)
+            return outcome, await engine.read_counters_after_load(begin, end)
         sent = _counts_of_sent_load(outcome.summary)
 
         def is_complete(counted: EngineDuring) -> bool:
             return self._cancel.is_set() or have_counts_caught_up(counted, *sent)
 
-        return outcome, await engine.read_after_load(begin, end, is_complete)
+        return outcome, await engine.read_counters_after_load(begin, end, is_complete)
 
     async def _run_client(self) -> BenchOutcome:
         started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
@@ -395,7 +396,7 @@ class Measurement:
         if spec.api_key_env and (key := self._api_key()):
             env[spec.api_key_env] = key
         there = self._load.url_there if started.client == "host" else spec.url
-        no_language = bool(why_nonsense_is_expected(spec, self._server.plan))
+        no_language = bool(why_language_is_not_expected(spec, self._server.plan))
         outcome = await runner.run_load(
             replace(spec, url=there, random_weights=no_language),
             on_progress=self._on_progress,
@@ -406,7 +407,7 @@ class Measurement:
         asked = replace(outcome.spec, url=spec.url, random_weights=spec.random_weights)
         return replace(outcome, spec=asked)
 
-    async def _run_own_command(self) -> BenchOutcome:
+    async def _run_user_benchmark_command(self) -> BenchOutcome:
         spec, base_url = self._spec, f"{self._spec.url}/v1"
         env = own_command.command_environment(base_url, spec.model, self._api_key())
 
@@ -450,7 +451,7 @@ class Measurement:
             during,
             *sent,
             outcome.spec.concurrency + left.requests,
-            uncounted=_tokens_of_failed_requests(outcome.spec, summary, left),
+            uncounted=_failed_prompt_and_output_tokens(outcome.spec, summary, left),
         )
         if others is not None:
             invalid.append(others)
@@ -462,7 +463,7 @@ class Measurement:
             )
         reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
         notes += reuse.notes
-        cached = why_decided_by_cache(outcome.spec, during, sent[0])
+        cached = prefix_cache_problem(outcome.spec, during, sent.requests)
         if cached and "cache" not in " ".join(invalid):
             invalid.append(cached)
         return replace(
@@ -519,11 +520,11 @@ async def _wait_until_idle(engine: EngineWatch) -> bool:
     return False
 
 
-def _tokens_of_failed_requests(
-    spec: BenchSpec, summary: BenchSummary, left: AbandonedRequests
+def _failed_prompt_and_output_tokens(
+    spec: BenchSpec, summary: BenchSummary, abandoned: AbandonedRequests
 ) -> tuple[int, int]:
     """Return how many prompt tokens and output tokens the engine may have counted for the failed
-    requests and those that the probe `left`, at most."""
+    requests and those that the probe `abandoned`, at most."""
     failed, good = summary.requests_failed, summary.requests_ok
     prompt_tokens, output_tokens = 0.0, spec.max_tokens * (1 + spec.length_spread)
     if spec.trace:
@@ -532,16 +533,14 @@ def _tokens_of_failed_requests(
     elif good:
         prompt_tokens = 2 * (summary.prompt_tokens or 0) / good  # prompts differ in length
     return (
-        round(failed * prompt_tokens) + left.prompt_tokens,
-        round(failed * output_tokens) + left.output_tokens,
+        round(failed * prompt_tokens) + abandoned.prompt_tokens,
+        round(failed * output_tokens) + abandoned.output_tokens,
     )
 
 
-def _counts_of_sent_load(summary: BenchSummary) -> tuple[int, int | None, int | None]:
-    """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A
-    number of tokens is None if the server does not report it."""
-
-    return (
+def _counts_of_sent_load(summary: BenchSummary) -> SentCounts:
+    """Return what the load has sent, including the warm-up."""
+    return SentCounts(
         summary.requests_ok + summary.requests_failed + summary.warmup_requests,
         _sum_or_none(summary.prompt_tokens, summary.warmup_prompt_tokens),
         _sum_or_none(summary.output_tokens, summary.warmup_output_tokens),

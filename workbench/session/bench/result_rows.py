@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.session.bench.row import BenchRow, CeilingView
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult, BenchSpec
+    from workbench.model.bench import BenchResult, BenchSpec, ResultId
     from workbench.model.declared_options import DeclaredOption
 
 EXPERIMENT_TAG_PATTERN = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
@@ -214,7 +214,7 @@ def _row_of_result(result: BenchResult, label: str, changes: tuple[str, ...]) ->
         ttft_absent=_why_no_ttft(result),
         rate_error_pct=summary.rate_error_pct,
         power_absent="" if summary.refused else summary.absent.get("power_w", ""),
-        ceiling=ceiling_view(result),
+        ceiling=speed_ceiling_view(result),
     )
 
 
@@ -223,7 +223,7 @@ def _why_no_ttft(result: BenchResult) -> str:
     return "" if result.summary.refused else result.summary.withheld_reason("ttft_ms")
 
 
-def ceiling_view(result: BenchResult) -> CeilingView | None:
+def speed_ceiling_view(result: BenchResult) -> CeilingView | None:
     """Return the measured speed of a valid result together with the highest speed that the hardware
     allows. Both are of one stream, or of all streams together if there were several. None if the
     result is invalid or the highest speed is not known."""
@@ -244,7 +244,7 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
     return CeilingView(conditions.ceiling_tok_s, summary.per_stream_tok_s, basis, result.id)
 
 
-def last_usable_row(rows: Sequence[BenchRow]) -> int | None:
+def newest_usable_result_id(rows: Sequence[BenchRow]) -> ResultId | None:
     """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are
     sorted from new to old."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)

@@ -25,7 +25,7 @@ def are_comparable(row: BenchRow, other: BenchRow) -> bool:
     )
 
 
-def change_pct(row: BenchRow, base: BenchRow | None) -> float | None:
+def throughput_change_pct(row: BenchRow, base: BenchRow | None) -> float | None:
     """Return by how many percent the tokens per second of `row` differ from those of `base`; None
     if they may not be compared."""
     if base is None or base.id == row.id or not are_comparable(row, base):
@@ -35,24 +35,24 @@ def change_pct(row: BenchRow, base: BenchRow | None) -> float | None:
     return (row.output_tok_s / base.output_tok_s - 1.0) * 100.0
 
 
-def noise_pct(row: BenchRow, base: BenchRow | None) -> float | None:
+def throughput_noise_pct(row: BenchRow, base: BenchRow | None) -> float | None:
     """Return the change in percent that the two runs may show by chance, as far as each of them varies
     by itself, if their change is not larger. None if it is larger, or if one of them does not say how
     much it varies."""
-    change = change_pct(row, base)
+    change = throughput_change_pct(row, base)
     if change is None or base is None:
         return None
-    return noise_of_change(change, row.rate_error_pct, base.rate_error_pct)
+    return noise_pct_above_change(change, row.rate_error_pct, base.rate_error_pct)
 
 
-def noise_of_change(change: float, *errors_pct: float | None) -> float | None:
-    """Return by how many percent the ratio of two rates may be wrong at the 95 % level, if `change` is
-    not larger; else None. `errors_pct` are the standard errors of the rates in percent."""
+def noise_pct_above_change(change_pct: float, *errors_pct: float | None) -> float | None:
+    """Return by how many percent the ratio of two rates may be wrong at the 95 % level, if
+    `change_pct` is not larger; else None. `errors_pct` are the standard errors of the rates in percent."""
     known = [error for error in errors_pct if error is not None]
     if len(known) < len(errors_pct):
         return None
     noise = _SURE_STANDARD_ERRORS * math.sqrt(sum(error**2 for error in known))
-    return noise if abs(change) <= noise else None
+    return noise if abs(change_pct) <= noise else None
 
 
 def row_before(row: BenchRow, rows: Sequence[BenchRow]) -> BenchRow | None:

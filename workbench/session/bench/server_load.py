@@ -22,7 +22,7 @@ from workbench.session.bench.benchmark_load import (
     BenchmarkLoad,
     PrestartedClient,
     ServerUnderTest,
-    load_client_location,
+    choose_load_client_location,
     prestart_client,
 )
 from workbench.session.bench.spec import spec_from_fields
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class ServerLoad:
-    """Prepares a server for a load, with `load_at_server`, `load_at_run` or `load_at_url`. The caller may send the load
-    inside their block, and a second block at the same time raises BenchError. `overrides` are
-    fields of BenchSpec and "prompts_file". With `ahead`, the processes of a benchmark are started
+    """Prepares a server for a load, with `open_load_on_server`, `open_load_on_run` or
+    `open_load_on_url`. The caller may send the load inside their block, and a second block at the same time raises BenchError. `overrides` are
+    fields of BenchSpec and "prompts_file". With `prestart`, the processes of a benchmark are started
     when the block is opened."""
 
     def __init__(
@@ -74,18 +74,18 @@ class ServerLoad:
         return ""
 
     @asynccontextmanager
-    async def load_at_server(
+    async def open_load_on_server(
         self, run_id: str | None, url: str | None, overrides: dict[str, Any]
     ) -> AsyncIterator[BenchmarkLoad]:
         """Allow a load on a server while the block runs, and yield that load. The server is the one
         at `url`, or else the run `run_id`, by default the selected or newest READY run. Raises
         BenchError if the server's GPUs cannot be read."""
         if url is None:
-            opened = self.load_at_run(
+            opened = self.open_load_on_run(
                 run_id or await self._servers.selected_or_ready_run(), overrides
             )
         else:
-            opened = self.load_at_url(url, overrides)
+            opened = self.open_load_on_url(url, overrides)
         async with opened as load:
             if not load.server.gpus_known:
                 why = load.server.why_gpus_are_unknown
@@ -95,10 +95,10 @@ class ServerLoad:
             yield load
 
     @asynccontextmanager
-    async def load_at_run(
-        self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
+    async def open_load_on_run(
+        self, run_id: str, overrides: dict[str, Any], *, prestart: bool = False
     ) -> AsyncIterator[BenchmarkLoad]:
-        """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the
+        """Allow a load on a READY run while the block runs, and yield that load. With `prestart`, the
         processes of a benchmark are started, too. Raises BenchError if the run is not READY."""
         supervisor = self._servers.supervisor
         status = supervisor.status(run_id)
@@ -108,10 +108,12 @@ class ServerLoad:
                 host=self._core.host.name,
                 next_step="give a READY run; `workbench servers` lists the runs",
             )
-        spec = _use_ascii_key(self.make_spec(status.preset_id, overrides))
+        spec = _spec_with_valid_api_key(self.make_spec(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
-            self._lock_host(what, run_id, spec if ahead else None, status.node is None) as (
+            self._lock_host_and_prestart_client(
+                what, run_id, spec if prestart else None, status.node is None
+            ) as (
                 cancel,
                 started,
             ),
@@ -130,17 +132,17 @@ class ServerLoad:
             yield BenchmarkLoad(spec, server, env, cancel, started, hear, there)
 
     @asynccontextmanager
-    async def load_at_url(
-        self, url: str, overrides: dict[str, Any], *, ahead: bool = False
+    async def open_load_on_url(
+        self, url: str, overrides: dict[str, Any], *, prestart: bool = False
     ) -> AsyncIterator[BenchmarkLoad]:
         """Allow a load on the server at a base URL, started by others, while the block runs, and
         yield that load. A loopback address means a server on the session's host. Raises BenchError
         if the server does not answer or names no model."""
         address = server_address.parse_server_url(url)
-        spec = _use_ascii_key(self.make_spec(None, overrides))
+        spec = _spec_with_valid_api_key(self.make_spec(None, overrides))
         async with (
-            self._lock_host(
-                "a benchmark of a server", None, spec if ahead else None, address.loopback
+            self._lock_host_and_prestart_client(
+                "a benchmark of a server", None, spec if prestart else None, address.loopback
             ) as (
                 cancel,
                 started,
@@ -173,13 +175,13 @@ class ServerLoad:
         return self._lock.other_measurements_since(self._began_s)
 
     @property
-    def without_lock_s(self) -> float | None:
+    def lock_lost_s(self) -> float | None:
         """For how many seconds since the present load was prepared the measurement lock was lost,
         None if it was not."""
         return self._lock.seconds_without_lock(self._began_s)
 
     @asynccontextmanager
-    async def _lock_host(
+    async def _lock_host_and_prestart_client(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, PrestartedClient]]:
         """Prevent other loads on this host while the block runs. Yield (event that cancels the
@@ -194,7 +196,9 @@ class ServerLoad:
             )
         lock = self._lock.hold_lock(what) if gpus_known else nullcontext()
         worker = (
-            load_client_location(self._core.host, spec, gpus_known) if spec is not None else None
+            choose_load_client_location(self._core.host, spec, gpus_known)
+            if spec is not None
+            else None
         )
         meter = spec is not None and gpus_known
         async with self._busy:
@@ -230,7 +234,7 @@ class ServerLoad:
             await self.cancel()
 
 
-def _use_ascii_key(spec: BenchSpec) -> BenchSpec:
+def _spec_with_valid_api_key(spec: BenchSpec) -> BenchSpec:
     """Return `spec`. Raises InputError if the environment variable of its API key has no value that
     fits into an HTTP header."""
     if spec.api_key_env is not None:

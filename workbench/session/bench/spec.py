@@ -57,7 +57,7 @@ def make_paths_absolute(bench: Mapping[str, Any]) -> dict[str, Any]:
     return {**bench, **{name: str(Path(path).absolute()) for name, path in paths.items()}}
 
 
-def set_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
+def set_prompt_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
     """Return the fields of a load with this content of its prompts, unless they decide it already. A
     series stores it, so that the prompts stay the same when it is resumed by a later version."""
     if any(bench.get(name) for name in _TEXT_DECIDING_FIELDS):
@@ -86,7 +86,7 @@ def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) 
         base = profiles.profile_fields("quick")
     _check_fields(given)
     _check_content(given)
-    base |= _derive_counts(given)
+    base |= _derive_request_counts(given)
     own = any(given.get(name) for name in _OWN_TEXT_FIELDS)
     merged = {"content": WORDS_CONTENT if own else TEXT_CONTENT, **base, **given}
     if merged.get("endpoint") == "embeddings":
@@ -166,7 +166,7 @@ def _check_content(given: Mapping[str, Any]) -> None:
     )
 
 
-def _derive_counts(given: Mapping[str, Any]) -> dict[str, Any]:
+def _derive_request_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of "requests", "concurrency" and "warmup" that follow from the rate, the
     concurrency or the duration in `given`, the user's options. {} if `given` has none of the three.
     """

@@ -73,6 +73,15 @@ _NO_OWN_FIELDS = (
 CountTokens = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 
 
+class SentCounts(NamedTuple):
+    """The numbers of requests that were sent, and of their prompt and output tokens. A number of
+    tokens is None if the server does not report it."""
+
+    requests: int
+    prompt_tokens: int | None
+    output_tokens: int | None
+
+
 class AbandonedRequests(NamedTuple):
     """Requests to which no answer came in time. The server may still work on them: `prompt_tokens`
     and `output_tokens` are the most that it may count for them."""
@@ -90,7 +99,7 @@ class AbandonedRequests(NamedTuple):
         )
 
 
-def why_nonsense_is_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
+def why_language_is_not_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
     """Return why the text of a server's model need not be language; "" if it must be."""
     if spec.random_weights:
         return "its weights are random (--random-weights)"
@@ -100,8 +109,8 @@ def why_nonsense_is_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
 
 
 class TextProbe:
-    """The probe of one benchmark. `probe_before_load` and `probe_after_load` send its prompts, and
-    `judge_text` says what follows. `client` sends the requests. `count` counts the tokens of a
+    """The probe of one benchmark. `send_prompts_before_load` and `send_prompts_after_load` send its prompts, and
+    `add_text_assessment` says what follows. `client` sends the requests. `count` counts the tokens of a
     prompt with the server's tokenizer; None if that is not known. `skipped` is the reason why there
     is no probe, or why a part of it is missing."""
 
@@ -117,51 +126,56 @@ class TextProbe:
         self.skipped = _why_no_probe(spec)
 
     @property
-    def sent_counts(self) -> tuple[int, int | None, int | None]:
-        """The numbers of requests, prompt tokens and output tokens of the probe. A number of tokens
-        is None if the server does not report it."""
+    def sent_counts(self) -> SentCounts:
+        """What the probe has sent."""
         prompt, output = map(itemgetter(0), self._sent), map(itemgetter(1), self._sent)
-        return len(self._sent), _total_or_none([*prompt]), _total_or_none([*output])
+        return SentCounts(len(self._sent), _total_or_none([*prompt]), _total_or_none([*output]))
 
-    async def probe_before_load(self, spec: BenchSpec, count: CountTokens | None = None) -> None:
+    async def send_prompts_before_load(
+        self, spec: BenchSpec, count: CountTokens | None = None
+    ) -> None:
         """Send the part before the load. `spec` is the load, with the length of its prompts."""
         self._spec = spec
         if self.skipped:
             return
-        until = time.monotonic() + PROBE_PART_S
-        self._long_tokens = _long_prompt_tokens(spec)
-        await self._find_answer_length(until)
-        await self._probe_one_part(make_short_asks(_ASKS_ALONE_BEFORE), until, after=False)
-        await self._recount_tokens(count, until)
+        until_s = time.monotonic() + PROBE_PART_S
+        self._long_tokens = _long_prompt_length_tokens(spec)
+        await self._find_answer_length(until_s)
+        await self._send_probe_part(make_short_asks(_ASKS_ALONE_BEFORE), until_s, after=False)
+        await self._recount_tokens(count, until_s)
 
-    async def probe_after_load(self) -> None:
+    async def send_prompts_after_load(self) -> None:
         """Send the part after the load."""
         if self.skipped or not self._probed:
             return
         asks = make_short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]
-        await self._probe_one_part(asks, time.monotonic() + PROBE_PART_S, after=True)
+        await self._send_probe_part(asks, time.monotonic() + PROBE_PART_S, after=True)
 
-    async def _find_answer_length(self, until: float) -> None:
+    async def _find_answer_length(self, until_s: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
-        first = await self._send_ask(make_short_asks(1)[0], until - time.monotonic())
+        first = await self._send_ask(make_short_asks(1)[0], until_s - time.monotonic())
         if first is not None and first.hides_reasoning:
             self._tokens = _REASONING_TOKENS
             self._short.append(first)
 
-    async def _probe_one_part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
-        for ask in alone:
-            await self._send_asks_together([ask], until, after)
+    async def _send_probe_part(
+        self, asks_sent_alone: Sequence[Ask], until_s: float, *, after: bool
+    ) -> None:
+        for ask in asks_sent_alone:
+            await self._send_asks_together([ask], until_s, after)
         together = min(_MAX_ASKS_TOGETHER, self._spec.concurrency)
         if together > 1:
-            await self._send_asks_together(make_short_asks(together, Place.TOGETHER), until, after)
+            await self._send_asks_together(
+                make_short_asks(together, Place.TOGETHER), until_s, after
+            )
         if self._long_tokens:
             per_token = _characters_per_token(self._spec)
             long = [make_long_ask(self._long_tokens, n, per_token) for n in range(_LONG_ASKS)]
-            await self._send_asks_together(long, until, after)
+            await self._send_asks_together(long, until_s, after)
 
-    async def _send_asks_together(self, asks: Sequence[Ask], until: float, after: bool) -> None:
+    async def _send_asks_together(self, asks: Sequence[Ask], until_s: float, after: bool) -> None:
         """Send prompts at once, and keep the answers that come in time."""
-        left_s = until - time.monotonic()
+        left_s = until_s - time.monotonic()
         if left_s <= 0:
             self._failures += [f"the probe has {PROBE_PART_S:.0f} s"] * len(asks)
             return
@@ -203,7 +217,7 @@ class TextProbe:
 
     # ---- the tokens of the answers, counted again
 
-    async def _recount_tokens(self, count: CountTokens | None, until: float) -> None:
+    async def _recount_tokens(self, count: CountTokens | None, until_s: float) -> None:
         """Count the tokens of some answers again with the server's tokenizer, or by the usage of a
         prompt that contains the answer."""
         to_recount = []
@@ -212,31 +226,33 @@ class TextProbe:
             if tokens >= _MIN_RECOUNTED_TOKENS and not probed.defect:
                 to_recount.append(index)
         for index in to_recount[:_RECOUNTED_ANSWERS_PER_LENGTH]:
-            if until <= time.monotonic():
+            if until_s <= time.monotonic():
                 return
-            self._probed[index] = await self._recount_answer(self._probed[index], count, until)
+            self._probed[index] = await self._recount_answer(self._probed[index], count, until_s)
         if self._short:
             return
         if any(probed.recounted is not None for probed in self._probed):
-            await self._recount_short_answers(count, until)
+            await self._recount_short_answers(count, until_s)
 
-    async def _recount_short_answers(self, count: CountTokens | None, until: float) -> None:
+    async def _recount_short_answers(self, count: CountTokens | None, until_s: float) -> None:
         """Ask for answers of a second length, and count their tokens again: hidden marks are about
         as many in short answers as in long ones."""
-        left_s = until - time.monotonic()
+        left_s = until_s - time.monotonic()
         asks = make_short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._send_ask(ask, left_s, SHORT_TOKENS)) for ask in asks]
         for task in tasks:
             probed = task.result()
-            if probed is None or until <= time.monotonic():
+            if probed is None or until_s <= time.monotonic():
                 continue
             if not probed.answer.is_empty:
-                probed = await self._recount_answer(probed, count, until)
+                probed = await self._recount_answer(probed, count, until_s)
             self._short.append(probed)
 
-    async def _recount_answer(self, one: Probed, count: CountTokens | None, until: float) -> Probed:
-        left_s = until - time.monotonic()
+    async def _recount_answer(
+        self, one: Probed, count: CountTokens | None, until_s: float
+    ) -> Probed:
+        left_s = until_s - time.monotonic()
         return replace(
             one, recounted=await self._count_tokens_of(one.answer.all_text, count, left_s)
         )
@@ -269,7 +285,9 @@ class TextProbe:
 
     # ---- what follows
 
-    def judge_text(self, summary: BenchSummary, earlier: Earlier | None = None) -> BenchSummary:
+    def add_text_assessment(
+        self, summary: BenchSummary, earlier: Earlier | None = None
+    ) -> BenchSummary:
         """Return the summary of the load with the report on its text, and with what is wrong with
         the text as reasons why the result is invalid, as marks, or as notes."""
         if summary.text is None:
@@ -392,7 +410,7 @@ def _why_no_probe(spec: BenchSpec) -> str:
     return ""
 
 
-def _long_prompt_tokens(spec: BenchSpec) -> int:
+def _long_prompt_length_tokens(spec: BenchSpec) -> int:
     """Return the length of the long prompts in tokens: that of the load's own prompts, but with
     room for the probe's answer. 0 if the short prompts are as long."""
     wanted = spec.input_tokens

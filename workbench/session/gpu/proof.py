@@ -126,7 +126,7 @@ class GpuProof:
         ):
             return await self._verify_by_reading(altered)
         with self._core.show_busy(VERIFYING_SETTINGS):
-            async with self._load.load_at_server(
+            async with self._load.open_load_on_server(
                 run_id, url, {**GPU_FILLING_LOAD, **bench}
             ) as load:
                 found = await self._verify_under_load(seconds, load, altered, probe, password)
@@ -188,14 +188,14 @@ class GpuProof:
         span = driven.t0_s, driven.t1_s
         notes = lock_change_texts(locks, alterations.locks_on, gpus)
         known = replace(known, clocks=(), shown=()) if notes else known
-        proofs = meter.proofs_of_settings(*span, used, known)
+        proofs = meter.assess_settings_in_force(*span, used, known)
         clocks = [] if notes else list(meter.clocks_under_load(*span, altered, known))
         if probe and not notes and (open_proofs := unsure_proofs(proofs)):
             probes, skipped = choose_probes(infos, open_proofs) if probe is True else (probe, ())
             tried, failed = await self._probe.run(meter, probes, run, known, password)
             notes = (*skipped, *failed)
             clocks += tried
-            proofs = meter.proofs_of_settings(*span, used, known.with_clocks(tried))
+            proofs = meter.assess_settings_in_force(*span, used, known.with_clocks(tried))
         if clocks:
             await evidence.store_clocks(known, clocks, proofs)
         return Verification(

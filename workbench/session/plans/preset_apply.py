@@ -334,7 +334,7 @@ class PresetApply:
         from workbench.bench import runner
 
         try:
-            async with self._load.load_at_run(run_id, {}) as load:
+            async with self._load.open_load_on_run(run_id, {}) as load:
                 spec = replace(
                     load.spec,
                     prompts=tuple(_warm_up_prompts(warm_up)),

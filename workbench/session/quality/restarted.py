@@ -157,7 +157,7 @@ class AnswersOfRestart:
         """Measure a step on a run. Return whether it was measured to its end."""
         try:
             async with (
-                self._load.load_at_run(run_id, {}) as load,
+                self._load.open_load_on_run(run_id, {}) as load,
                 open_scored_server(load) as server,
             ):
                 await server.check_alone()

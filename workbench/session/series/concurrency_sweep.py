@@ -112,7 +112,7 @@ class ConcurrencySweep(SweepDesign):
 
     async def make(self, run: int) -> None:
         bench = partial(
-            self.parts.bench.run_target,
+            self.parts.bench.benchmark_target,
             self.target.run_id,
             self.target.url,
             **self.fields(self.levels[run]),

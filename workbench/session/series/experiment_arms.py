@@ -18,7 +18,7 @@ from workbench.model.plan import plan_differences
 from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import USERS
-from workbench.session.bench.find_users import find_users
+from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
@@ -243,7 +243,7 @@ class ExperimentArms:
         began = time.monotonic()
         while True:
             try:
-                async with side.session.load.load_at_url(url, dict(self._spec.bench)):
+                async with side.session.load.open_load_on_url(url, dict(self._spec.bench)):
                     return
             except BenchError as error:
                 waited_s = time.monotonic() - began
@@ -300,9 +300,9 @@ class ExperimentArms:
             raise ServerError(f"no server runs for arm {arm}", host=session.host.name)
         shape = {**self._spec.bench, "seed": seed, **self._fit}
         try:
-            bench = partial(session.bench.run_target, run_id, side.url)
+            bench = partial(session.bench.benchmark_target, run_id, side.url)
             if self._spec.metric == USERS:
-                result_id = await find_users(bench, session.results, shape)
+                result_id = await measure_user_capacity(bench, session.results, shape)
             else:
                 result_id = await bench(**shape)
         except BenchCancelled:

@@ -25,7 +25,7 @@ from workbench.session.bench.spec import (
     TEXT_CONTENT,
     WORDS_CONTENT,
     make_paths_absolute,
-    set_content,
+    set_prompt_content,
 )
 from workbench.session.hosts.names import check_same_host
 from workbench.session.plans.plan_editor import PlanEditor
@@ -174,7 +174,9 @@ class Experiments:
         else:
             plan = self._plans.editor.effective_plan
             preset_id, common_plan = plan.preset_id, asdict(mask_plan(plan))
-        options["bench"] = set_content(make_paths_absolute(options.get("bench", {})), TEXT_CONTENT)
+        options["bench"] = set_prompt_content(
+            make_paths_absolute(options.get("bench", {})), TEXT_CONTENT
+        )
         given = {"preset_id": preset_id, **options}
         spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), common_plan, **given))
         design.require_measurable(
@@ -400,7 +402,7 @@ class Experiments:
                 stored.spec,
                 max_minutes=max_minutes,
                 # an older Workbench named no content, and its prompts were words
-                bench=set_content(stored.spec.bench, WORDS_CONTENT),
+                bench=set_prompt_content(stored.spec.bench, WORDS_CONTENT),
             )
             if pairs is not None:
                 spec = replace(spec, pairs=pairs)

@@ -161,7 +161,7 @@ class FlagSweep(SweepDesign):
 
     async def measure_run(self, run_id: str, run: int) -> int:
         """Benchmark the server of a point, and return the id of the result."""
-        return await self.parts.bench.run_on(run_id, **self.load_of_run(run))
+        return await self.parts.bench.benchmark_run(run_id, **self.load_of_run(run))
 
     async def set_up_server(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""

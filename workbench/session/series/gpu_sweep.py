@@ -195,7 +195,7 @@ class GpuSweep(SweepDesign):
 
     async def measure_benchmark(self, **more: Any) -> int:
         """Benchmark the server, with the fields `more` of BenchSpec. Return the result's id."""
-        return await self.parts.bench.run_target(
+        return await self.parts.bench.benchmark_target(
             self.target.run_id, self.target.url, **{**self.bench, **more}
         )
 
@@ -206,7 +206,7 @@ class GpuSweep(SweepDesign):
             return None
         unsteady: str | None = f"it takes {2 * WINDOW_S:g} s to tell"
         async with (
-            self.parts.load.load_at_server(
+            self.parts.load.open_load_on_server(
                 self.target.run_id, self.target.url, dict(self.bench)
             ) as load,
             Meter(self.parts.core.host) as meter,

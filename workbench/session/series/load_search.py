@@ -104,7 +104,7 @@ class LoadSearch(Design[float]):
         self.progress.change_point(index, state=PointState.MEASURING)
         runs = self.results.get(level, [])
         bench = partial(
-            self.parts.bench.run_target,
+            self.parts.bench.benchmark_target,
             self.target.run_id,
             self.target.url,
             **self.fields(level),

@@ -114,7 +114,7 @@ async def conditions_of_target(
         version = status.engine_version or supervisor.record(target.run_id).engine_version
         return {**found, "engine": f"{status.engine} {version or UNKNOWN_VERSION_TEXT}"}
     assert target.url is not None
-    async with parts.load.load_at_url(target.url, dict(shape)) as load:
+    async with parts.load.open_load_on_url(target.url, dict(shape)) as load:
         return {**found, "model": load.spec.model}
 
 

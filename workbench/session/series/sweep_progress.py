@@ -19,7 +19,7 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
-from workbench.session.bench.spec import TEXT_CONTENT, make_paths_absolute, set_content
+from workbench.session.bench.spec import TEXT_CONTENT, make_paths_absolute, set_prompt_content
 from workbench.session.series.conduct import Design, SeriesStopped, TimeLimit
 
 if TYPE_CHECKING:
@@ -294,4 +294,4 @@ def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of BenchSpec as a sweep stores them: secrets are masked, paths of prompts and
     traces are absolute, and the content of the prompts is named."""
     masked: dict[str, Any] = mask_data(bench)
-    return set_content(make_paths_absolute(masked), TEXT_CONTENT)
+    return set_prompt_content(make_paths_absolute(masked), TEXT_CONTENT)

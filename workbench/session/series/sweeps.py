@@ -26,7 +26,7 @@ from workbench.model.sweep import (
     SweepSpec,
     sweep_to_resume,
 )
-from workbench.session.bench.spec import WORDS_CONTENT, set_content
+from workbench.session.bench.spec import WORDS_CONTENT, set_prompt_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
@@ -409,7 +409,7 @@ class Sweeps:
                 next_step="start a new sweep",
             )
         # an older Workbench named no content, and its prompts were words
-        return replace(sweep.spec, bench=set_content(sweep.spec.bench, WORDS_CONTENT))
+        return replace(sweep.spec, bench=set_prompt_content(sweep.spec.bench, WORDS_CONTENT))
 
 
 def minutes_left(sweep: Sweep) -> float | None:

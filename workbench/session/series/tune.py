@@ -40,7 +40,7 @@ from workbench.model.tune_standings import (
     parse_point_label,
     point_label,
 )
-from workbench.session.bench.find_users import find_users
+from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
@@ -284,8 +284,8 @@ class Tune(FlagSweep):
     async def measure_run(self, run_id: str, run: int) -> int:
         if self._spec.goal != tune.USERS:
             return await super().measure_run(run_id, run)
-        bench = partial(self.parts.bench.run_on, run_id)
-        return await find_users(bench, self.parts.results, self.load_of_run(run))
+        bench = partial(self.parts.bench.benchmark_run, run_id)
+        return await measure_user_capacity(bench, self.parts.results, self.load_of_run(run))
 
     @property
     def _tune_goal(self) -> Goal:

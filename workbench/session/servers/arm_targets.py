@@ -79,8 +79,8 @@ class ComparedSide:
         """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
         of a server that the experiment started."""
         if self.url is not None:
-            return self.session.load.load_at_url(self.url, {})
-        return self.session.load.load_at_run(run_id, {})
+            return self.session.load.open_load_on_url(self.url, {})
+        return self.session.load.open_load_on_run(run_id, {})
 
     async def gpus(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
@@ -371,7 +371,7 @@ def _plan_with_program(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
 
 async def _check_url(name: str, session: Session, url: str) -> None:
     try:
-        async with session.load.load_at_url(url, {}):
+        async with session.load.open_load_on_url(url, {}):
             pass
     except WorkbenchError as error:
         error.message = f"{name}: {error.message}"

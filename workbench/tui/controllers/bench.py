@@ -43,10 +43,14 @@ class BenchController(Controller):
                 made = spec_overrides(values)
                 self.go_to_pane("results")
                 self.run_measurement(
-                    lambda: self.session.bench.run(**made), self.show_rejected_result, outlives=True
+                    lambda: self.session.bench.benchmark_selected_run(**made),
+                    self.show_rejected_result,
+                    outlives=True,
                 )
 
-        profiles = self.run_or_show_error(lambda: self.session.bench.profile_titles()) or {}
+        profiles = (
+            self.run_or_show_error(lambda: self.session.bench.profile_titles_and_fields()) or {}
+        )
         standing = "standard"
         if self.session.bench.asked:
             standing = "as before"
@@ -99,7 +103,7 @@ class BenchController(Controller):
         def agreed(page: StartPlan) -> None:
             self.go_to_pane("results")
             self.run_measurement(
-                partial(self.session.bench.restart_and_compare, quality=page.with_answers),
+                partial(self.session.bench.restart_and_compare_results, quality=page.with_answers),
                 lambda _: self._show_comparison(),
                 outlives=True,
             )
@@ -109,7 +113,7 @@ class BenchController(Controller):
             agreed,
             self.restart_and_repeat,
             doing=_AGAIN,
-            answers=self.run_or_show_error(self.session.bench.cost_of_comparing_answers) or "",
+            answers=self.run_or_show_error(self.session.bench.answer_comparison_cost_text) or "",
         )
 
     def _show_comparison(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.series_state import SeriesState
-from workbench.session.bench.row_changes import noise_pct
+from workbench.session.bench.row_changes import throughput_noise_pct
 from workbench.session.state import SessionState
 from workbench.tui.bindings import (
     Key,
@@ -152,7 +152,7 @@ def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
     rows = {row.id: row for row in state.results}
     if comparison.b not in rows:
         return None
-    return noise_pct(rows[comparison.b], rows.get(comparison.a))
+    return throughput_noise_pct(rows[comparison.b], rows.get(comparison.a))
 
 
 def _drawn_state(state: SessionState) -> tuple[object, ...]:

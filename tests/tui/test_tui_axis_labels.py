@@ -234,7 +234,9 @@ def test_a_comparison_of_answers_takes_no_room_from_results() -> None:
 
 def test_a_change_that_may_be_chance_is_no_gain() -> None:
     small = replace(OFF, id=3, output_tok_s=1428.6, rate_error_pct=1.0)
-    assert throughput_noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(2.96, abs=0.01)
+    assert throughput_noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(
+        2.96, abs=0.01
+    )
     assert throughput_change_and_role(small, replace(OFF, rate_error_pct=0.9)) == (
         "+1.9 % ±3",
         "text",

@@ -138,7 +138,9 @@ async def _run_benchmarks_until_signal(
                 if run_id is not None:
                     await add_and_print_result(await session.bench.benchmark_run(run_id, **load))
                 else:
-                    await add_and_print_result(await session.bench.benchmark_url(arguments.url, **load))
+                    await add_and_print_result(
+                        await session.bench.benchmark_url(arguments.url, **load)
+                    )
     except BenchCancelled as cancelled:
         if not received:
             raise

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 class ServerLoad:
     """Prepares a server for a load, with `open_load_on_server`, `open_load_on_run` or
     `open_load_on_url`. The caller may send the load inside their block, and a second block at the
-    same time raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With `prestart`, the processes of a benchmark are started
-    when the block is opened."""
+    same time raises BenchError. `overrides` are fields of BenchSpec and
+    "prompts_file". With `prestart`, the processes of a benchmark are started when the block is
+    opened."""
 
     def __init__(
         self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock

@@ -35,10 +35,10 @@ class Engine:
     def __init__(self, *in_flight: int | None) -> None:
         self.in_flight = list(in_flight)
 
-    async def read_before_load(self) -> None:
+    async def read_counters_before_load(self) -> None:
         pass
 
-    async def read_after_load(self, *asked: Any) -> EngineDuring:
+    async def read_counters_after_load(self, *asked: Any) -> EngineDuring:
         return EngineDuring()
 
     async def count_requests(self) -> RequestCounts:

@@ -368,10 +368,10 @@ def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -
             host, f"{STATE}/runs/one", ["sleep", "75.5"]
         )
         outer = with_argument("75.5")
-        seen = await host.read_outer_processes([*outer, os.getpid(), 1 << 22])
+        seen = await host.read_container_host_processes([*outer, os.getpid(), 1 << 22])
         assert (started.pid, "sleep", "") in {(p.pid, p.name, p.place) for p in seen.values()}
         assert (seen[os.getpid()].pid, seen[os.getpid()].place) == (None, "local")
-        other = await inside("other").read_outer_processes(outer)
+        other = await inside("other").read_container_host_processes(outer)
         assert {p.place for p in other.values()} == {
             f"podman:{engine('inspect', '--format', '{{.Id}}', box)[:12]}"
         }

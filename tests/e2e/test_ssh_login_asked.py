@@ -84,7 +84,7 @@ def test_a_passphrase_outlives_an_outage_but_not_a_failed_login(locked: Sshd) ->
 
     async def main() -> None:
         host = SshHost("box", ssh_config=locked.ssh_config_path)
-        host.ask = ask
+        host.login_prompt = ask
         try:
             with pytest.raises(AuthFailed, match=r"the passphrase of .*locked is wrong"):
                 await host.connect()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_message
 from workbench.cli.questions import ask_login_secret, can_ask, require_yes_answer
-from workbench.hosts import split_container
+from workbench.hosts import split_host_and_container
 from workbench.model.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_host_option(arguments: argparse.Namespace) -> str | None:
     if arguments.container is None:
         return host
     name = f"{host}/{arguments.container}" if host else arguments.container
-    if split_container(name)[1] is None:
+    if split_host_and_container(name)[1] is None:
         from difflib import get_close_matches
 
         from workbench.hosts.container_kinds import KINDS

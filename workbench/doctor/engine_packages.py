@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.shell_scripts import shell_argv
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.swept_command import run_and_end_leftovers
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_json
@@ -89,7 +89,7 @@ async def ask_engine_python(
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:
-        done = await run_swept(host, shell_argv(script, *words), timeout_s=timeout_s)
+        done = await run_and_end_leftovers(host, shell_argv(script, *words), timeout_s=timeout_s)
     except CommandTimeout:
         return EnginePackages(
             engine, python, problem=f"{python} did not answer within {timeout_s:g} s"

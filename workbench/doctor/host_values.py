@@ -10,7 +10,7 @@ from workbench.engines import registry
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import KERNEL_LOG_FUNCTION, parse_key_value_pairs, shell_argv
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.swept_command import run_and_end_leftovers
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_hexadecimal
 from workbench.server.file_limit import UNLIMITED_FILES
@@ -75,7 +75,7 @@ async def read_host_values(host: Host, ports: Iterable[int], timeout_s: float) -
     that port is looked up. Raises HostError if the host does not answer within `timeout_s` seconds.
     """
     words = (registry.join_worker_patterns(), *(f"{port:04X}" for port in ports))
-    done = await run_swept(host, shell_argv(_SCRIPT, *words), timeout_s=timeout_s)
+    done = await run_and_end_leftovers(host, shell_argv(_SCRIPT, *words), timeout_s=timeout_s)
     return parse_host_values(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
 
 

@@ -18,7 +18,7 @@ from workbench.engines import gpu_table
 from workbench.gpu.remote_programs import TOPOLOGY_PROGRAM
 from workbench.hosts.base import CommandTimeout, FileError, Host, HostUnreachable
 from workbench.hosts.shell_scripts import shell_argv
-from workbench.hosts.swept_command import run_swept_until_disconnected
+from workbench.hosts.swept_command import read_output_and_end_leftovers
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
@@ -208,7 +208,7 @@ async def run_gpu_copy_trial(
     words = shell_argv(script, python, "-c", program, json.dumps(orders))
     limit_s = IMPORT_S + ALL_CASES_S + 3 * case_limit_s
     try:
-        out = await run_swept_until_disconnected(host, words, timeout_s=limit_s, env=variables)
+        out = await read_output_and_end_leftovers(host, words, timeout_s=limit_s, env=variables)
     except HostUnreachable:
         raise
     except CommandTimeout:

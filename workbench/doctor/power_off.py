@@ -15,7 +15,7 @@ from workbench.engines import gpu_table
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.swept_command import run_and_end_leftovers
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE
@@ -78,7 +78,7 @@ async def examine_last_power_off(host: Host, kept: Kept, boot_id: str | None) ->
     end = kept.end_under_other_boot(boot_id) if boot_id else None
     if end is None:
         return None
-    done = await run_swept(host, shell_argv(_SCRIPT, end.boot_id), timeout_s=LOOK_S)
+    done = await run_and_end_leftovers(host, shell_argv(_SCRIPT, end.boot_id), timeout_s=LOOK_S)
     facts = parse_shutdown_facts(
         done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"), time.time()
     )

@@ -18,7 +18,7 @@ reconnecting_link  a connection that is restored after a loss
 port_relay         a local port that leads to a port of a host
 files_via_shell    reads and writes files of a host with commands alone
 directory_names    the names in a directory of a host
-file_marks         marks of files on this machine, which show whether they have changed
+file_signatures    signatures of files on this machine, which show whether they have changed
 session_marks      marks of the processes of a session, which show whether one has started or ended
 shell_scripts      the POSIX shell code that runs on hosts; its files are in the folder `scripts`
 script_files       reads shell scripts, which lie in a folder `scripts` beside the modules that run them
@@ -100,7 +100,7 @@ def open_host(name: str | None = None, known_as: str | None = None) -> Host:
     return kind.open(name, known_as or name)
 
 
-def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
+def split_host_and_container(name: str) -> tuple[str, tuple[str, str] | None]:
     """Split a container's name `[HOST/]KIND:NAME` into (name of the host around it, or "" for this
     machine; (kind, name)). For a name of another form, return (`name`, None). Raises InputError if
     the container is inside too many others, or is a PBS job, in which no command can be run."""

@@ -7,7 +7,7 @@ from workbench.hosts.shell_scripts import READ_GPU_ALLOTMENT, shell_argv
 from workbench.model.gpu_allotment import UNSET, Allotment, parse_allotment
 
 
-async def read_allotment(host: Host) -> Allotment:
+async def read_gpu_allotment(host: Host) -> Allotment:
     """Return the allotment of the GPUs of `host`."""
     done = await host.run(shell_argv(READ_GPU_ALLOTMENT), check=True)
     facts = dict(line.partition("=")[::2] for line in done.out.splitlines())

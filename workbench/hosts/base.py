@@ -272,7 +272,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessAround:
+class ContainerHostProcess:
     """What the host around a container knows about a process. `pid` is the process id inside the
     container. If the process is not in this container, `pid` is None and `place` names where it
     runs, such as "docker:0123456789ab"."""
@@ -325,7 +325,9 @@ class Host(Protocol):
     kind: str  # for display: "local", "ssh"
     preset_variables: Mapping[str, str]  # values of presets' variables that exist only on this host
     cluster_variables: Mapping[str, str]  # of a cluster; they come before a preset's own defaults
-    ask: Ask | None  # asks the user for login secrets; with None, a login that needs one fails
+    login_prompt: (
+        Ask | None
+    )  # asks the user for login secrets; with None, a login that needs one fails
     may_sudo: bool  # whether the user lets Workbench try sudo on it (hosts.toml)
 
     @property
@@ -418,7 +420,9 @@ class Host(Protocol):
         None for a host that is not behind ssh."""
         ...
 
-    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+    async def read_container_host_processes(
+        self, pids: Collection[int]
+    ) -> Mapping[int, ContainerHostProcess]:
         """If this host is a container, return {process id: what the host around it knows about that
         process}. `pids` are process ids of the host around it, as the GPU driver reports them.
         Empty if this host is no container."""
@@ -443,7 +447,7 @@ class BaseHost(ABC):
     simulated: str | None = None
     preset_variables: Mapping[str, str] = MappingProxyType({})
     cluster_variables: Mapping[str, str] = MappingProxyType({})
-    ask: Ask | None = None
+    login_prompt: Ask | None = None
     may_sudo = True
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
@@ -464,7 +468,9 @@ class BaseHost(ABC):
     async def close(self) -> None:
         return
 
-    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+    async def read_container_host_processes(
+        self, pids: Collection[int]
+    ) -> Mapping[int, ContainerHostProcess]:
         return {}
 
     async def read_job_gpus(self) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from workbench.hosts.base import (
     AuthFailed,
     BaseHost,
     Completed,
+    ContainerHostProcess,
     Forward,
     Host,
     HostFacts,
@@ -20,7 +21,6 @@ from workbench.hosts.base import (
     HostKeyUnknown,
     HostUnreachable,
     LinkEvent,
-    ProcessAround,
     SshAddress,
     Stream,
 )
@@ -74,13 +74,13 @@ class ClusterHost(BaseHost):
         self._refused_by: Host | None = None
 
     @property
-    def ask(self) -> Ask | None:
-        return self.head.ask
+    def login_prompt(self) -> Ask | None:
+        return self.head.login_prompt
 
-    @ask.setter
-    def ask(self, ask: Ask | None) -> None:
+    @login_prompt.setter
+    def login_prompt(self, ask: Ask | None) -> None:
         for node in self.nodes:
-            node.host.ask = ask
+            node.host.login_prompt = ask
 
     @property
     def connected(self) -> bool:
@@ -173,8 +173,10 @@ class ClusterHost(BaseHost):
     async def ssh_address(self) -> SshAddress | None:
         return await self.head.ssh_address()
 
-    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
-        return await self.head.read_outer_processes(pids)
+    async def read_container_host_processes(
+        self, pids: Collection[int]
+    ) -> Mapping[int, ContainerHostProcess]:
+        return await self.head.read_container_host_processes(pids)
 
 
 def _node_variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:

@@ -110,9 +110,9 @@ def _network_of_all_nodes(
     if not common:
         return None
 
-    def order(network: str) -> tuple[bool, bool, bool, int, str]:
+    def sort_key_of_network(network: str) -> tuple[bool, bool, bool, int, str]:
         rdma, speed = common[network]
         found = ip_interface(network)
         return found.is_loopback, found.version != 4, not rdma, -speed, network
 
-    return min(common, key=order)
+    return min(common, key=sort_key_of_network)

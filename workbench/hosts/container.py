@@ -29,12 +29,12 @@ from workbench.hosts.base import (
     CommandNotFound,
     CommandTimeout,
     Completed,
+    ContainerHostProcess,
     Forward,
     Host,
     HostFacts,
     HostUnreachable,
     LinkEvent,
-    ProcessAround,
     Stream,
     check_argv,
     command_not_found_error,
@@ -128,7 +128,7 @@ class ContainerStream:
         while _MARK + b"\n" not in seen:
             data = await self._read()
             if not data:
-                await self._release_ended()
+                await self._wait_for_inner_end()
                 raise await self._host.command_not_started_error(
                     self._running, argv, await self.inner.stderr_tail()
                 )
@@ -139,12 +139,12 @@ class ContainerStream:
         try:
             data = await anext(self._output, b"")
         except HostUnreachable as error:
-            self._host.lost(self._running, error)
+            self._host.end_streams_and_reconnect(self._running, error)
             raise
         self._host.heard_s = time.monotonic()
         return data
 
-    async def _release_ended(self) -> None:
+    async def _wait_for_inner_end(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.inner.wait(), 2.0)
 
@@ -179,9 +179,9 @@ class ContainerStream:
     async def close(self) -> None:
         self._closing = True
         self._done()
-        await self.end()
+        await self.end_command()
 
-    async def end(self) -> None:
+    async def end_command(self) -> None:
         """End the command because the container is lost. A reader of its output then gets the error
         of a lost connection, unless `close` was called before."""
         if not self._closed:
@@ -226,12 +226,12 @@ class ContainerHost(BaseHost):
         self._link.host = name
 
     @property
-    def ask(self) -> Ask | None:
-        return self.inner.ask
+    def login_prompt(self) -> Ask | None:
+        return self.inner.login_prompt
 
-    @ask.setter
-    def ask(self, ask: Ask | None) -> None:
-        self.inner.ask = ask
+    @login_prompt.setter
+    def login_prompt(self, ask: Ask | None) -> None:
+        self.inner.login_prompt = ask
 
     @property
     def connected(self) -> bool:
@@ -369,10 +369,10 @@ class ContainerHost(BaseHost):
             try:
                 found = await self._find_container()
             except HostError as error:
-                self.lost(running, error)
+                self.end_streams_and_reconnect(running, error)
                 return
             if found.id != running.id:
-                self.lost(
+                self.end_streams_and_reconnect(
                     running, HostUnreachable(self._why_container_was_replaced(), host=self.name)
                 )
 
@@ -381,13 +381,13 @@ class ContainerHost(BaseHost):
             return "the job was put back into the queue, and runs again"
         return "the container was replaced by a new one"
 
-    def lost(self, running: _Running, why: HostError) -> None:
+    def end_streams_and_reconnect(self, running: _Running, why: HostError) -> None:
         """End the streamed commands and search for the container again, because it can no longer be
         entered for the reason `why`."""
         self._why = why
         self._link.report_lost(running, why.message)
         for stream in tuple(self._streams):
-            self._start_task(stream.end)
+            self._start_task(stream.end_command)
 
     async def make_cut_off_error(self, running: _Running) -> HostError:
         """Return the error for a command whose output ended before the command itself, because the
@@ -432,7 +432,7 @@ class ContainerHost(BaseHost):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _watch(self) -> None:
+    async def _watch_container(self) -> None:
         """Check the container while commands are streamed and none prints anything, because a
         paused container keeps every connection open."""
         while self._streams:
@@ -454,12 +454,14 @@ class ContainerHost(BaseHost):
                 raise self._why from None
             raise
 
-    def _make_shell_order(
-        self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
+    def _encode_command_line(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, ends_with_stdin: bool
     ) -> bytes:
         check_argv(argv, self.name)
         try:
-            return shell_scripts.shell_order_line(argv, env, guard, shell_scripts.PRELUDE_INSIDE)
+            return shell_scripts.shell_command_line(
+                argv, env, ends_with_stdin, shell_scripts.PRELUDE_INSIDE
+            )
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
 
@@ -475,7 +477,7 @@ class ContainerHost(BaseHost):
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
-        first = self._make_shell_order(argv, env, guard=False)
+        first = self._encode_command_line(argv, env, ends_with_stdin=False)
         running, token = await self._get_running(), secrets.token_hex(8)
         try:
             done = await self.inner.run(
@@ -484,7 +486,7 @@ class ContainerHost(BaseHost):
                 timeout_s=timeout_s,
             )
         except HostUnreachable as error:
-            self.lost(running, error)
+            self.end_streams_and_reconnect(running, error)
             raise
         except CommandTimeout:
             self._start_task(partial(self._end_command_processes, running, token))
@@ -508,8 +510,8 @@ class ContainerHost(BaseHost):
     async def _end_command_processes(self, running: _Running, token: str) -> None:
         """End those processes in the container that belong to a command for which nobody waits any
         more. They have `token` in their environment."""
-        order = self._make_shell_order(
-            shell_scripts.shell_argv(shell_scripts.END, token), None, guard=False
+        order = self._encode_command_line(
+            shell_scripts.shell_argv(shell_scripts.END, token), None, ends_with_stdin=False
         )
         with contextlib.suppress(HostError):
             await self.inner.run(
@@ -525,7 +527,7 @@ class ContainerHost(BaseHost):
         input: bytes | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ContainerStream:
-        first = self._make_shell_order(argv, env, guard=True)
+        first = self._encode_command_line(argv, env, ends_with_stdin=True)
         running = await self._get_running()
         words = self._make_entering_argv(running, secrets.token_hex(8))
         inner = await self.inner.stream(words, input=first + (input or b""))
@@ -533,7 +535,7 @@ class ContainerHost(BaseHost):
         self._streams.add(stream)
         self.heard_s = time.monotonic()
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
+            self._watching = asyncio.create_task(self._watch_container())
         try:
             await stream.begin(argv)
         except BaseException:
@@ -577,7 +579,9 @@ class ContainerHost(BaseHost):
         given = tuple(filter(None, done.out.strip().split(",")))
         return None if given == ("all",) else given
 
-    async def read_outer_processes(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+    async def read_container_host_processes(
+        self, pids: Collection[int]
+    ) -> Mapping[int, ContainerHostProcess]:
         if self.container_kind.elsewhere:
             return {}  # the driver counts processes as the node does
         done = await self.inner.run(
@@ -587,7 +591,7 @@ class ContainerHost(BaseHost):
             self._parse_process_block(block) for block in f"\n{done.out}".split("\npid ")[1:]
         )
 
-    def _parse_process_block(self, block: str) -> tuple[int, ProcessAround]:
+    def _parse_process_block(self, block: str) -> tuple[int, ContainerHostProcess]:
         pid, _, rest = block.partition("\n")
         number = parse_whole_number(pid) or 0
         lines = dict(
@@ -603,8 +607,8 @@ class ContainerHost(BaseHost):
         inside = lines.get("inside", pid).split()[-1:]
         title = clean_text(lines.get("name", ""), NAME_CHARS) or None
         if same and inside:
-            return number, ProcessAround(parse_whole_number(inside[0]), title)
-        return number, ProcessAround(None, title, place or self.inner.name)
+            return number, ContainerHostProcess(parse_whole_number(inside[0]), title)
+        return number, ContainerHostProcess(None, title, place or self.inner.name)
 
 
 async def _run_ignoring_errors(work: Callable[[], Awaitable[None]]) -> None:

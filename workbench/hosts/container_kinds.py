@@ -67,7 +67,7 @@ class ContainerKind:
     look: Callable[[str], tuple[str, ...]]  # the command that reports the state
     state: Callable[[Completed], ContainerState | None]  # from its result; None if it has none
     listing: tuple[str, ...]  # the command that lists the running containers
-    listed: Callable[[str], Iterable[ListedContainer]]
+    parse_listing: Callable[[str], Iterable[ListedContainer]]
     # the words before the name with which a user ends a state; "": any other state
     wake: Mapping[str, str]
     runtime: str  # as systemd-detect-virt calls it
@@ -131,7 +131,7 @@ def _parse_instance_state(done: Completed) -> ContainerState | None:
 
 
 def _docker_like_kind(name: str) -> ContainerKind:
-    def listed(text: str) -> Iterable[ListedContainer]:
+    def parse_listing(text: str) -> Iterable[ListedContainer]:
         for line in text.splitlines():
             id_, _, rest = line.partition("\t")
             called, _, image = rest.partition("\t")
@@ -146,7 +146,7 @@ def _docker_like_kind(name: str) -> ContainerKind:
         lambda container: (name, "inspect", "--type", "container", container),
         _parse_inspected_state,
         (name, "ps", "--format", "{{.ID}}\t{{.Names}}\t{{.Image}}"),
-        listed,
+        parse_listing,
         {"paused": f"{name} unpause", "": f"{name} start"},
         runtime=name,
         rights="add your user to the group docker on that host"
@@ -202,7 +202,7 @@ _LXC = ContainerKind(
 def _instance_kind(name: str, program: str) -> ContainerKind:
     """Return the kind of Incus or LXD, whose client is called `program`."""
 
-    def listed(text: str) -> Iterable[ListedContainer]:
+    def parse_listing(text: str) -> Iterable[ListedContainer]:
         return (ListedContainer(name, line.strip()) for line in text.splitlines() if line.strip())
 
     return ContainerKind(
@@ -213,7 +213,7 @@ def _instance_kind(name: str, program: str) -> ContainerKind:
         lambda container: (program, "list", f"^{container}$", "--format=csv", "--columns=ns"),
         _parse_instance_state,
         (program, "list", "status=running", "--format=csv", "--columns=n"),
-        listed,
+        parse_listing,
         {"": f"{program} start"},
         runtime="lxc",
         rights=f"add your user to the group {name} on that host",

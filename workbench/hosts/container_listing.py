@@ -46,7 +46,9 @@ async def list_containers(host: Host, *, sudo: bool | None = None) -> ContainerL
     kinds = [kind for kind in KINDS.values() if kind.listing[0] in present]
     if "pct" in present:  # its containers are those of LXC
         kinds = [kind for kind in kinds if kind.name != "lxc"]
-    answers = await asyncio.gather(*(_list_containers(host, kind, sudo) for kind in kinds))
+    answers = await asyncio.gather(
+        *(_list_containers_and_problem(host, kind, sudo) for kind in kinds)
+    )
     found: dict[str, ListedContainer] = {}
     for containers, _ in answers:
         for one in containers:  # by id, because `docker` may be podman under another name
@@ -55,7 +57,7 @@ async def list_containers(host: Host, *, sudo: bool | None = None) -> ContainerL
     return ContainerList(tuple(sorted(found.values(), key=lambda one: one.address)), problems)
 
 
-async def _list_containers(
+async def _list_containers_and_problem(
     host: Host, kind: ContainerKind, sudo: bool | None
 ) -> tuple[tuple[ListedContainer, ...], str]:
     problem = ""
@@ -71,7 +73,7 @@ async def _list_containers(
             problem = problem or error.message
             continue
         if done.returncode == 0:
-            return tuple(kind.listed(clean_text(done.stdout, 1 << 20, lines=True))), ""
+            return tuple(kind.parse_listing(clean_text(done.stdout, 1 << 20, lines=True))), ""
         problem = problem or done.problem
     step = f"; {kind.rights}" if is_refusal_of_rights(problem) else ""
     listing = " ".join(kind.listing[:2])

@@ -268,10 +268,10 @@ class ContainerPorts:
         is an object that is the same until the container restarts. The container's network is
         examined again if `running` has changed."""
         if running is not self._running:
-            self._network = _parse_network(
+            self._network = _parse_namespace_and_addresses(
                 (await self._host.run(shell_scripts.shell_argv(shell_scripts.NETWORK))).out
             )
-            self._around, _ = _parse_network(
+            self._around, _ = _parse_namespace_and_addresses(
                 (await self._inner.run(["readlink", "/proc/self/ns/net"])).out
             )
             self._running = running
@@ -281,7 +281,7 @@ class ContainerPorts:
         if await self._get_program() is None:
             return await self._forward_to_address(port, address, addresses)
 
-        async def open_far() -> tuple[Reader, Writer]:
+        async def open_container_connection() -> tuple[Reader, Writer]:
             inside = await self._get_program()
             if inside is None:
                 raise HostError(
@@ -293,7 +293,7 @@ class ContainerPorts:
             connection = await inside.open(address.strip("[]"), port)
             return connection, connection
 
-        relay = Relay(open_far, (HostError, TimeoutError))
+        relay = Relay(open_container_connection, (HostError, TimeoutError))
         self._relays.append(relay)
         await relay.listen()
         return relay
@@ -343,7 +343,7 @@ class ContainerPorts:
                 await self._inside.close()
 
 
-def _parse_network(text: str) -> tuple[str, tuple[str, ...]]:
+def _parse_namespace_and_addresses(text: str) -> tuple[str, tuple[str, ...]]:
     """Parse the output of the script NETWORK. Return (network namespace, addresses of the container
     except loopback)."""
     name, _, table = text.partition("\n")

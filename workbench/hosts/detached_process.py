@@ -154,7 +154,7 @@ async def start_detached(
     return _parse_started_process(await host.run(command, env=env), host, run_dir, argv, workdir)
 
 
-async def start_again(
+async def restart_in_run_dir(
     host: Host, run_dir: str, argv: Sequence[str], env: Mapping[str, str] | None = None
 ) -> DetachedProcess:
     """Start `argv` in the directory of a run whose own process has ended, as a part of the same
@@ -168,7 +168,7 @@ async def start_again(
     if _status_from_survey(look.run, look.survey, look.found).alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
     await _kill_session(host, look)
-    command = shell_scripts.start_again(
+    command = shell_scripts.restart_script_argv(
         run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv
     )
     return _parse_started_process(await host.run(command, env=env), host, run_dir, argv, None)
@@ -191,7 +191,7 @@ async def _kill_session(host: Host, look: _RunState) -> None:
         return
     left = [p for p in look.found.others if p.session == look.run.sid]
     if left:
-        await _signal_processes(host, "KILL", [p.key for p in left], left, SLICE_S)
+        await _signal_and_list_reached(host, "KILL", [p.key for p in left], left, SLICE_S)
 
 
 def _parse_started_process(
@@ -297,7 +297,7 @@ async def read_status(host: Host, run_dir: str, *, files: Sequence[str] = ()) ->
     return _status_from_survey(look.run, look.survey, look.found)
 
 
-async def list_runs(
+async def list_runs_and_older_names(
     host: Host, root: str, *, files: Sequence[str] = (), newest: int = 0
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
     """Return (states of the runs whose directories are in `root`, sorted by name; names of the
@@ -314,7 +314,7 @@ async def list_runs(
 
 
 async def mark_runs_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
-    """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the name of each
+    """Mark runs as ended, so that `list_runs_and_older_names` need not read them. `runs` maps the name of each
     run's directory to a text to store in the mark. Mark a run only if its end is recorded and none
     of its processes lives."""
     words = [word for run in runs.items() for word in run]
@@ -344,14 +344,14 @@ async def stop_run(
     killed: set[int] = set()
     if look.found.all:
         await record_shared_memory(host, run_dir, [p.pid for p in look.found.others])
-        signalled = await _terminate_members(host, look)
+        signalled = await _terminate_and_list_signalled(host, look)
     deadline = time.monotonic() + grace_s
     while look.found.others and (rest := deadline - time.monotonic()) > 0:
-        await _signal_processes(host, "TERM", (), look.found.others, rest)
+        await _signal_and_list_reached(host, "TERM", (), look.found.others, rest)
         look = await _read_run(host, run_dir, before=look)
     deadline = time.monotonic() + max(kill_after_s, LEADER_S)
     while look.found.all and (rest := deadline - time.monotonic()) > 0:
-        killed |= await _kill_members(host, look, rest)
+        killed |= await _kill_and_list_signalled(host, look, rest)
         look = await _read_run(host, run_dir, before=look)
     return StopReport(
         pids_signalled=tuple(sorted(signalled | killed)),
@@ -364,7 +364,7 @@ async def stop_run(
     )
 
 
-async def _terminate_members(host: Host, look: _RunState) -> set[int]:
+async def _terminate_and_list_signalled(host: Host, look: _RunState) -> set[int]:
     """Send SIGTERM to the run's process group, and one by one to the members that left the group.
     Return the process ids that got the signal. No process gets SIGTERM twice, because some servers
     then exit at once without cleaning up.
@@ -372,25 +372,25 @@ async def _terminate_members(host: Host, look: _RunState) -> set[int]:
     sid, others = look.run.sid, look.found.others
     group = [p for p in look.found.all if p.group == sid]
     targets = [f"{group[-1].key}:{sid}"] if group else []
-    sent = await _signal_processes(
+    sent = await _signal_and_list_reached(
         host, "TERM", [*targets, *(p.key for p in others if p.group != sid)]
     )
     reached = bool(group) and group[-1].pid in sent
     return {p.pid for p in others if (reached if p.group == sid else p.pid in sent)}
 
 
-async def _kill_members(host: Host, look: _RunState, wait_s: float) -> set[int]:
+async def _kill_and_list_signalled(host: Host, look: _RunState, wait_s: float) -> set[int]:
     """Send SIGKILL to all members of the run, and return the process ids that got it. The shell
     that leads the session records how the server ended, so it gets SIGKILL only if it does not end
     by itself within `wait_s` seconds."""
     leader, others = look.found.leader, look.found.others
     if others:
-        return await _signal_processes(host, "KILL", [p.key for p in others], others, wait_s)
+        return await _signal_and_list_reached(host, "KILL", [p.key for p in others], others, wait_s)
     if leader is not None:
-        await _signal_processes(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
+        await _signal_and_list_reached(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
         again = await _read_run(host, look.run.run_dir, before=look)
         if again.found.leader is not None and not again.found.others:
-            await _signal_processes(host, "KILL", [leader.key], (leader,), wait_s)
+            await _signal_and_list_reached(host, "KILL", [leader.key], (leader,), wait_s)
     return set()
 
 
@@ -419,7 +419,7 @@ async def _survey_host(host: Host, dirs: Sequence[str], files: Sequence[str]) ->
     between the two has files and no process, so the survey is repeated for it."""
     survey = await _survey_once(host, dirs, files)
     for _ in range(_MORE_SURVEYS):
-        if not any(run_processes.is_too_new(run, survey) for run in survey.runs):
+        if not any(run_processes.started_after_survey(run, survey) for run in survey.runs):
             break
         survey = await _survey_once(host, dirs, files)
     return survey
@@ -473,7 +473,7 @@ def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> Proces
             lost = "the server was never started"
         elif run.boot_id != survey.boot_id:
             lost = "the host was restarted, or the server was started on another host"
-        elif _init_is_younger(run, survey):
+        elif _init_started_after_run(run, survey):
             lost = "the container was restarted, which ended the server"
         else:
             lost = "the shell that records the server's exit was killed"
@@ -497,27 +497,29 @@ def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> Proces
     )
 
 
-def _init_is_younger(run: RunFiles, survey: Survey) -> bool:
+def _init_started_after_run(run: RunFiles, survey: Survey) -> bool:
     """Return whether process 1 started after the run. If so, the container in which the run was
     started has restarted since, which ended all its processes."""
     init = survey.processes.get(1)
     return init is not None and run.sid_start is not None and init.start > run.sid_start
 
 
-async def _signal_processes(
+async def _signal_and_list_reached(
     host: Host,
-    name: str,
+    signal_name: str,
     targets: Sequence[str],
     wait_for: Sequence[Process] = (),
     wait_s: float = 0.0,
 ) -> set[int]:
-    """Send the signal `name` to `targets`, and return the process ids that got it, with the id of
+    """Send the signal `signal_name` to `targets`, and return the process ids that got it, with the id of
     one member for each process group. Before returning, wait up to `wait_s` seconds (at most
     SLICE_S) for the processes `wait_for` to end."""
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(
-        shell_scripts.shell_argv(shell_scripts.SIGNAL, name, str(seconds), *targets, "--", *keys),
+        shell_scripts.shell_argv(
+            shell_scripts.SIGNAL, signal_name, str(seconds), *targets, "--", *keys
+        ),
         timeout_s=seconds + 30,
     )
     words = [text.split() for text in done.out.splitlines()]

@@ -231,7 +231,7 @@ class LocalHost(BaseHost):
             with Path(path).open("rb") as file:
                 if offset:
                     file.seek(offset)
-                    self._note_disk_of(path)
+                    self._record_if_on_local_disk(path)
                 return file.read(-1 if limit is None else limit)
 
         with self._file_error("read", path):
@@ -241,7 +241,7 @@ class LocalHost(BaseHost):
                 return b""
             return await asyncio.to_thread(read)
 
-    def _note_disk_of(self, path: str) -> None:
+    def _record_if_on_local_disk(self, path: str) -> None:
         """Note whether the directory of a file that grows is on a disk of this machine."""
         folder = path.rpartition("/")[0]
         if folder not in self._on_local_disk:

@@ -32,14 +32,14 @@ Open = Callable[[], Awaitable[tuple[Reader, Writer]]]
 
 class Relay:
     """A port on 127.0.0.1. Each connection to it is joined with a second connection, which
-    `open_far` opens.
+    `open_remote_connection` opens.
 
     If the second connection cannot be opened or is lost, the first one is reset, so that its client
     sees an error instead of an empty answer.
     """
 
-    def __init__(self, open_far: Open, errors: tuple[type[Exception], ...]) -> None:
-        self._open_far = open_far
+    def __init__(self, open_remote_connection: Open, errors: tuple[type[Exception], ...]) -> None:
+        self._open_remote_connection = open_remote_connection
         self._errors = (*errors, OSError, EOFError)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,7 +74,7 @@ class Relay:
     ) -> None:
         far: Writer | None = None
         try:
-            far_reader, far = await self._open_far()
+            far_reader, far = await self._open_remote_connection()
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy_bytes(reader, far))
                 both.create_task(_copy_bytes(far_reader, writer))

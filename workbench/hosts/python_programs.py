@@ -183,7 +183,7 @@ class PythonProgram:
     def _command_and_input(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
         """Return (command that starts the program on `host` with the parameters `orders`, bytes to
         write to its stdin first)."""
-        python, local = find_python_on(host)
+        python, local = find_python_and_is_own(host)
         first = self.stdin_frame(local) if local or not self.kept else b""
         return self.argv(python, local, orders), first
 
@@ -196,7 +196,7 @@ class PythonProgram:
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
             # another call may have brought the program meanwhile
-            argv = self.argv(*find_python_on(host), orders, framed=True)
+            argv = self.argv(*find_python_and_is_own(host), orders, framed=True)
             done = await host.run(argv, input=self.stdin_frame(False) + input, timeout_s=timeout_s)
             done = replace(done, stdout=done.stdout.replace(ASKED + b"\n", b"", 1))
         return done
@@ -246,7 +246,7 @@ class ProgramStream:
         await self._stream.close()
 
 
-def find_python_on(host: Host) -> tuple[str, bool]:
+def find_python_and_is_own(host: Host) -> tuple[str, bool]:
     """Return (path of the Python that runs programs on `host`, whether it is the Python of this
     process, which has Workbench installed)."""
     local = host.is_local and bool(sys.executable)
@@ -257,7 +257,7 @@ async def can_start_python(host: Host) -> bool:
     """Return whether the host's python3 can start at all. Without its own files, for example in the
     middle of an update, it ends before it runs a program. Raises HostError if the host does not
     answer."""
-    python, _ = find_python_on(host)
+    python, _ = find_python_and_is_own(host)
     try:
         return (await host.run([python, "-I", "-S", "-c", ""])).returncode == 0
     except CommandNotFound:

@@ -201,7 +201,7 @@ def find_living_members(run: RunFiles, survey: Survey) -> Members:
         leader = None
     session = [p for p in table.values() if p.session == run.sid]
     if leader is not None or (
-        run.sid not in table and any(_proves_session(p, run, known) for p in session)
+        run.sid not in table and any(_confirms_session_of_run(p, run, known) for p in session)
     ):
         known.update(p.pid for p in session)
     found = _descendants_of(known, table)
@@ -211,7 +211,7 @@ def find_living_members(run: RunFiles, survey: Survey) -> Members:
     return Members(leader if leader is not None and leader.alive else None, others)
 
 
-def is_too_new(run: RunFiles, survey: Survey) -> bool:
+def started_after_survey(run: RunFiles, survey: Survey) -> bool:
     """Return whether the run's process started after the process table of `survey` was read. Such a
     run has no process in the table, although it has just been started."""
     starts = [start for start in (run.start, run.sid_start) if start is not None]
@@ -221,7 +221,7 @@ def is_too_new(run: RunFiles, survey: Survey) -> bool:
     return max(starts) >= read_at and not find_living_members(run, survey).all
 
 
-def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
+def _confirms_session_of_run(process: Process, run: RunFiles, known: set[int]) -> bool:
     """Return whether this process of a session proves that the session is still the run's own,
     although session ids are reused. It does if its id is in `known`, or if it started before the
     run's end was recorded."""

@@ -47,7 +47,7 @@ def shell_argv(script: str, *arguments: str) -> tuple[str, ...]:
 
 # The text that sshd passes to the user's login shell for every command. POSIX shells, fish and csh
 # must parse it alike: no newline, no backslash, no "!". The command itself is the first line of
-# stdin (`shell_order_line`), which only sh reads.
+# stdin (`shell_command_line`), which only sh reads.
 LINE = """exec sh -c 'IFS= read -r _wb && eval "$_wb"'"""
 
 
@@ -60,22 +60,22 @@ MARK = "workbench-4f1c7a2e"
 PRELUDE = read_script(__file__, "run_order.sh", MARK=MARK)
 
 
-def shell_order_line(
+def shell_command_line(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
-    guard: bool = False,
+    ends_with_stdin: bool = False,
     prelude: str = PRELUDE,
 ) -> bytes:
     """Return a line of shell code, as bytes, which the script LINE reads from stdin, so that no
     value is visible in the process list. The line exports `env` and starts `argv` by the script
-    `prelude`, and with `guard` the command ends when its stdin ends. Raises ValueError for an
+    `prelude`, and with `ends_with_stdin` the command ends when its stdin ends. Raises ValueError for an
     invalid variable name or a NUL."""
     for name, value in (env or {}).items():
         if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
     newline = "_wb_nl=$(printf '\\012.'); _wb_nl=${_wb_nl%.}"
     exports = "".join(f"; export {name}={quote(value)}" for name, value in (env or {}).items())
-    words = " ".join(quote(word) for word in (GUARD if guard else "", *argv))
+    words = " ".join(quote(word) for word in (GUARD if ends_with_stdin else "", *argv))
     text = f"{newline}{exports}; set -- {words}; eval {quote(prelude)}\n"
     return text.encode("utf-8", "surrogateescape")
 
@@ -165,11 +165,13 @@ def start_script_argv(
 _START_AGAIN = read_script(__file__, "start_process_again.sh")
 
 
-def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...]:
+def restart_script_argv(run_dir: str, ended_process: str, argv: Sequence[str]) -> tuple[str, ...]:
     """Return the argv that starts `argv` in the directory of a run whose process has ended.
-    `ended`, "PID-STARTTIME" of that process, becomes a part of the name of the subdirectory to
+    `ended_process`, its "PID-STARTTIME", becomes a part of the name of the subdirectory to
     which its files are moved."""
-    return shell_argv(_START_AGAIN, run_dir, ended, _START, "", "", "", _LEAD, _BECOME, *argv)
+    return shell_argv(
+        _START_AGAIN, run_dir, ended_process, _START, "", "", "", _LEAD, _BECOME, *argv
+    )
 
 
 SURVEY = read_script(__file__, "survey_runs.sh")

@@ -79,13 +79,13 @@ class _Client(asyncssh.SSHClient):
         self,
         keys: HostKeys,
         ask: Ask | None,
-        lost: Callable[[Exception | None], None],
+        report_lost_connection: Callable[[Exception | None], None],
         methods: set[str],
         server: str,
     ) -> None:
         self._keys = keys
         self._ask = ask
-        self._lost = lost
+        self._lost = report_lost_connection
         self._methods = methods  # collects the login methods that need the user
         self._server = server
         self._password_tried = False
@@ -228,7 +228,7 @@ class SshStream:
 class SshHost(BaseHost):
     """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST.
     `known_as` is the name that the user sees, if it differs from `address`. `ssh_config` is read
-    instead of ~/.ssh/config. The function `ask` asks the user for a passphrase or password. Without
+    instead of ~/.ssh/config. The function `login_prompt` asks the user for a passphrase or password. Without
     it, a login that needs one fails."""
 
     kind = "ssh"
@@ -244,7 +244,7 @@ class SshHost(BaseHost):
         self.address = ssh_names.check_host_name(address)
         self.name = known_as or address
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
-        self.ask = ask
+        self.login_prompt = ask
         self._passphrases: dict[str, str | None] = {}
         self._methods: set[str] = set()
         self._answered = False  # the user has answered a question of the server in this login
@@ -302,7 +302,7 @@ class SshHost(BaseHost):
         user, _, host = self.address.rpartition("@")
         self._methods.clear()
         self._answered = False
-        self._check_short_logins()
+        self._raise_after_short_connections()
         try:
             connection = await self._connect_through(
                 host, {"username": user} if user else {}, None, JUMPS_MAX
@@ -320,7 +320,7 @@ class SshHost(BaseHost):
             self._logged_in_s = time.monotonic()
         return connection
 
-    def _check_short_logins(self) -> None:
+    def _raise_after_short_connections(self) -> None:
         """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user
         had answered its questions. Without this, a server could ask again and again, because a lost
         connection is restored by itself."""
@@ -358,7 +358,7 @@ class SshHost(BaseHost):
         if not self._methods:
             return _explain_ssh_error(error, self.name, self.address)
         kinds = " or a ".join(sorted(self._methods))
-        if self.ask is None:
+        if self.login_prompt is None:
             step = (
                 f"run the command in a terminal, or make `ssh {self.address} true` work "
                 "without a question"
@@ -387,7 +387,7 @@ class SshHost(BaseHost):
     def _make_key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
         # Unlocking a key file with a passphrase needs bcrypt; without it, only the agent can use
         # that key.
-        unlocks = self.ask is not None and find_spec("bcrypt") is not None
+        unlocks = self.login_prompt is not None and find_spec("bcrypt") is not None
         arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
         if unlocks:
             arguments["passphrase"] = self._get_passphrase
@@ -400,7 +400,7 @@ class SshHost(BaseHost):
         """Return the passphrase of a key file. The user is asked only once, although keys are
         loaded for each connection, and again if the passphrase is wrong. None if the user declines.
         """
-        if file not in self._passphrases and self.ask is not None:
+        if file not in self._passphrases and self.login_prompt is not None:
             self._passphrases[file] = await self._ask_passphrase(file)
         return self._passphrases.get(file)
 
@@ -416,11 +416,11 @@ class SshHost(BaseHost):
     async def _ask_user(self, question: LoginQuestion) -> str | None:
         """Ask the user and return the answer, or None if the user declines. The connection's time
         limit pauses meanwhile."""
-        assert self.ask is not None
+        assert self.login_prompt is not None
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
         try:
-            answer = await self.ask(question)
+            answer = await self.login_prompt(question)
             self._answered |= answer is not None and not question.stays_here
             return answer
         finally:
@@ -444,7 +444,7 @@ class SshHost(BaseHost):
                 raise HostUnreachable(
                     "the ProxyJump hosts of this host form a circle", host=self.name
                 )
-            hop_host, hop_given = ssh_names.parse_jump_host(hop)
+            hop_host, hop_given = ssh_names.parse_jump_host_and_options(hop)
             if hop_host != host:
                 through = await self._connect_through(hop_host, hop_given, through, jumps - 1)
         keys = self._make_host_keys(host, options)
@@ -452,7 +452,7 @@ class SshHost(BaseHost):
         server = self.name if final else f"{host} (on the way to {self.name})"
         made: list[asyncssh.SSHClientConnection] = []
 
-        def lost(error: Exception | None) -> None:
+        def report_lost_connection(error: Exception | None) -> None:
             if made:
                 self._link.report_lost(
                     made[0],
@@ -467,7 +467,11 @@ class SshHost(BaseHost):
                     # None, unlike (), goes past the configuration's ProxyJump
                     tunnel=cast(Any, through),
                     client_factory=lambda: _Client(
-                        keys, self._ask_user if self.ask else None, lost, self._methods, server
+                        keys,
+                        self._ask_user if self.login_prompt else None,
+                        report_lost_connection,
+                        self._methods,
+                        server,
                     ),
                     known_hosts=keys.match,
                     keepalive_interval=KEEPALIVE_S,
@@ -535,15 +539,15 @@ class SshHost(BaseHost):
         last = quote_server_line("".join(output.splitlines()[-1:]))
         return HostError(f"the user's login shell does not run commands: {last}", host=self.name)
 
-    async def _start_command(
-        self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
+    async def _start_process_and_first_stdin(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, ends_with_stdin: bool
     ) -> tuple[_Process, bytes]:
         """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an
         outage, wait up to PATIENCE_S seconds for the connection, then as long for a free ssh
         session."""
         check_argv(argv, self.name)
         try:
-            first = shell_scripts.shell_order_line(argv, env, guard)
+            first = shell_scripts.shell_command_line(argv, env, ends_with_stdin)
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
         deadline = time.monotonic() + PATIENCE_S
@@ -610,7 +614,9 @@ class SshHost(BaseHost):
         env: Mapping[str, str] | None,
     ) -> Completed:
         async with self._sessions:
-            process, first = await self._start_command(argv, env, guard=False)
+            process, first = await self._start_process_and_first_stdin(
+                argv, env, ends_with_stdin=False
+            )
             output = CommandOutput()
             try:
                 # the command may have ended without reading
@@ -666,16 +672,18 @@ class SshHost(BaseHost):
         await self._streams.acquire()
         await self._sessions.acquire()
 
-        def release() -> None:
+        def release_session_slots() -> None:
             self._sessions.release()
             self._streams.release()
 
         try:
-            process, first = await self._start_command(argv, env, guard=True)
+            process, first = await self._start_process_and_first_stdin(
+                argv, env, ends_with_stdin=True
+            )
         except BaseException:
-            release()
+            release_session_slots()
             raise
-        stream = SshStream(self, process, release)
+        stream = SshStream(self, process, release_session_slots)
         try:
             await stream.write(first + (input or b""))
             await stream.begin(argv)
@@ -711,11 +719,11 @@ class SshHost(BaseHost):
         is restored.
         """
 
-        async def open_far() -> tuple[Reader, Writer]:
+        async def open_remote_connection() -> tuple[Reader, Writer]:
             connection = await self._link.get()
             return await connection.open_connection(address.strip("[]"), port, encoding=None)
 
-        relay = Relay(open_far, (asyncssh.Error, HostError))
+        relay = Relay(open_remote_connection, (asyncssh.Error, HostError))
         self._relays.append(relay)
         await relay.listen()
         return relay

@@ -31,7 +31,7 @@ def check_host_name(name: str) -> str:
     return name
 
 
-def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
+def parse_jump_host_and_options(text: str) -> tuple[str, dict[str, Any]]:
     """Parse one ProxyJump host, [ssh://][user@]host[:port]. Return the host and a dict with
     "username" and "port" if they are in the text.
     """
@@ -118,13 +118,13 @@ def _field_contains(field: str, host: str) -> bool:
 def _name_resolves(host: str) -> bool:
     found: list[bool] = []
 
-    def ask() -> None:
+    def resolve_host() -> None:
         try:
             found.append(bool(socket.getaddrinfo(host, 22)))
         except (OSError, UnicodeError):
             found.append(False)
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=resolve_host, daemon=True)
     thread.start()
     thread.join(_RESOLVER_WAIT_S)
     return bool(found and found[0])

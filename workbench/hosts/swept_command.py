@@ -24,7 +24,7 @@ from workbench.model.errors import HostError
 SWEEP_S = 10.0
 
 
-async def run_swept(
+async def run_and_end_leftovers(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> Completed:
     """Run `argv` on `host` and return its result, after ending every process that it has left
@@ -47,7 +47,7 @@ async def run_swept(
         raise
 
 
-async def run_swept_until_disconnected(
+async def read_output_and_end_leftovers(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> str:
     """Run `argv` on `host` and return its output as text, after ending every process that it has left

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.run_processes import signal_name
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.swept_command import run_and_end_leftovers
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean_json
 
@@ -82,7 +82,9 @@ async def read_engine_flags(
     argv = ["sh", "-c", _LOW_PRIORITY_SCRIPT, "sh", *command]
     elsewhere = f"`workbench flags {engine.name}` lists the flags of a version that Workbench ships"
     try:
-        done = await run_swept(host, argv, env=_ENV_WITHOUT_GPU_AND_NETWORK, timeout_s=timeout_s)
+        done = await run_and_end_leftovers(
+            host, argv, env=_ENV_WITHOUT_GPU_AND_NETWORK, timeout_s=timeout_s
+        )
     except HostUnreachable:
         raise
     except HostError as error:

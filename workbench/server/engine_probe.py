@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import COUNT_CORES, READ_GPU_ALLOTMENT, values_by_key
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.swept_command import run_and_end_leftovers
 from workbench.model import gpu_allotment, host_cores
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.host_cores import HostCores
@@ -184,7 +184,7 @@ async def _read_version_from_program(
     arguments = engine.version_arguments or ("--version",)
     how = shlex.join([path, *arguments])
     try:
-        done = await run_swept(host, [path, *arguments], timeout_s=10)
+        done = await run_and_end_leftovers(host, [path, *arguments], timeout_s=10)
     except CommandTimeout:
         return InstalledEngine(engine.name, path, None, python, f"{how} did not answer within 10 s")
     matches = (version.search(done.out + done.err) for version in _VERSION_PATTERNS)

@@ -91,7 +91,7 @@ async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     elif fate.lives and handle is not None:
         keeper = launcher.adopting_keeper(run.launch(), handle)
         try:
-            await detached_process.start_again(host, run.run_dir, keeper.argv, keeper.env)
+            await detached_process.restart_in_run_dir(host, run.run_dir, keeper.argv, keeper.env)
         except RunDirUsed as error:
             await _wait_for_keeper(host, run, error)
         return

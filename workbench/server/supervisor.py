@@ -25,7 +25,7 @@ from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.directory_names import list_directory_names
-from workbench.hosts.file_marks import Marks, read_file_marks
+from workbench.hosts.file_signatures import ChangeSignature, read_file_signatures
 from workbench.hosts.session_marks import read_session_processes
 from workbench.hosts.task_cancellation import cancel_all, is_running
 from workbench.model.beat import Beat
@@ -296,7 +296,7 @@ class Supervisor:
         `newest` most recent ones. The attribute `older` gets the ids of the remaining runs. Living
         runs that another Workbench process started are watched from now on."""
         root = await self.runs_dir()
-        read, self.older = await detached_process.list_runs(
+        read, self.older = await detached_process.list_runs_and_older_names(
             self.host, root, files=READ_FILES, newest=newest
         )
         for process in read:
@@ -777,9 +777,9 @@ class Supervisor:
         clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S
         return marks is None or marks != run.marks or clock_set
 
-    def _read_marks(self, run: WatchedRun) -> Marks | None:
+    def _read_marks(self, run: WatchedRun) -> ChangeSignature | None:
         files = (f"{run.run_dir}/{name}" for name in (*READ_FILES, *detached_process.OWN_FILES))
-        marks = read_file_marks(self.host, files, ())
+        marks = read_file_signatures(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
         if marks is None or run.sid is None or not run.facts.serves:
             return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.detached_process import ProcessStatus
-from workbench.hosts.file_marks import Marks
+from workbench.hosts.file_signatures import ChangeSignature
 from workbench.hosts.run_processes import signal_name
 from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.findings import Finding
@@ -81,7 +81,9 @@ class WatchedRun:
         self.read_at_s = time.monotonic()  # when the facts were read
         self.compared_s = time.monotonic()  # when it was last seen whether they are still true
         self.sid: int | None = None  # of the session of its processes
-        self.marks: Marks | None = None  # of its files and processes when the facts were read
+        self.marks: ChangeSignature | None = (
+            None  # of its files and processes when the facts were read
+        )
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
         self.reading = asyncio.Lock()
         self.reading_log = asyncio.Lock()

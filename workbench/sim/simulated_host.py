@@ -82,12 +82,12 @@ class SimulatedHost(BaseHost):
         self.driver_state = driver or f"{self._state_dir}/driver"
 
     @property
-    def ask(self) -> Ask | None:
-        return self.inner.ask
+    def login_prompt(self) -> Ask | None:
+        return self.inner.login_prompt
 
-    @ask.setter
-    def ask(self, ask: Ask | None) -> None:
-        self.inner.ask = ask
+    @login_prompt.setter
+    def login_prompt(self, ask: Ask | None) -> None:
+        self.inner.login_prompt = ask
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables with which a process on `inner` uses the simulated

@@ -251,7 +251,7 @@ def test_work_that_is_cancelled_before_it_begins_leaves_no_warning(
     async def main() -> None:
         host = container(programs, "docker")
         stream = await host.stream(["sleep", "30"])
-        host.lost(host._link.current, HostUnreachable("gone", host=host.name))
+        host.end_streams_and_reconnect(host._link.current, HostUnreachable("gone", host=host.name))
         del stream
         raise KeyboardInterrupt
 

@@ -116,7 +116,9 @@ def test_a_caller_that_looked_too_early_does_not_replace_a_process_just_started_
     run = tmp_path / "run"
     process = start(run, "sleep", "63.003")
     ended = seen.format(pid=process.pid)
-    late = asyncio.run(HOST.run(shell_scripts.start_again(str(run), ended, ["sleep", "63.004"])))
+    late = asyncio.run(
+        HOST.run(shell_scripts.restart_script_argv(str(run), ended, ["sleep", "63.004"]))
+    )
     assert late.out.split() == ["error", "used"]
     assert status(run).pid == process.pid
     assert not list(run.glob("before-*"))
@@ -174,7 +176,9 @@ def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> 
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
 
     runs, older = asyncio.run(
-        detached_process.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"])
+        detached_process.list_runs_and_older_names(
+            HOST, str(tmp_path), files=["plan.json", "none.json"]
+        )
     )
     shown = [(Path(r.run_dir).name, r.alive, r.files) for r in runs]
     assert shown == [
@@ -182,7 +186,7 @@ def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> 
         ("b", True, {"plan.json": b'{"name":\n"b"}\n'}),
     ]
     assert older == () and asyncio.run(
-        detached_process.list_runs(HOST, str(tmp_path / "none"))
+        detached_process.list_runs_and_older_names(HOST, str(tmp_path / "none"))
     ) == ((), ())
     stop(tmp_path / "b")
 
@@ -192,7 +196,9 @@ def test_a_named_pipe_in_a_run_directory_is_not_waited_for(tmp_path: Path) -> No
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
     for name in ("ended", "members", "plan.json"):
         os.mkfifo(tmp_path / "a" / name)
-    runs, _ = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json"]))
+    runs, _ = asyncio.run(
+        detached_process.list_runs_and_older_names(HOST, str(tmp_path), files=["plan.json"])
+    )
     assert [(run.exit_code, run.files) for run in runs] == [(0, {})]
 
 

@@ -147,10 +147,10 @@ def test_relay_carries_both_ways_and_passes_the_end_on() -> None:
     async def main() -> None:
         server, port = await echo_server()
 
-        async def open_far() -> tuple[Reader, Writer]:
+        async def open_remote_connection() -> tuple[Reader, Writer]:
             return await asyncio.open_connection("127.0.0.1", port)
 
-        relay = Relay(open_far, ())
+        relay = Relay(open_remote_connection, ())
         await relay.listen()
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.local_port)
         writer.write(b"x" * 300_000)
@@ -168,12 +168,12 @@ def test_relay_resets_without_a_link_and_works_again_with_it() -> None:
         server, port = await echo_server()
         ways: list[Exception] = [HostUnreachable("lost")]
 
-        async def open_far() -> tuple[Reader, Writer]:
+        async def open_remote_connection() -> tuple[Reader, Writer]:
             if ways:
                 raise ways.pop()
             return await asyncio.open_connection("127.0.0.1", port)
 
-        relay = Relay(open_far, (HostUnreachable,))
+        relay = Relay(open_remote_connection, (HostUnreachable,))
         await relay.listen()
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.local_port)
         with pytest.raises(ConnectionResetError):
@@ -194,11 +194,11 @@ def test_relay_resets_without_a_link_and_works_again_with_it() -> None:
 def test_a_relay_that_is_ended_while_it_opens_leaves_no_port(steps: int, how: str) -> None:
     """A command that ended at that moment left the port open, and Python warned about it."""
 
-    async def open_far() -> tuple[Reader, Writer]:
+    async def open_remote_connection() -> tuple[Reader, Writer]:
         raise HostUnreachable("no connection", host="far")
 
     async def go() -> None:
-        relay = Relay(open_far, (HostUnreachable,))
+        relay = Relay(open_remote_connection, (HostUnreachable,))
         before = len(os.listdir("/proc/self/fd"))
         listening = asyncio.create_task(relay.listen())
         for _ in range(steps):
@@ -225,12 +225,12 @@ def test_a_relay_that_closes_at_once_closes_the_connection_that_just_came() -> N
             writer.close()
             ended.set()
 
-        async def open_far() -> tuple[Reader, Writer]:
+        async def open_remote_connection() -> tuple[Reader, Writer]:
             raise AssertionError("the connection was closed before")
 
         server = await asyncio.start_server(wait_for_end, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        relay = Relay(open_far, ())
+        relay = Relay(open_remote_connection, ())
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await greeted.wait()
         relay._relay_accepted(reader, writer)

@@ -15,7 +15,7 @@ from support.userland import UserlandHost
 from workbench.hosts.base import CommandTimeout, Host, OutputTooLarge
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.swept_command import run_and_end_leftovers
 
 LEAVES = "sleep $0 & setsid sleep $0 & (setsid sleep $0 >/dev/null 2>&1 &) "
 
@@ -26,11 +26,15 @@ def sleeper() -> str:
 
 async def leaves_nothing(host: Host) -> None:
     number = sleeper()
-    done = await run_swept(host, ["sh", "-c", f"{LEAVES}; echo said; exit 3", number], timeout_s=30)
+    done = await run_and_end_leftovers(
+        host, ["sh", "-c", f"{LEAVES}; echo said; exit 3", number], timeout_s=30
+    )
     assert (done.returncode, done.out) == (3, "said\n")
     eventually(lambda: not with_argument(number), "the end of what it left")
     with pytest.raises(CommandTimeout) as late:
-        await run_swept(host, ["sh", "-c", f"{LEAVES}; exec sleep $0", number], timeout_s=0.4)
+        await run_and_end_leftovers(
+            host, ["sh", "-c", f"{LEAVES}; exec sleep $0", number], timeout_s=0.4
+        )
     assert (late.value.command or "").startswith("sh -c 'sleep") and "WORKBENCH" not in str(
         late.value.command
     )
@@ -46,7 +50,7 @@ def test_on_this_machine(userland: UserlandHost) -> None:
 @pytest.mark.slow
 def test_too_much_output_names_the_program() -> None:
     with pytest.raises(OutputTooLarge) as error:
-        asyncio.run(run_swept(LocalHost(), ["yes"], timeout_s=30))
+        asyncio.run(run_and_end_leftovers(LocalHost(), ["yes"], timeout_s=30))
     assert error.value.command == "yes" and "program yes is" in (error.value.next_step or "")
 
 

@@ -88,7 +88,7 @@ def test_facts(userland: UserlandHost) -> None:
 def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) -> None:
     values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
     argv = ["sh", "-c", 'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"', "sh", "a b"]
-    order = shell_scripts.shell_order_line(argv, values)
+    order = shell_scripts.shell_command_line(argv, values)
     done = asyncio.run(
         userland.run(["sh", "-c", 'IFS= read -r _wb && eval "$_wb"'], input=order + b"rest\n")
     )

@@ -33,7 +33,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6
 @given(st.lists(TEXT, min_size=1, max_size=3), TEXT)
 def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str) -> None:
     """Through the line that only sh reads; the rest of stdin goes to the command."""
-    order = shell_scripts.shell_order_line(
+    order = shell_scripts.shell_command_line(
         ["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value}
     )
     assert order.count(b"\n") == 1
@@ -54,7 +54,7 @@ def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
 )
 def test_names_that_no_shell_variable_can_have_are_rejected(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment"):
-        shell_scripts.shell_order_line(["true"], env)
+        shell_scripts.shell_command_line(["true"], env)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     ],
 )
 def test_jump_hosts(text: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert ssh_names.parse_jump_host(text) == expected
+    assert ssh_names.parse_jump_host_and_options(text) == expected
 
 
 def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> None:

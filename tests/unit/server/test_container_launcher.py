@@ -21,7 +21,7 @@ from workbench.engines.containers import choose_image, parse_version_in_tag
 from workbench.engines.preset_trust import list_untrusted_parts
 from workbench.hosts.base import short_command
 from workbench.hosts.local import LocalHost
-from workbench.hosts.shell_scripts import shell_order_line
+from workbench.hosts.shell_scripts import shell_command_line
 from workbench.model.errors import HostError, InputError, ServerError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
@@ -106,7 +106,7 @@ def test_every_word_variable_and_path_survives(
     one = Launch(one.run_id, one.run_dir, one.plan, ("/opt/engine", *argv), env, port=8000)
 
     keeper = launcher(word).keeper(one)
-    line = shell_order_line(keeper.argv, keeper.env)
+    line = shell_command_line(keeper.argv, keeper.env)
     path = f"{stand_in}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-c", line],

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from workbench.hosts.base import Host, ProcessAround
+from workbench.hosts.base import ContainerHostProcess, Host
 from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import HostError
 from workbench.model.gpu import GpuProcess, GpuSample, Telemetry
@@ -19,7 +19,7 @@ class ProcessPlaces:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._known: dict[int, ProcessAround | None] = {}
+        self._known: dict[int, ContainerHostProcess | None] = {}
         self._asking: asyncio.Task[None] | None = None
 
     def add_places(self, reading: Telemetry) -> Telemetry:
@@ -49,7 +49,7 @@ class ProcessPlaces:
 
     async def _read_places(self, pids: frozenset[int]) -> None:
         try:
-            found = await self._host.read_outer_processes(pids)
+            found = await self._host.read_container_host_processes(pids)
         except HostError:
             return  # with the next reading
         self._known = {pid: found.get(pid) for pid in pids}

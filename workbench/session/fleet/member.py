@@ -236,7 +236,7 @@ class FleetMember:
                 # may load the ssh library
                 self._host = await asyncio.to_thread(self._open_host, self._name)
                 self._host.on_link(self._on_link_change)
-            self._host.ask = ask
+            self._host.login_prompt = ask
             async with asyncio.timeout(None if ask else _CONNECT_TIMEOUT_S):
                 await self._host.connect()
         except (AuthFailed, HostKeyChanged, HostKeyUnknown) as error:

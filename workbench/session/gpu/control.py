@@ -17,7 +17,7 @@ from workbench.gpu.settings.current_values import (
     read_core_settings,
 )
 from workbench.gpu.telemetry.source_of_host import read_once
-from workbench.hosts.allotment import read_allotment
+from workbench.hosts.allotment import read_gpu_allotment
 from workbench.hosts.base import is_cluster
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
@@ -98,7 +98,7 @@ class GpuControl:
         if is_cluster(host):
             reading = _reading_of_head(host, reading, by_gpu)
         if _changes_gpu_settings(by_gpu.get(ALL_GPUS, {})):
-            allotment = await read_allotment(host)
+            allotment = await read_gpu_allotment(host)
         try:
             if not allotment.is_from_scheduler:
                 return plan_commands(by_gpu, reading, rights, cores)
@@ -256,7 +256,9 @@ class GpuControl:
         hosts = [node.host for node in host.nodes] if is_cluster(host) else [host]
         ours: set[int] = set()
         for each in hosts:
-            runs, _ = await detached_process.list_runs(each, f"{await each.state_dir()}/runs")
+            runs, _ = await detached_process.list_runs_and_older_names(
+                each, f"{await each.state_dir()}/runs"
+            )
             ours.update(*(run.members for run in runs))
         found = []
         for sample in reading.gpus:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import journal
-from workbench.hosts.file_marks import Marks, read_file_marks
+from workbench.hosts.file_signatures import ChangeSignature, read_file_signatures
 from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import REGISTER_PREFIX
@@ -64,7 +64,9 @@ class GpuGuard:
         self._drawn_s: float | None = None  # when the screen was drawn last
         self._did_unix_s: float | None = None  # the guard's last action that was reported
         self._start_problem: str | None = None  # why a guard that was killed could not be replaced
-        self._marks: Marks | None = None  # of the files of guard and journal at the last look
+        self._marks: ChangeSignature | None = (
+            None  # of the files of guard and journal at the last look
+        )
 
     def begin_heartbeats(self) -> None:
         """Begin to send heartbeats and to report the guard's actions, in the background."""
@@ -237,7 +239,7 @@ class GpuGuard:
             return True
         return False
 
-    async def _read_change_marks(self, host: Host) -> Marks | None:
+    async def _read_change_marks(self, host: Host) -> ChangeSignature | None:
         """Return the marks of the files that show what guard and other Workbenches do. None if the
         marks do not show it: while a guard runs or settings are altered, the state of processes
         counts as well."""
@@ -250,7 +252,7 @@ class GpuGuard:
             return None
         home = await client.guard_directory(host)
         files = (f"{home}/state.json", f"{home}/told", await journal.journal_path_on(host))
-        marks = read_file_marks(host, files, [(register, REGISTER_PREFIX)])
+        marks = read_file_signatures(host, files, [(register, REGISTER_PREFIX)])
         return None if marks is None else (host, *marks)
 
     def _is_screen_drawn(self, heartbeat_s: float) -> bool:

@@ -36,7 +36,7 @@ class HostLink:
         if self._watched_host is not host:
             self._watched_host = host
             host.on_link(self._on_link_change)
-        host.ask = self.ask
+        host.login_prompt = self.ask
         try:
             await host.connect()
         except HostError as error:

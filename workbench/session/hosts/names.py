@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workbench import hosts
-from workbench.hosts import open_host, split_container
+from workbench.hosts import open_host, split_host_and_container
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
@@ -99,7 +99,7 @@ def _open_local_host() -> Host:
 def _open_host(name: str, known_as: str, entries: HostsStore) -> Host:
     """Return the host called `name`, or the container that `name` includes. `known_as` is the
     host's name on the screen, and `entries` is the content of hosts.toml."""
-    around, container = split_container(name)
+    around, container = split_host_and_container(name)
     if container is not None:
         inner = _open_host(around, around, entries) if around else open_host()
         return _open_container(inner, container, known_as, None)
@@ -192,7 +192,7 @@ def is_host_known(name: str) -> bool:
     """Return whether a host called `name` exists, as far as this machine can tell without a
     connection. Asking the name resolver can take up to one second. Raises InputError for a host of
     hosts.toml that cannot be used."""
-    around, container = split_container(name)
+    around, container = split_host_and_container(name)
     if container is not None:
         return not around or is_host_known(around)
     return HostsStore().host(name) is not None or hosts.is_known(name)

@@ -223,7 +223,7 @@ def test_a_forged_proof_with_a_right_checksum_is_found_by_its_arithmetic(
 
 
 def test_a_page_that_shows_something_else_than_its_data_is_found(cli: Cli, page: Path) -> None:
-    shown, data = proof_document.split_page(page.read_text())
+    shown, data = proof_document.split_page_and_data(page.read_text())
     assert data is not None
     forged = re.sub(r"B is faster by [\d.]+", "B is faster by 99.9", shown)
     page.write_text(proof_document.html_page_with_data(json.loads(data), forged))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.host_words import add_host_options_to_fixes
 from workbench.cli.open_session import connect_session, create_local_session, select_recorded_host
-from workbench.cli.output import print_json_or_lines, simulated_mark
+from workbench.cli.output import print_json_or_lines, simulated_suffix
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
@@ -76,7 +76,7 @@ def _advice_lines(advised: AdvisedResult) -> Iterator[str]:
 
     result = advised.result
     if result is not None:
-        simulated = simulated_mark(result.conditions.simulated)
+        simulated = simulated_suffix(result.conditions.simulated)
         engine = result.conditions.engine or "unknown engine"
         yield f"result #{result.id}: {engine} {result.conditions.model}{simulated}"
     else:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.host_words import add_options_of_recorded_host
 from workbench.cli.open_session import connect_session, create_session, select_recorded_host
-from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
+from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.watch import make_experiment_pair_reporter, reject_unstorable_assignments
@@ -41,10 +41,10 @@ def _bisection_store() -> BisectionStore:
         "image:NAME:TAG or venv:/PATH, in order: the good one first, the bad one last",
         nargs="+",
     ),
-    repeatable(
+    repeatable_option(
         "--var name=value", "value of a variable of the preset; repeatable", dest="variables"
     ),
-    repeatable("--set flag=value", "launch flag of all versions; repeatable", dest="sets"),
+    repeatable_option("--set flag=value", "launch flag of all versions; repeatable", dest="sets"),
     option("--requests N", "requests of each benchmark (as the preset says)", int),
     option("--pairs N", "pairs of each experiment (5)", int, default=5),
     IF_MEASURED,
@@ -146,7 +146,7 @@ def show_bisection(arguments: argparse.Namespace) -> int:
 
 
 def _bisection_lines(found: Bisection) -> Iterator[str]:
-    simulated = simulated_mark(found.simulated)
+    simulated = simulated_suffix(found.simulated)
     yield f"bisection {found.id}  {found.state}  {found.host}  {found.preset}{simulated}"
     steps = {step.version: step for step in found.steps}
     for place, version in enumerate(found.versions):

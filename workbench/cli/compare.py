@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_json_or_lines
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.results import open_results_db, parse_result_ids
 from workbench.model.errors import InputError
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         "the results of A, then of B: 7, 1-3 or 1,2,5. Several results per side give an interval",
         nargs="*",
     ),
-    repeatable("--tag TAG", "use all results with this tag as a group", dest="tags"),
-    repeatable(
+    repeatable_option("--tag TAG", "use all results with this tag as a group", dest="tags"),
+    repeatable_option(
         "--arm",
         "the difference that you compare on purpose: no warning is shown about it",
         dest="arms",

@@ -91,7 +91,7 @@ def _print_known_traps(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from workbench.doctor.known_traps import known_traps, known_traps_summary
-    from workbench.report.finding_blocks import trap_blocks
+    from workbench.report.finding_blocks import trap_table_blocks
     from workbench.report.formats.terminal import block_lines
 
     traps = known_traps()
@@ -101,5 +101,5 @@ def _print_known_traps(arguments: argparse.Namespace) -> int:
     }
     rows = [(t.id, t.title, t.detection_text, t.versions or "", t.status) for t in traps]
     return print_json_or_lines(
-        arguments.json, document, block_lines(trap_blocks(known_traps_summary(), rows))
+        arguments.json, document, block_lines(trap_table_blocks(known_traps_summary(), rows))
     )

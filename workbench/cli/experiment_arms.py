@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.cli.registry import Option, option, repeatable
+from workbench.cli.registry import Option, option, repeatable_option
 from workbench.model.errors import InputError
 from workbench.model.settings import GpuSettings, parse_word
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 def _make_arm_options(arm: str) -> Iterator[Option]:
     name = arm.upper()
-    yield repeatable(
+    yield repeatable_option(
         f'--{arm} "[TARGET] flag=value …"',
         f"launch flags of {name}, after its target if it has its own",
     )
     yield option(f"--host-{arm} NAME", f"host of {name}, if it is not --host")
     yield option(f"--executable-{arm} PATH", f"program that starts the engine of {name}")
-    yield repeatable(f"--unset-{arm} flag", f"launch flag to remove in {name}; repeatable")
-    yield repeatable(f'--env-{arm} "K=V …"', f"environment variables of the server in {name}")
-    yield repeatable(
+    yield repeatable_option(f"--unset-{arm} flag", f"launch flag to remove in {name}; repeatable")
+    yield repeatable_option(
+        f'--env-{arm} "K=V …"', f"environment variables of the server in {name}"
+    )
+    yield repeatable_option(
         f'--gpu-{arm} "setting=value …"',
         f"GPU settings of {name}, named as in `gpu set`: power-limit=400 gpu-clocks=210-2400",
     )

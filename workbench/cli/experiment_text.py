@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from workbench.cli.output import print_message, simulated_mark
+from workbench.cli.output import print_message, simulated_suffix
 from workbench.model.counts import count_of
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _format_run(run: ExperimentRun) -> str:
 
 def format_list_line(experiment: Experiment) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(experiment.unix_s))
-    simulated = simulated_mark(experiment.simulated)
+    simulated = simulated_suffix(experiment.simulated)
     arms = f"{format_arm(experiment.spec.a)} | {format_arm(experiment.spec.b)}"
     start = f"{experiment.id:<4} {when}  {experiment.host}  {experiment.state:<8}"
     return f"{start} {arms}  {experiment.verdict}{simulated}"
@@ -128,7 +128,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         unfinished_block,
     )
 
-    simulated = simulated_mark(experiment.simulated)
+    simulated = simulated_suffix(experiment.simulated)
     yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
     yield f"A: {format_arm(experiment.spec.a)}\nB: {format_arm(experiment.spec.b)}"
     if experiment.comparison is not None:

@@ -31,7 +31,7 @@ from workbench.cli.output import (
     print_json_or_lines,
     print_lines,
     print_message,
-    simulated_mark,
+    simulated_suffix,
 )
 from workbench.cli.registry import command
 from workbench.model.begun_changes import split_begun_changes
@@ -125,7 +125,7 @@ def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
 
 def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator[str]:
     driver, host = document["driver"], document["host"]
-    simulated = simulated_mark(document["simulated"])
+    simulated = simulated_suffix(document["simulated"])
     cuda = ""
     if driver["cuda_version"]:
         cuda = f", CUDA {driver['cuda_version']}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import create_session, read_host_option
 from workbench.cli.output import format_finding, print_json, print_json_or_lines, print_line
 from workbench.cli.questions import ask_login_secret, can_ask
-from workbench.cli.registry import command, option, repeatable, switch
+from workbench.cli.registry import command, option, repeatable_option, switch
 from workbench.model.errors import InputError
 from workbench.model.run_options import OPTIONS
 
@@ -130,20 +130,24 @@ def _entry_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "--ssh ADDRESS", "alias of the ssh configuration, HOST or USER@HOST (the host's own name)"
     ),
     option("--label TEXT", "text that the screen and lists show"),
-    repeatable(
+    repeatable_option(
         "--engine NAME=PROGRAM", "program that starts an engine there; repeatable", dest="engines"
     ),
-    repeatable("--env K=V", "environment variable of the servers there; repeatable", dest="envs"),
+    repeatable_option(
+        "--env K=V", "environment variable of the servers there; repeatable", dest="envs"
+    ),
     option(
         "--run-as WAY",
         f"how servers are started there: {', '.join(OPTIONS)}",
     ),
-    repeatable(
+    repeatable_option(
         "--run-option K=V",
         "option of that way, such as partition=gpu; repeatable",
         dest="run_options",
     ),
-    repeatable("--models DIRECTORY", "directory with model files; repeatable", dest="models"),
+    repeatable_option(
+        "--models DIRECTORY", "directory with model files; repeatable", dest="models"
+    ),
     switch("--sudo", "whether Workbench may use sudo there (if it is possible)"),
     option("--replace", "replace the entry if there is one"),
     examples=(

@@ -19,10 +19,12 @@ from workbench.cli.servers import find_run
 )
 async def print_settings_in_force(arguments: argparse.Namespace) -> int:
     from workbench.report.formats.terminal import block_lines
-    from workbench.report.in_force_blocks import in_force_blocks
+    from workbench.report.in_force_blocks import settings_in_force_blocks
 
     async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         report = await session.servers.supervisor.read_in_force(status.run_id)
     document = {**report.as_json(), "simulated": status.simulated}
-    return print_json_or_lines(arguments.json, document, block_lines(in_force_blocks(report)))
+    return print_json_or_lines(
+        arguments.json, document, block_lines(settings_in_force_blocks(report))
+    )

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from workbench.cli.open_session import connect_session, create_local_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import ask_login_secret, can_ask
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.model.model_copy import size_text
 from workbench.model.untrusted_text import clean_text
 
@@ -53,7 +53,9 @@ async def list_models(arguments: argparse.Namespace) -> int:
     "models check",
     "check whether the copies of a model are complete, and the same on several hosts",
     _MODEL,
-    repeatable("--on HOST", "host to look on; repeatable (the host of the command)", dest="on"),
+    repeatable_option(
+        "--on HOST", "host to look on; repeatable (the host of the command)", dest="on"
+    ),
     option("--hash", "hash every byte of every file, on its host"),
     examples=(
         "workbench models check Qwen/Qwen3-0.6B",

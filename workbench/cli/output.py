@@ -35,7 +35,7 @@ def print_json(document: Any) -> int:
     return 0
 
 
-def simulated_mark(is_simulated: bool) -> str:
+def simulated_suffix(is_simulated: bool) -> str:
     """Return what a line about simulated data ends with; "" for other data."""
     if is_simulated:
         return "  SIMULATED"

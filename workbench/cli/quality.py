@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
+from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import parse_variables
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
@@ -66,7 +66,9 @@ _MOST_EVAL_MINUTES = 10_080  # a week
     option("--eval-minutes M", "time limit of this command on each side (120)", float),
     option("--no-restart", "do not measure A again after a restart"),
     option("--no-answer-scores", "do not let A score the answers of B"),
-    repeatable("--var name=value", "set a variable of the presets; repeatable", dest="variables"),
+    repeatable_option(
+        "--var name=value", "set a variable of the presets; repeatable", dest="variables"
+    ),
     IF_MEASURED,
     TRUST,
     YES,
@@ -236,6 +238,6 @@ def _quality_lines(result: QualityResult) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.quality_blocks import quality_blocks
 
-    simulated = simulated_mark(result.simulated)
+    simulated = simulated_suffix(result.simulated)
     yield f"A: {result.a}\nB: {result.b}{simulated}"
     yield from block_lines(quality_blocks(result))

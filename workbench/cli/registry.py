@@ -112,7 +112,7 @@ def option(
     return Option(names, {"help": help, **keywords})
 
 
-def repeatable(spec: str, help: str, **keywords: Any) -> Option:
+def repeatable_option(spec: str, help: str, **keywords: Any) -> Option:
     """Return an option that may be given several times. Its value is the list of all values."""
     return option(spec, help, action="append", default=[], **keywords)
 

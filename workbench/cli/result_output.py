@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.output import simulated_mark
+from workbench.cli.output import simulated_suffix
 
 if TYPE_CHECKING:
     from workbench.bench.repeated_runs import Spread
@@ -78,7 +78,7 @@ def _result_load_line(result: BenchResult) -> str:
     from workbench.model.load_spec import option_texts
 
     summary, spec = result.summary, result.spec
-    simulated = simulated_mark(result.conditions.simulated)
+    simulated = simulated_suffix(result.conditions.simulated)
     tunnel = _CLIENTS.get(result.conditions.client, "")
     if spec.command:
         command = " ".join(spec.command)

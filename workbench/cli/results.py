@@ -21,9 +21,9 @@ from workbench.cli.output import (
     print_line,
     print_lines,
     print_message,
-    simulated_mark,
+    simulated_suffix,
 )
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.result_output import result_json
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, StoreError, WorkbenchError
@@ -464,7 +464,7 @@ def verify_proof(arguments: argparse.Namespace) -> int:
 
 
 def _proof_check_lines(found: VerifiedProof) -> Iterator[str]:
-    simulated = simulated_mark(found.simulated)
+    simulated = simulated_suffix(found.simulated)
     version = found.workbench_version
     written = version or "of an unknown version"
     yield f"{found.title}, written by Workbench {written}{simulated}"
@@ -493,7 +493,7 @@ def _proof_check_lines(found: VerifiedProof) -> Iterator[str]:
     option("--engine NAME", "the engine that served it; the files do not contain it"),
     option("--on HOST", "the host that it ran on; the files do not contain it"),
     option("--simulated", "mark the results as simulated"),
-    repeatable("--tag TAG", "tag for the results; repeatable", dest="tags"),
+    repeatable_option("--tag TAG", "tag for the results; repeatable", dest="tags"),
     examples=("workbench results import bench.json --engine vllm --on gpu-box",),
 )
 async def import_results(arguments: argparse.Namespace) -> int:

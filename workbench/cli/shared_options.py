@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable
 
-from workbench.cli.registry import make_exclusive_options, option, repeatable
+from workbench.cli.registry import make_exclusive_options, option, repeatable_option
 from workbench.model.run_options import OPTIONS
 from workbench.model.untrusted_text import VARIABLE_NAME
 
@@ -42,11 +42,11 @@ EXECUTABLE_HELP = "the program that starts the engine, for example one in a virt
 
 PRESET = option("preset PRESET", "id of a preset, or path of a preset file")
 CHANGES = (
-    repeatable("--set flag=value", "set a launch flag; repeatable", dest="sets"),
-    repeatable(
+    repeatable_option("--set flag=value", "set a launch flag; repeatable", dest="sets"),
+    repeatable_option(
         "--unset name", "remove a launch flag or an environment variable; repeatable", dest="unsets"
     ),
-    repeatable(
+    repeatable_option(
         "--env K[=V]",
         "set an environment variable of the server; without a value, copy the variable from this "
         "environment, so that a secret is on no command line; repeatable",
@@ -54,7 +54,9 @@ CHANGES = (
         type=_parse_name_with_value,
     ),
     option("--executable PATH", EXECUTABLE_HELP),
-    repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),
+    repeatable_option(
+        "--var name=value", "set a variable of the preset; repeatable", dest="variables"
+    ),
 )
 RUN_AS = (
     option(
@@ -63,7 +65,7 @@ RUN_AS = (
         "hosts.toml says)",
         dest="run_as",
     ),
-    repeatable(
+    repeatable_option(
         "--run-option NAME=VALUE",
         "set an option of what runs the server; repeatable",
         dest="run_options",

@@ -25,10 +25,10 @@ from workbench.cli.load_options import (
     read_quality_options,
 )
 from workbench.cli.open_session import connect_session, select_recorded_host
-from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
+from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import (
     CHANGES,
     IF_MEASURED,
@@ -60,7 +60,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     *CHANGES,
     *RUN_AS,
     TRUST,
-    repeatable(
+    repeatable_option(
         "--flag NAME=v1,v2,…",
         "values to try; a second --flag tries all combinations of the two",
         dest="swept",
@@ -247,7 +247,7 @@ def print_sweep_list(sweeps: Sequence[Sweep], as_json: bool, plural_name: str) -
 
 def _list_line(sweep: Sweep) -> str:
     done = sum(point.state == "done" for point in sweep.points)
-    simulated = simulated_mark(sweep.simulated)
+    simulated = simulated_suffix(sweep.simulated)
     error = ""
     if sweep.error:
         error = f"  {sweep.error}"
@@ -365,7 +365,7 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
     host = ""
     if sweep.host:
         host = f" on {sweep.host}"
-    simulated = simulated_mark(sweep.simulated)
+    simulated = simulated_suffix(sweep.simulated)
     yield f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, ()))
     if sweep.can_be_resumed and sweep.state != "done":

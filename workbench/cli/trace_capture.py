@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_verify import require_one_target
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
+from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.registry import command, option
 from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import make_seconds_parser
@@ -202,7 +202,7 @@ def _next_command_lines(
 def _capture_lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
     seconds = totals["seconds"]
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.1f} minutes"
-    mark = simulated_mark(simulated)
+    mark = simulated_suffix(simulated)
     yield f"{path}: {count_of(totals['requests'], 'request')} in {took}{mark}"
     yield (
         f"  {totals['prompt_tokens']:,} prompt tokens, {totals['answer_tokens']:,} answer tokens; "

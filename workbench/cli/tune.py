@@ -22,7 +22,7 @@ from workbench.cli.load_options import (
     read_quality_options,
 )
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import print_json_or_lines, print_message, simulated_mark
+from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
@@ -227,7 +227,7 @@ def _tune_lines(sweep: Sweep) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 
-    simulated = simulated_mark(sweep.simulated)
+    simulated = simulated_suffix(sweep.simulated)
     title = sweep.name.removeprefix("tune of ")
     yield f"tune {sweep.id}: {title} on {sweep.host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, (), _final_experiment_of(sweep)))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, option, repeatable
+from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError, WorkbenchError
@@ -63,10 +63,10 @@ def _watch_store() -> WatchStore:
         required=True,
     ),
     option("--nightly HH:MM", "when `watch install` lets systemd run it (03:00)", default="03:00"),
-    repeatable(
+    repeatable_option(
         "--var name=value", "value of a variable of the preset; repeatable", dest="variables"
     ),
-    repeatable("--set flag=value", "launch flag of both arms; repeatable", dest="sets"),
+    repeatable_option("--set flag=value", "launch flag of both arms; repeatable", dest="sets"),
     option("--requests N", "requests of each benchmark (as the preset says)", int),
     option("--no-quality", "do not compare the answers"),
     examples=("workbench watch add vllm-any --candidate venv:/opt/vllm-nightly --nightly 03:00",),

@@ -65,12 +65,12 @@ class Launch:
     nodes: tuple[tuple[Node, Launch], ...] = field(default=())
 
     @property
-    def hosts(self) -> int:
+    def host_count(self) -> int:
         """The number of hosts that the server spans. Ray is no host of its own."""
         return max(1, len({node.rank for node, _ in self.nodes}))
 
     @property
-    def with_ray(self) -> bool:
+    def needs_ray(self) -> bool:
         """Whether Ray must run on the nodes beside the server."""
         return any(node.role for node, _ in self.nodes)
 
@@ -111,9 +111,9 @@ def _launch_of_node(
     node: Node | None,
     engine: Engine,
     secrets: tuple[str, ...],
-    known: tuple[str, str, int],
+    name_title_and_gpus: tuple[str, str, int],
 ) -> Launch:
-    name, title, gpus = known
+    name, title, gpus = name_title_and_gpus
     command = engine.command(plan, node)
     argv = tuple(map(argument_or_secret, command.argv))
     return Launch(

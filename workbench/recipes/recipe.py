@@ -63,14 +63,14 @@ class Given:
     directory: Path | None = None
     gpus: tuple[GpuInfo, ...] | None = None
 
-    def check_entry(self, form: str, kind: str, known: Collection[str] = ()) -> None:
-        """Raise InputError if an entry is asked for that is not in `known`. `form` is the format of
-        the recipe, and `kind` says what its entries are, such as "variant"."""
-        if self.entry is None or self.entry in known:
+    def require_known_entry(self, form: str, kind: str, entries: Collection[str] = ()) -> None:
+        """Raise InputError if an entry is asked for that is not in `entries`. `form` is the format
+        of the recipe, and `kind` says what its entries are, such as "variant"."""
+        if self.entry is None or self.entry in entries:
             return
         text = f"the {form} has no {kind} {self.entry!r}"
-        choose = f"choose one of these: {', '.join(known)}"
-        raise InputError(text, next_step=choose if known else "leave out --entry: it has none")
+        choose = f"choose one of these: {', '.join(entries)}"
+        raise InputError(text, next_step=choose if entries else "leave out --entry: it has none")
 
 
 @dataclass(slots=True)
@@ -88,20 +88,20 @@ class Notes:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def add_not_understood(self, what: str, value: Any = None) -> None:
+    def add_not_understood_warning(self, part: str, value: Any = None) -> None:
         shown = f": {shorten_value(value)}" if value is not None else ""
-        self.add(Level.WARN, "not-understood", f"{what} is not understood and left out{shown}")
+        self.add(Level.WARN, "not-understood", f"{part} is not understood and left out{shown}")
 
-    def add_refused(self, what: str, code: Any) -> None:
+    def add_not_run_warning(self, part: str, code: Any) -> None:
         """Add a warning that a part of the recipe, which is a program or a script, is not run.
-        `what` names the part, and `code` is its text."""
+        `part` names the part, and `code` is its text."""
         fix = "read this part of the recipe, and run it yourself on the host if the server needs it"
-        self.add(Level.WARN, "refused", f"{what} is not run: {shorten_value(code)}", fix=fix)
+        self.add(Level.WARN, "refused", f"{part} is not run: {shorten_value(code)}", fix=fix)
 
-    def add_left_out(self, what: str, why: str) -> None:
-        self.add(Level.INFO, "left-out", f"{what} is left out: {why}")
+    def add_left_out_note(self, part: str, reason: str) -> None:
+        self.add(Level.INFO, "left-out", f"{part} is left out: {reason}")
 
-    def add_variable(self, name: str, where: str, about: str = "") -> str:
+    def add_and_reference_variable(self, name: str, where: str, about: str = "") -> str:
         """Add a variable to the preset for the recipe's variable `name`, whose value is unknown,
         and return the reference "${…}" to it. `where` names the format of the recipe."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
@@ -125,7 +125,7 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
         flags = _usable_settings(plan.flags, masked.flags, notes, "--")
         env = _usable_settings(plan.env, masked.env, notes, "")
         executable = plan.executable
-        if any(map(_is_unusable, executable)):
+        if any(map(_has_secret_or_computed_part, executable)):
             notes.add(
                 Level.WARN,
                 "refused",
@@ -134,24 +134,26 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
             executable = ()
         workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
         image = plan.image
-        if image is not None and (_is_unusable(image) or not re.fullmatch(IMAGE, image)):
-            notes.add_not_understood("the image", image)
+        if image is not None and (
+            _has_secret_or_computed_part(image) or not re.fullmatch(IMAGE, image)
+        ):
+            notes.add_not_understood_warning("the image", image)
             image = None
         model = plan.model
         if (name := _placeholder_name(model)) is not None:
-            model = notes.add_variable(name, recipe.form)
+            model = notes.add_and_reference_variable(name, recipe.form)
             notes.add(
                 Level.WARN,
                 "placeholder",
                 f"the model is a placeholder ({plan.model}); the preset asks for it",
             )
-        if _is_unusable(model):
+        if _has_secret_or_computed_part(model):
             notes.add(
                 Level.ERROR, "no-model", "the model's name is a secret or computed by a shell"
             )
             model = ""
         if not model:
-            model = notes.add_variable("model", recipe.form)
+            model = notes.add_and_reference_variable("model", recipe.form)
             notes.add(Level.WARN, "no-model", "no model is named; the preset asks for it")
         plan = replace(
             plan,
@@ -182,17 +184,20 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
     )
 
 
-def _is_unusable(text: str) -> bool:
+def _has_secret_or_computed_part(text: str) -> bool:
     """Return whether a text contains a secret or a part that only a shell could compute."""
     return COMPUTED in text or mask_text(text) != text
 
 
 def _usable_settings(
-    settings: tuple[FlagSetting, ...], masked: tuple[FlagSetting, ...], notes: Notes, dashes: str
+    settings: tuple[FlagSetting, ...],
+    masked: tuple[FlagSetting, ...],
+    notes: Notes,
+    name_prefix: str,
 ) -> tuple[FlagSetting, ...]:
     kept = []
     for setting, shown in zip(settings, masked, strict=True):
-        name, option = f"{dashes}{setting.name}", "--set " if dashes else "--env "
+        name, option = f"{name_prefix}{setting.name}", "--set " if name_prefix else "--env "
         if COMPUTED in str(setting.value):
             notes.add(
                 Level.WARN,

@@ -121,7 +121,7 @@ def export_form(name: str) -> ExportForm:
     return found
 
 
-def read_text(text: str, given: Given | None = None) -> Recipe:
+def parse_recipe_text(text: str, given: Given | None = None) -> Recipe:
     """Return the recipe in a text: a systemd unit, a document in one of IMPORT_FORMS, or else a
     command line or shell script. Nothing in the text is run. Raises InputError if the text cannot
     be read, or has no entry of the name that is given."""
@@ -131,7 +131,7 @@ def read_text(text: str, given: Given | None = None) -> Recipe:
     notes = Notes()
     given = given or Given()
     if systemd_unit.recognizes(text):
-        given.check_entry(systemd_unit.FORM_TITLE, "entry")
+        given.require_known_entry(systemd_unit.FORM_TITLE, "entry")
         return drop_unusable_values(systemd_unit.read(text, notes), notes)
     document = _parse_document(text)
     if document is None:
@@ -159,7 +159,7 @@ def _read_script(text: str, notes: Notes, given: Given) -> Recipe:
         return recipe
     from workbench.recipes.imports import written_file
 
-    return written_file.read(text, notes, given) or recipe
+    return written_file.read_written_file(text, notes, given) or recipe
 
 
 def _parse_document(text: str) -> Mapping[str, Any] | None:
@@ -174,7 +174,7 @@ def _parse_document(text: str) -> Mapping[str, Any] | None:
         return None
     documents = [
         clean_data(one, yaml_text.MAX_BYTES, lines=True)  # "\x1b" in quotes
-        for one in yaml_text.load_all(text)
+        for one in yaml_text.load_all_documents(text)
     ]
     if len(documents) == 1:
         return _require_mapping(documents[0])

@@ -74,7 +74,7 @@ class Simple:
     source: str = ""
 
     @property
-    def has_parts(self) -> bool:
+    def has_content(self) -> bool:
         """Whether the command has words, redirections or arrays."""
         return bool(self.words or self.redirects or self.arrays)
 
@@ -101,9 +101,9 @@ class _Lexer:
         # ends of here-documents that begin after this line, and whether each has no quotes
         self.waiting: list[tuple[str, bool]] = []
 
-    def read_commands(self, every: bool = False) -> Iterator[Simple]:
-        """Yield the commands that follow. `every` True includes those without words, such as what
-        stands before a bracket."""
+    def read_commands(self, include_wordless: bool = False) -> Iterator[Simple]:
+        """Yield the commands that follow. `include_wordless` True includes those without words,
+        such as what stands before a bracket."""
         now, start = Simple(), 0
         while self.at < len(self.text):
             rest = self.text[self.at]
@@ -125,8 +125,8 @@ class _Lexer:
                 now.end = operator
                 self.at += len(operator)
                 if operator == "\n":
-                    self._skip_documents(now)
-                if now.has_parts or operator in CASE_ENDS or every:
+                    self._skip_here_documents(now)
+                if now.has_content or operator in CASE_ENDS or include_wordless:
                     yield now
                 now, start = Simple(), self.at
             elif array := _ARRAY.match(self.text, self.at):
@@ -134,7 +134,7 @@ class _Lexer:
                 now.arrays.append((array[1], bool(array[2]), self._read_array_elements()))
             else:
                 now.words.append(self.read_word())
-        if now.has_parts:
+        if now.has_content:
             now.source = _join_continued_lines(self.text[start:]).strip()
             yield now
 
@@ -143,7 +143,7 @@ class _Lexer:
         that opens nothing, closes nothing, and ends no pattern of a `case`. Raises InputError if
         there is none."""
         brackets, cases = 0, [False]  # for each open case: whether its patterns are read now
-        for command in self.read_commands(every=True):
+        for command in self.read_commands(include_wordless=True):
             words = [word for word in command.words if word not in _BEFORE_CASE]
             if words and words[0] == ("case",):
                 cases.append(True)
@@ -207,7 +207,7 @@ class _Lexer:
             end = "".join(p for p in target if isinstance(p, str))
             self.waiting.append((end, not any(mark in written for mark in "'\"\\")))
 
-    def _skip_documents(self, now: Simple) -> None:
+    def _skip_here_documents(self, now: Simple) -> None:
         """Skip the here-documents that begin in this line, and add their text to the redirections
         of the command `now`."""
         for end, filled_in in self.waiting:
@@ -343,12 +343,12 @@ class _Lexer:
             if depth == 0:
                 return lexer.at + 1
             try:
-                lexer._skip_part(quotes)
+                lexer._skip_word_part(quotes)
             except InputError:
                 break
         return self._index_after_closing_bracket(begin)
 
-    def _skip_part(self, quotes: str) -> None:
+    def _skip_word_part(self, quotes: str) -> None:
         """Go on to what follows the next character, or the quoted text, variable or code that
         begins there."""
         char = self.text[self.at]
@@ -389,12 +389,12 @@ def _variable_part(inside: str, source: str, quotes: str) -> Part:
     name, colon, operator, word = found.groups()
     escaped = '\\"$`}' if quotes else ""
     if operator == "+":
-        alternative = split_parts(word, quotes=quotes, escaped=escaped)
+        alternative = parse_word_parts(word, quotes=quotes, escapable=escaped)
         return Variable(name, alternative=alternative, source=source)
     if operator in ("-", "="):
         return Variable(
             name,
-            split_parts(word, quotes=quotes, escaped=escaped),
+            parse_word_parts(word, quotes=quotes, escapable=escaped),
             source=source,
             if_empty=bool(colon),
             assigns=operator == "=",
@@ -406,22 +406,24 @@ def _here_document_parts(text: str) -> Word:
     """Return the parts of a here-document in which the shell replaces variables. A text that is
     not that of a shell, such as one with a bracket that is not closed, stays as it is."""
     try:
-        return split_parts(text, escaped="\\$`")
+        return parse_word_parts(text, escapable="\\$`")
     except InputError:
         return (text,)
 
 
-def split_parts(text: str, special: str = "$`", quotes: str = "", escaped: str = "") -> Word:
-    """Return the parts of a text: plain text, variables and code. Only the characters in `special`
-    begin a variable or code. A text between two of the quotation marks in `quotes` loses them, and
-    a character in `escaped` loses the backslash before it, as in a shell. All other characters,
-    such as spaces, are plain text."""
+def parse_word_parts(
+    text: str, start_characters: str = "$`", quotes: str = "", escapable: str = ""
+) -> Word:
+    """Return the parts of a text: plain text, variables and code. Only the characters in
+    `start_characters` begin a variable or code. A text between two of the quotation marks in
+    `quotes` loses them, and a character in `escapable` loses the backslash before it, as in a
+    shell. All other characters, such as spaces, are plain text."""
     lexer = _Lexer(text)
     parts: list[Part] = [""]
     while lexer.at < len(text):
         char = text[lexer.at]
         following = text[lexer.at + 1 : lexer.at + 2]
-        if char in special:
+        if char in start_characters:
             parts.append(lexer._read_dollar(quotes))
         elif char == '"' and char in quotes:
             lexer.at += 1
@@ -430,7 +432,7 @@ def split_parts(text: str, special: str = "$`", quotes: str = "", escaped: str =
             end = lexer._index_of_closing_quote("'", lexer.at + 1)
             parts.append(text[lexer.at + 1 : end])
             lexer.at = end + 1
-        elif char == "\\" and following in tuple(escaped):
+        elif char == "\\" and following in tuple(escapable):
             parts.append(following)
             lexer.at += 2
         else:
@@ -442,7 +444,7 @@ def split_parts(text: str, special: str = "$`", quotes: str = "", escaped: str =
 def compose_value_parts(text: str) -> Word:
     """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a
     dollar sign."""
-    pieces = [split_parts(piece, "$") for piece in text.split("$$")]
+    pieces = [parse_word_parts(piece, "$") for piece in text.split("$$")]
     joined: list[Part] = list(pieces[0])
     for piece in pieces[1:]:
         joined += ["$", *piece]

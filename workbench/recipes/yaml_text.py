@@ -76,13 +76,13 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 def load_yaml(text: str) -> Any:
     """Return the data of a text with one YAML document; all keys are texts. Raises InputError,
     with line and column of the problem if known."""
-    documents = load_all(text)
+    documents = load_all_documents(text)
     if len(documents) > 1:
         raise InputError(f"not valid YAML: the text has {len(documents)} documents in place of one")
     return documents[0]
 
 
-def load_all(text: str) -> list[Any]:
+def load_all_documents(text: str) -> list[Any]:
     """Return the data of the YAML documents in a text, at least of one; all keys are texts. Raises
     InputError, with line and column of the problem if known."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
@@ -108,12 +108,12 @@ def load_all(text: str) -> list[Any]:
         raise InputError(f"not valid YAML: {why}") from None
 
 
-def _check_size(node: Any, left: list[int], depth: int) -> None:
+def _check_size(node: Any, remaining_node_count: list[int], depth: int) -> None:
     """Raise InputError if a YAML document contains too many values after its aliases are resolved,
-    is nested too deeply, or has a tag that is not in _TAGS. `left` is a list of one number, which
-    counts down how many values the document may still have."""
-    left[0] -= 1
-    if left[0] < 0:
+    is nested too deeply, or has a tag that is not in _TAGS. `remaining_node_count` is a list of one
+    number, which counts down how many values the document may still have."""
+    remaining_node_count[0] -= 1
+    if remaining_node_count[0] < 0:
         raise InputError(
             f"the YAML document has more than {MAX_NODES:,} values after its aliases are resolved"
         )
@@ -128,11 +128,11 @@ def _check_size(node: Any, left: list[int], depth: int) -> None:
         )
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            _check_size(key, left, depth + 1)
-            _check_size(value, left, depth + 1)
+            _check_size(key, remaining_node_count, depth + 1)
+            _check_size(value, remaining_node_count, depth + 1)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _check_size(value, left, depth + 1)
+            _check_size(value, remaining_node_count, depth + 1)
 
 
 def _plain_data(value: Any) -> Any:
@@ -172,6 +172,7 @@ def drop_empty_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump_yaml(data: Any) -> str:
-    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same way."""
+    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same
+    way."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text

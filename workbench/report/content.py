@@ -62,7 +62,7 @@ class Report:
         return cls(
             (result,),
             {result.id: samples},
-            answers=comparisons_by_result((result,), known),
+            answers=comparisons_by_result_id((result,), known),
             layout=Layout.RESULT,
         )
 
@@ -88,13 +88,14 @@ class Report:
         )
 
 
-def comparisons_by_result(
-    results: Sequence[BenchResult], known: Sequence[QualityResult]
+def comparisons_by_result_id(
+    results: Sequence[BenchResult], comparisons: Sequence[QualityResult]
 ) -> dict[int, Answers]:
     """Return, by the id of the result, the comparisons of answers in which its configuration was one
     side. Results without one are left out."""
     found = {
-        result.id: find_quality_comparisons_and_side(result.conditions, known) for result in results
+        result.id: find_quality_comparisons_and_side(result.conditions, comparisons)
+        for result in results
     }
     return {number: answers for number, answers in found.items() if answers}
 

@@ -36,8 +36,8 @@ def gpu_path_blocks(
     lines: Sequence[tuple[str, str]],
     tested: str | None = None,
 ) -> list[ShownBlock]:
-    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `lines` about
-    the GPUs and pairs. `tested` says when a kept trial was made."""
+    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `lines`
+    about the GPUs and pairs. `tested` says when a kept trial was made."""
     if not lines:
         return []
     title = "Paths between GPUs"
@@ -51,7 +51,9 @@ def gpu_path_blocks(
     return [*found, Facts(tuple(lines))]
 
 
-def trap_blocks(summary: str, rows: Sequence[tuple[str, str, str, str, str]]) -> list[ShownBlock]:
+def trap_table_blocks(
+    summary: str, rows: Sequence[tuple[str, str, str, str, str]]
+) -> list[ShownBlock]:
     """Return the table of published traps. A row has the number, the title, what sees the trap or
     why nothing does, versions and status."""
     head = ("trap", "what", "seen by", "versions", "status")

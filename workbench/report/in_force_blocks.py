@@ -9,7 +9,7 @@ from workbench.report.blocks import Alert, Block, Table, TextBlock
 _MOST_TEXT = 48  # characters of a value; a longer one, such as a JSON object, is cut
 
 
-def in_force_blocks(report: InForceReport) -> list[Block]:
+def settings_in_force_blocks(report: InForceReport) -> list[Block]:
     """Return the number of settings that differ from what was asked, the table of all settings, and
     the sources that could not be read."""
     differing = count_of(report.count_differing, "setting differs", "settings differ")

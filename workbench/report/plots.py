@@ -34,7 +34,7 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
     """Return a plot of the output tokens per second over the time of the run. None if no request
     has the times of its chunks.
     """
-    arrivals = list(chain.from_iterable(map(_token_arrivals, samples)))
+    arrivals = list(chain.from_iterable(map(_arrival_s_and_token_count, samples)))
     if len(arrivals) < 10:
         return None
     begin_s = min(known_values(sample.get("start_s") for sample in samples), default=0.0)
@@ -58,19 +58,19 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
     return PlotBlock(svg.curves_svg(title, x, y, [svg.Series(points)]), f"{caption}.")
 
 
-def is_counted(sample: Sample) -> bool:
+def is_measured_success(sample: Sample) -> bool:
     """Return whether the request is neither a failed one nor one of the warm-up."""
     return not sample.get("error") and not sample.get("warmup")
 
 
-def _token_arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
+def _arrival_s_and_token_count(sample: Sample) -> Iterator[tuple[float, float]]:
     """Yield (time in s, tokens) for each chunk of the answer to a request, or nothing for a failed
     or warm-up request. The tokens of a request are divided evenly among its chunks, because servers
     report only their total."""
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     # of a large benchmark, only one of several requests is kept, and stands for the others
     stands_for = sample.get(KEPT_ONE_OF, 1)
-    if not is_counted(sample) or not tokens or start_s is None:
+    if not is_measured_success(sample) or not tokens or start_s is None:
         return
     at_s = start_s + sample.get("ttft_us", sample.get("end_us", 0)) / 1e6
     gaps = sample.get("gaps_us", ())
@@ -89,7 +89,7 @@ def _round_up_step(step: float) -> float:
 def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
     """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks.
     Failed and warm-up requests do not count. A distribution with too little data is left out."""
-    counted = list(filter(is_counted, samples))
+    counted = list(filter(is_measured_success, samples))
     ttfts = known_values(sample.get("ttft_us") for sample in counted)
     gaps = chain.from_iterable(sample.get("gaps_us", ()) for sample in counted)
     one_of = max((sample.get(KEPT_ONE_OF, 1) for sample in counted), default=1)
@@ -166,7 +166,7 @@ def sweep_plots(swept: Sweep) -> list[PlotBlock]:
     done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []
-    axis, x_of, names = _sweep_x_axis(swept, done)
+    axis, x_of, names = _x_axis_positions_and_ticks(swept, done)
     knee = find_knee_point(swept)
     marks = [(x_of[point.label], swept.what_it_finds) for point in done if point is knee]
     plots = _operating_map_plots(swept)
@@ -236,7 +236,7 @@ def find_knee_point(swept: Sweep) -> SweepPoint | None:
     return swept.points[swept.knee]
 
 
-def _sweep_x_axis(
+def _x_axis_positions_and_ticks(
     swept: Sweep, points: Sequence[SweepPoint]
 ) -> tuple[svg.SvgAxis, dict[str, float], list[tuple[float, str]]]:
     """Return (x axis of a sweep's plots, {label of a point: x position}, [(position, name) of each
@@ -251,9 +251,9 @@ def _sweep_x_axis(
     low, high = min(values), max(values)
     axis = svg.SvgAxis(title, low, high, log=low > 0 and high / low >= 16)
     places = {point.label: point.x or 0.0 for point in points}
-    return axis, places, [(value, number_text(_plain_number(value))) for value in values]
+    return axis, places, [(value, number_text(_int_if_whole(value))) for value in values]
 
 
-def _plain_number(value: float) -> float:
+def _int_if_whole(value: float) -> float:
     """Return a number without decimals as an int."""
     return int(value) if value == int(value) else value

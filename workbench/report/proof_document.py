@@ -59,9 +59,9 @@ def page_was_changed(document: Mapping[str, Any], page: str) -> bool:
     return bool(page) and document.get("page_sha256") != _digest_of_page(page)
 
 
-def split_page(text: str) -> tuple[str, str | None]:
-    """Return (page without the data of the proof, data) of the text of a file. The page is "" if the
-    text is not HTML, and the data are None if a page has none."""
+def split_page_and_data(text: str) -> tuple[str, str | None]:
+    """Return (page without the data of the proof, data) of the text of a file. The page is "" if
+    the text is not HTML, and the data are None if a page has none."""
     if not text.lstrip()[:9].lower().startswith("<!doctype"):
         return "", text
     before, opened, rest = text.rpartition(_OPEN)
@@ -71,10 +71,10 @@ def split_page(text: str) -> tuple[str, str | None]:
     return f"{before}{after}", html.unescape(data)
 
 
-def read_proof(path: Path) -> tuple[dict[str, Any], str]:
-    """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file. Raises
-    InputError that names the file and what is wrong with it."""
-    page, data = split_page(_read_text(path))
+def read_proof_data_and_page(path: Path) -> tuple[dict[str, Any], str]:
+    """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file.
+    Raises InputError that names the file and what is wrong with it."""
+    page, data = split_page_and_data(_read_text(path))
     if data is None:
         raise InputError(
             f"{path}: the page has no proof in it, or was cut off", next_step=_NEXT_STEP

@@ -88,10 +88,10 @@ def problem_blocks(result: QualityResult) -> list[Block]:
 
 
 def detail_blocks(result: QualityResult) -> list[Block]:
-    """Return the blocks below the verdict: measures, where A and B part, how it was measured, notes,
-    and each text."""
+    """Return the blocks below the verdict: measures, where A and B part, how it was measured,
+    notes, and each text."""
     blocks = [
-        *_own_measure_blocks(result.own),
+        *_custom_measure_blocks(result.own),
         *_measure_tables(result.measures),
         *_worst_text_blocks(result),
         *_forked_answer_blocks(result),
@@ -103,7 +103,7 @@ def detail_blocks(result: QualityResult) -> list[Block]:
     return [*blocks, *_changed_item_blocks(result.own)]
 
 
-def _own_measure_blocks(own: OwnMeasure | None) -> list[Block]:
+def _custom_measure_blocks(own: OwnMeasure | None) -> list[Block]:
     """Return the blocks about the user's own measure."""
     if own is None:
         return []
@@ -144,7 +144,8 @@ def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
 
 
 def _score_change(item: ScoredItem) -> float:
-    """Return B - A, so that the items with the largest loss come first, and those of one side last."""
+    """Return B - A, so that the items with the largest loss come first, and those of one side
+    last."""
     if item.a is None or item.b is None:
         return math.inf
     return item.b - item.a
@@ -156,7 +157,8 @@ def _score_text(value: float | None) -> str:
 
 def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
     """Return the blocks about the comparisons of answers in which the configuration of a result was
-    one side: the newest one with all its measures if `whole` is true, the others in one line each."""
+    one side: the newest one with all its measures if `whole` is true, the others in one line
+    each."""
     if not answers:
         return []
     blocks: list[Block] = [Heading("Answers against other configurations")]
@@ -199,14 +201,14 @@ def _measure_tables(measures: Sequence[QualityMeasure]) -> list[Block]:
 
 
 def _measure_row(measure: QualityMeasure) -> tuple[str, ...]:
-    title, _, _ = _measure_title(measure.name)
+    title, _, _ = _measure_title_digits_factor(measure.name)
     value = _interval_text(measure.value, measure.name)
     floor = _interval_text(measure.floor, measure.name)
     margin = NA if measure.margin is None else f"{measure.margin:g}"
     return title, measure.verdict or NA, value, floor, margin
 
 
-def _measure_title(name: str) -> tuple[str, int, float]:
+def _measure_title_digits_factor(name: str) -> tuple[str, int, float]:
     """Return title, digits and factor of a measure. One that is not known here, as in a file of
     another version, has its own name."""
     return _TITLES.get(name, (name, 5, 1.0))
@@ -215,7 +217,7 @@ def _measure_title(name: str) -> tuple[str, int, float]:
 def _interval_text(value: Interval | None, name: str) -> str:
     if value is None:
         return NA
-    _, digits, factor = _measure_title(name)
+    _, digits, factor = _measure_title_digits_factor(name)
     text = f"{factor * value.value:.{digits}f}"
     if value.low is None or value.high is None:
         return text

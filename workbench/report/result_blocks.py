@@ -196,7 +196,7 @@ def alert_boxes(result: BenchResult) -> list[Block]:
 
 def key_metrics(summary: BenchSummary) -> KeyMetrics:
     """Return the block of a result's most important values: throughput, latencies and energy."""
-    items = [_key_throughput(summary)]
+    items = [_throughput_title_value_window(summary)]
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
@@ -215,7 +215,7 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
     return KeyMetrics(tuple(items))
 
 
-def _key_throughput(summary: BenchSummary) -> tuple[str, str, str]:
+def _throughput_title_value_window(summary: BenchSummary) -> tuple[str, str, str]:
     name = "output_tok_s" if summary.prompt_tok_s is None else "prompt_tok_s"
     value = getattr(summary, name)
     window = summary.window if summary.window == "whole run" else "steady window"

@@ -77,7 +77,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     blocks = [
         *quality_line_block(comparison),
         *difference_blocks(comparison),
-        *likeness_block(comparison),
+        *like_for_like_blocks(comparison),
         *answer_text_blocks(comparison),
         Heading("Effect"),
     ]
@@ -123,7 +123,7 @@ def quality_line_block(comparison: Comparison) -> list[Block]:
     return [TextBlock(f"{comparison.quality} (A and B differ in {why})", mark=mark)]
 
 
-def likeness_block(comparison: Comparison) -> list[Block]:
+def like_for_like_blocks(comparison: Comparison) -> list[Block]:
     """Return the block that says whether A and B are like for like, with the number of runs."""
     if comparison.warnings:
         return [Alert("warning", "Not like for like", comparison.warnings)]
@@ -215,7 +215,7 @@ def unfinished_block(experiment: Experiment) -> list[Block]:
     if experiment.state == "done":
         return []
     pairs = f"{experiment.completed_pairs} of at most {experiment.spec.pairs} pairs are complete."
-    return [_state_alert("experiment", experiment.state, pairs, experiment.error)]
+    return [_unfinished_state_alert("experiment", experiment.state, pairs, experiment.error)]
 
 
 def failed_runs_block(experiment: Experiment) -> list[Block]:
@@ -277,8 +277,8 @@ def _chosen_values(runs: Sequence[ExperimentRun], name: str) -> dict[str, None]:
 
 
 def _values_text(values: Collection[str]) -> str:
-    """Return the values of all runs of an arm, or the first and the number of the others; n/a before
-    its first run."""
+    """Return the values of all runs of an arm, or the first and the number of the others; n/a
+    before its first run."""
     if not values:
         return NA
     first, *others = values
@@ -378,8 +378,8 @@ def _runs_table(experiment: Experiment) -> Table:
 def sweep_blocks(
     sweep: Sweep, results: Sequence[BenchResult], final: Experiment | None = None
 ) -> list[Block]:
-    """Return the blocks that describe a sweep. `results` are the results of its points, in order, and
-    `final` is the experiment of a tune. Secrets must be masked already.
+    """Return the blocks that describe a sweep. `results` are the results of its points, in order,
+    and `final` is the experiment of a tune. Secrets must be masked already.
     """
     blocks = simulated_alert(sweep.simulated)
     if sweep.kind == TUNE:
@@ -405,20 +405,20 @@ def sweep_finding_blocks(sweep: Sweep) -> list[Block]:
     if sweep.knee_text:
         blocks.append(TextBlock(text, lead=True))
     if sweep.state != "done":
-        blocks.append(_state_alert("sweep", sweep.state, sweep.error))
+        blocks.append(_unfinished_state_alert("sweep", sweep.state, sweep.error))
     return blocks
 
 
-def _state_alert(what: str, state: str, *said: str | None) -> Alert:
-    lines = tuple(filter(None, said))
+def _unfinished_state_alert(kind: str, state: str, *details: str | None) -> Alert:
+    lines = tuple(filter(None, details))
     if state == "failed":
-        return Alert("failed", f"The {what} has failed", lines)
-    return Alert("warning", f"The {what} is {state}", lines)
+        return Alert("failed", f"The {kind} has failed", lines)
+    return Alert("warning", f"The {kind} is {state}", lines)
 
 
 def sweep_note_blocks(sweep: Sweep) -> list[Block]:
-    """Return the blocks with the notes of a sweep and, where it applies, a sentence on whether its best
-    value was confirmed."""
+    """Return the blocks with the notes of a sweep and, where it applies, a sentence on whether its
+    best value was confirmed."""
     blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))

@@ -71,7 +71,7 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
         Facts(tuple(rows)),
         Heading(count_of(len(spec.candidates), "candidate")),
         Items(tuple(f"{shlex.join(one.sets)}: {one.reason}" for one in spec.candidates)),
-        *left_out_blocks(spec.left_out),
+        *excluded_changes_blocks(spec.left_out),
     ]
 
 
@@ -112,10 +112,10 @@ def limits_text(limits: TuneLimits) -> str:
     return ", ".join(texts)
 
 
-def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
+def excluded_changes_blocks(excluded: Iterable[LeftOut]) -> list[Block]:
     """Return the blocks with what a tune does not try. Changes with one reason share a line."""
     by_reason: dict[str, list[str]] = {}
-    for one in left_out:
+    for one in excluded:
         by_reason.setdefault(one.reason, []).append(one.words)
     if not by_reason:
         return []
@@ -124,22 +124,22 @@ def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
 
 
 def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
-    """Return the blocks that describe a tune: what it has found, what was asked, the final, the race,
-    its decisions, and what it did not try. `final` is the experiment of the final, if that is known. It
-    stands before the race, which is over then, so that 24 rows show it while it runs."""
+    """Return the blocks that describe a tune: what it has found, what was asked, the final, the
+    race, its decisions, and what it did not try. `final` is the experiment of the final, if that is
+    known. It stands before the race, which is over then, so that 24 rows show it while it runs."""
     assert sweep.spec is not None and sweep.spec.tune is not None
-    blocks: list[Block] = [*found_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
-    blocks += final_blocks(sweep, final)
+    blocks: list[Block] = [*tune_outcome_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
+    blocks += final_experiment_blocks(sweep, final)
     blocks += [Heading("Race"), race_table(sweep)]
     decisions = tuple(
         expand_block_label(note) for note in sweep.notes if not note.startswith(_WROTE)
     )
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]
-    return [*blocks, *left_out_blocks(sweep.spec.tune.left_out)]
+    return [*blocks, *excluded_changes_blocks(sweep.spec.tune.left_out)]
 
 
-def found_blocks(sweep: Sweep) -> list[Block]:
+def tune_outcome_blocks(sweep: Sweep) -> list[Block]:
     """Return the blocks that say what a tune has found, and what ended it if it is not done."""
     blocks: list[Block] = []
     if sweep.knee_text:
@@ -181,7 +181,7 @@ def race_table(sweep: Sweep) -> Table:
     )
 
 
-def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
+def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
     """Return the blocks about the pairs of the final against the start preset; [] before it."""
     if final is None or final.id != sweep.experiment_id:
         if sweep.experiment_id is None:

@@ -40,7 +40,7 @@ from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.json_records import from_json, to_json
 from workbench.model.load_spec import OF_A_SEARCH, OPTIONS, BenchSpec, option_texts
 from workbench.model.preset import Benchmark
-from workbench.report.formats.stated_load import check_load
+from workbench.report.formats.stated_load import require_exportable_load
 from workbench.session.bench.spec import spec_from_fields
 from workbench.tui.modals.bench_form import IN_FORM, spec_overrides
 from workbench.tui.modals.declared_fields import option_text
@@ -206,7 +206,7 @@ def test_the_screen_and_the_command_say_an_option_alike(option: DeclaredOption) 
 def test_an_export_refuses_an_option_that_its_form_does_not_know(option: DeclaredOption) -> None:
     for tool in option.unknown_to:
         with pytest.raises(InputError, match=f"in {tool}'s form: it has no word for {option.name}"):
-            check_load(made_with(option), tool)
+            require_exportable_load(made_with(option), tool)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Notes
-from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
+from workbench.recipes.registry import EXPORT_FORMS, export_form, parse_recipe_text
 from workbench.session.plans.recipes import export_plan
 from workbench.store.presets import PresetLibrary
 
@@ -98,7 +98,7 @@ def test_each_export_is_read_back_as_its_plan(form: str) -> None:
             if exported is None or plan.engine == "tabbyapi":  # its flags are in a file
                 continue
             text, notes = exported
-            read = read_text(text).plan
+            read = parse_recipe_text(text).plan
             assert read is not None, (preset_id, text)
             wanted, found = argv_of(plan), argv_of(read)
             if form == "llamaswap":  # it chooses the port

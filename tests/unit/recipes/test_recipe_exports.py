@@ -24,7 +24,7 @@ from workbench.model.plan import LaunchPlan, Node
 from workbench.recipes.exports import shell, systemd
 from workbench.recipes.launch import Launch, build_launch
 from workbench.recipes.recipe import Notes
-from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
+from workbench.recipes.registry import EXPORT_FORMS, export_form, parse_recipe_text
 
 WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"W_[A-Z]{1,8}", fullmatch=True)
@@ -100,7 +100,7 @@ def test_a_round_trip_loses_nothing_that_both_sides_can_say(form: str, seed: int
         return
     if any(finding.code == "recipe.replaced" for finding in notes.findings):
         return
-    read = read_text(text).plan
+    read = parse_recipe_text(text).plan
     assert read is not None
     hidden = ("CUDA_VISIBLE_DEVICES",) if form in ("slurm", "pbs") else ()
     assert {e.name: e.value for e in read.env} == {

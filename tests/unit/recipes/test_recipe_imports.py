@@ -15,7 +15,7 @@ from workbench.model.untrusted_text import UNSAFE
 from workbench.recipes.imports import running_process
 from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Given, Recipe
-from workbench.recipes.registry import read_text
+from workbench.recipes.registry import parse_recipe_text
 
 SPARKRUN = """
 recipe_version: "2"
@@ -241,7 +241,7 @@ def texts(recipe: Recipe, code: str) -> list[str]:
 def test_each_form_gives_its_settings(
     text: str, engine: str, model: str, wanted: dict[str, Any], image: str | None
 ) -> None:
-    recipe = read_text(text)
+    recipe = parse_recipe_text(text)
     assert recipe.plan is not None
     assert (recipe.plan.engine, recipe.plan.model, recipe.plan.image) == (engine, model, image)
     assert settings(recipe) == wanted
@@ -280,20 +280,20 @@ def test_each_form_gives_its_settings(
     ],
 )
 def test_what_is_not_taken_over_is_named(text: str, code: str, said: str) -> None:
-    assert any(said in found for found in texts(read_text(text), code)), texts(
-        read_text(text), code
+    assert any(said in found for found in texts(parse_recipe_text(text), code)), texts(
+        parse_recipe_text(text), code
     )
 
 
 def test_an_entry_chooses_the_variant_the_service_or_the_model() -> None:
-    fp8 = read_text(VLLM_RECIPE, Given("fp8"))
+    fp8 = parse_recipe_text(VLLM_RECIPE, Given("fp8"))
     assert (
         fp8.plan is not None
         and fp8.plan.model == "org/Model-7B-FP8"
         and settings(fp8)["kv-cache-dtype"] == "fp8"
     )
     assert fp8.plan.engine_versions == ">=0.11.0"
-    large = read_text(LLAMA_SWAP, Given("large"))
+    large = parse_recipe_text(LLAMA_SWAP, Given("large"))
     assert large.plan is not None and large.plan.model == "/x.gguf"
     assert texts(large, "refused") == ["the stop command is not run: touch CANARY"]
 
@@ -313,12 +313,12 @@ def test_an_entry_chooses_the_variant_the_service_or_the_model() -> None:
 )
 def test_an_unknown_entry_is_refused_and_the_known_ones_are_named(text: str, known: str) -> None:
     with pytest.raises(InputError, match=r"has no .*'nosuch'") as refused:
-        read_text(text, Given("nosuch"))
+        parse_recipe_text(text, Given("nosuch"))
     assert known in (refused.value.next_step or "")
 
 
 def test_an_entry_chooses_a_server_command_of_a_script() -> None:
-    recipe = read_text("vllm serve org/m\nvllm serve org/n --seed 2\n", Given("2"))
+    recipe = parse_recipe_text("vllm serve org/m\nvllm serve org/n --seed 2\n", Given("2"))
     assert recipe.plan is not None
     assert (recipe.plan.model, settings(recipe)) == ("org/n", {"seed": 2})
 
@@ -339,12 +339,12 @@ command: |
 
 
 def test_an_entry_chooses_a_variant_of_a_sparkrun_recipe() -> None:
-    usual = read_text(SPARKRUN_VARIANTS)
+    usual = parse_recipe_text(SPARKRUN_VARIANTS)
     assert settings(usual)["max-num-seqs"] == 4
     assert "the variant max_context is left out: --entry max_context reads it" in texts(
         usual, "left-out"
     )
-    concurrent = read_text(SPARKRUN_VARIANTS, Given("concurrent"))
+    concurrent = parse_recipe_text(SPARKRUN_VARIANTS, Given("concurrent"))
     assert concurrent.plan is not None
     assert concurrent.plan.image == "vllm/vllm-openai:v0.27.1"
     assert settings(concurrent) == {
@@ -353,7 +353,7 @@ def test_an_entry_chooses_a_variant_of_a_sparkrun_recipe() -> None:
         "A": "1",
         "B": "2",
     }
-    long = read_text(SPARKRUN_VARIANTS, Given("max_context"))
+    long = parse_recipe_text(SPARKRUN_VARIANTS, Given("max_context"))
     assert settings(long)["max-num-seqs"] == 1
     assert any("max_model_len = 262144 is left out" in said for said in texts(long, "left-out"))
 
@@ -404,7 +404,7 @@ H200 = cards(8, "NVIDIA H200", 150.7, "9.0")
 def test_a_vllm_recipe_gets_the_smallest_number_of_gpus_with_the_memory(
     entry: str | None, gpus: tuple[GpuInfo, ...] | None, wanted: int | None
 ) -> None:
-    recipe = read_text(VLLM_LARGE, Given(entry, gpus=gpus))
+    recipe = parse_recipe_text(VLLM_LARGE, Given(entry, gpus=gpus))
     assert recipe.plan is not None
     assert recipe.plan.flag("tensor-parallel-size") == wanted
     assert recipe.depends_on_gpus
@@ -413,16 +413,16 @@ def test_a_vllm_recipe_gets_the_smallest_number_of_gpus_with_the_memory(
 
 
 def test_a_vllm_recipe_says_at_once_whether_it_fits_and_what_does() -> None:
-    large = read_text(VLLM_LARGE, Given(gpus=PRO_6000))
+    large = parse_recipe_text(VLLM_LARGE, Given(gpus=PRO_6000))
     found = next(f for f in large.findings if f.code == "recipe.does-not-fit")
     assert "needs 564 GB of GPU memory on 8 GPUs; this host has 2 x 103 GB" in found.text
     assert found.fix == "take --entry nvfp4 (141 GB on 2 GPUs) or " + (
         "--entry int4 (90 GB on 1 GPU) or --entry small (141 GB on 2 GPUs)"
     )
-    fits = read_text(VLLM_LARGE, Given("small", gpus=PRO_6000))
+    fits = parse_recipe_text(VLLM_LARGE, Given("small", gpus=PRO_6000))
     assert not texts(fits, "does-not-fit")
     assert (fits.gpus, fits.memory_gib) == (2, 65.7)
-    unknown = read_text(VLLM_LARGE)
+    unknown = parse_recipe_text(VLLM_LARGE)
     assert any("needs 564 GB" in said for said in texts(unknown, "memory"))
     said = texts(unknown, "left-out")
     assert any("the strategies single_node_tep, multi_node_tp" in text for text in said)
@@ -463,7 +463,7 @@ def test_the_strategy_of_a_vllm_recipe_becomes_flags(
     strategies: str, flags: dict[str, Any]
 ) -> None:
     head = VLLM_LARGE.partition("compatible_strategies")[0]
-    recipe = read_text(f"{head}{strategies}\n", Given(gpus=H200))
+    recipe = parse_recipe_text(f"{head}{strategies}\n", Given(gpus=H200))
     assert settings(recipe) == flags
 
 
@@ -519,7 +519,7 @@ def grown(hole: str) -> str:
 )  # fmt: skip
 def test_a_faulty_document_is_refused_with_its_place(text: str, said: str) -> None:
     try:
-        recipe = read_text(text)
+        recipe = parse_recipe_text(text)
     except InputError as error:
         assert said in str(error)
     else:
@@ -544,12 +544,14 @@ def test_a_faulty_document_is_refused_with_its_place(text: str, said: str) -> No
     ],
 )
 def test_each_fault_of_a_command_line_has_a_finding(line: str, code: str) -> None:
-    assert texts(read_text(line), code)
+    assert texts(parse_recipe_text(line), code)
 
 
 def test_an_empty_list_is_the_value_of_a_flag_that_is_unknown() -> None:
     assert (
-        read_text("vllm serve m --flag-of-another-version []").plan.flag("flag-of-another-version")
+        parse_recipe_text("vllm serve m --flag-of-another-version []").plan.flag(
+            "flag-of-another-version"
+        )
         == []
     )
 
@@ -567,7 +569,7 @@ def test_no_secret_and_no_escape_sequence_of_a_document_appears_anywhere() -> No
         f'"caveats": ["{secret} \\u001b[31m"]}}',
         f"name: n\nmodel: m\nruntime: {secret}\n",
     ):
-        recipe = read_text(text)
+        recipe = parse_recipe_text(text)
         shown = str([recipe, *(finding.text for finding in recipe.findings)])
         assert (
             secret not in shown
@@ -579,7 +581,7 @@ def test_no_secret_and_no_escape_sequence_of_a_document_appears_anywhere() -> No
 
 @pytest.mark.parametrize("image", ["--privileged", "a b", "a:${TAG}", "a\nb", "$(touch CANARY)"])
 def test_an_image_that_is_no_name_of_an_image_reaches_no_preset(image: str) -> None:
-    recipe = read_text(json.dumps({"model": "m", "runtime": "vllm", "container": image}))
+    recipe = parse_recipe_text(json.dumps({"model": "m", "runtime": "vllm", "container": image}))
     assert recipe.plan is not None and recipe.plan.image is None and texts(recipe, "not-understood")
 
 
@@ -589,7 +591,7 @@ def test_no_secret_of_a_command_line_appears_anywhere() -> None:
         "hf_abcdefghijklmnopqrst; "
         "curl -H 'Authorization: Bearer abcdefgh12345678'"
     )
-    shown = repr(read_text(line))
+    shown = repr(parse_recipe_text(line))
     assert "hf_abc" not in shown and "sk-abc" not in shown and "abcdefgh1" not in shown
 
 
@@ -626,9 +628,9 @@ def test_nothing_of_these_recipes_was_run() -> None:
 
 
 def test_parallel_sizes_of_a_recipe_for_one_node_give_the_number_of_gpus() -> None:
-    recipe = read_text(SPARKRUN)
+    recipe = parse_recipe_text(SPARKRUN)
     assert document_of(recipe, "r", "r.yaml")["hardware"]["count"] == 2
-    two_nodes = read_text(
+    two_nodes = parse_recipe_text(
         SPARKRUN.replace("min_nodes: 1", "cluster_only: true").replace(
             "tensor_parallel: 2", "tensor_parallel: 1"
         )
@@ -649,7 +651,7 @@ def test_a_placeholder_of_a_template_is_asked_for_and_never_passed_on(
 ) -> None:
     """The unit of a write-up has them for its model, its name and its port."""
     line = f"vllm serve --model '{word}' --served-model-name VLLM_SERVED_MODEL_NAME_PLACEHOLDER"
-    recipe = read_text(f"{line} --port VLLM_PORT_PLACEHOLDER --max-model-len 8192")
+    recipe = parse_recipe_text(f"{line} --port VLLM_PORT_PLACEHOLDER --max-model-len 8192")
     assert (
         recipe.plan is not None
         and recipe.plan.model == f"${{{variable}}}"
@@ -663,7 +665,7 @@ def test_a_placeholder_of_a_template_is_asked_for_and_never_passed_on(
 @pytest.mark.parametrize("word", ["-p {0}:8000", "-p 8000:{0}", "--gpus {0}"])
 def test_a_number_of_thousands_of_digits_in_a_container_is_not_understood(word: str) -> None:
     long = "9" * 5000
-    recipe = read_text(f"docker run {word.format(long)} vllm/vllm-openai --model org/m")
+    recipe = parse_recipe_text(f"docker run {word.format(long)} vllm/vllm-openai --model org/m")
     assert recipe.plan is not None and texts(recipe, "not-understood")
 
 
@@ -688,7 +690,7 @@ def test_relative_volumes_and_dotenv_of_a_compose_file_count_from_its_directory(
 ) -> None:
     directory = tmp_path / "a" / "b"
     directory.mkdir(parents=True)
-    recipe = read_text(COMPOSE_OF_A_TREE, Given(directory=directory))
+    recipe = parse_recipe_text(COMPOSE_OF_A_TREE, Given(directory=directory))
     assert recipe.plan is not None
     assert recipe.plan.model == f"{tmp_path}/models-cache/seven"
     assert settings(recipe) == {
@@ -701,14 +703,14 @@ def test_relative_volumes_and_dotenv_of_a_compose_file_count_from_its_directory(
         "# a comment\nMODEL_DIR=/srv/models\nexport THINKING=1\n"
         "OTHER_SEED='8'\nSEQS=  # empty\nOTHER_SEQS=16 # many\n"
     )
-    recipe = read_text(COMPOSE_OF_A_TREE, Given(directory=directory))
+    recipe = parse_recipe_text(COMPOSE_OF_A_TREE, Given(directory=directory))
     assert recipe.plan is not None and recipe.plan.model == "/srv/models/seven"
     found = settings(recipe)
     assert (found["seed"], found["max-num-seqs"]) == (8, 16)
 
 
 def test_without_its_directory_a_relative_volume_is_named() -> None:
-    recipe = read_text(COMPOSE_OF_A_TREE)
+    recipe = parse_recipe_text(COMPOSE_OF_A_TREE)
     said = texts(recipe, "left-out")
     assert any("the volume ../templates/chat.jinja" in text for text in said)
 
@@ -733,7 +735,7 @@ odd: {x: 1}
 
 def test_the_configuration_file_of_tabbyapi_gives_its_settings(tmp_path: Path) -> None:
     (tmp_path / "main.py").touch()
-    recipe = read_text(TABBY_CONFIG, Given(directory=tmp_path))
+    recipe = parse_recipe_text(TABBY_CONFIG, Given(directory=tmp_path))
     assert recipe.plan is not None
     assert (recipe.plan.engine, recipe.plan.model) == ("tabbyapi", f"{tmp_path}/models/Seven-exl3")
     assert recipe.plan.workdir == str(tmp_path)
@@ -749,20 +751,20 @@ def test_the_configuration_file_of_tabbyapi_gives_its_settings(tmp_path: Path) -
 def test_a_command_line_of_tabbyapi_reads_its_configuration_file(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text(TABBY_CONFIG)
     line = f"python main.py --config {tmp_path}/own.yml --port 5002"
-    recipe = read_text(line)
+    recipe = parse_recipe_text(line)
     assert recipe.plan is not None and recipe.plan.model == "Seven-exl3"
     found = settings(recipe)
     assert (found["port"], found["max-seq-len"]) == (5002, 32768)
     assert "config" not in found
     (tmp_path / "config.yml").write_text("model: {model_name: Usual}")
-    usual = read_text(f"cd {tmp_path} && python main.py")
+    usual = parse_recipe_text(f"cd {tmp_path} && python main.py")
     assert usual.plan is not None and usual.plan.model == "Usual"
-    missing = read_text("python main.py --config /nonexistent/config.yml")
+    missing = parse_recipe_text("python main.py --config /nonexistent/config.yml")
     assert any("/nonexistent/config.yml is not read" in text for text in texts(missing, "config"))
 
 
 def test_an_empty_section_of_the_configuration_of_tabbyapi_says_nothing() -> None:
-    recipe = read_text("model: {model_name: Seven}\nsampling:\nlora: ''\ndeveloper:\n")
+    recipe = parse_recipe_text("model: {model_name: Seven}\nsampling:\nlora: ''\ndeveloper:\n")
     assert recipe.plan is not None and texts(recipe, "not-understood") == []
 
 
@@ -794,7 +796,7 @@ def test_files_of_variables_in_the_directory_of_a_compose_file_are_read(tmp_path
     (directory / "server.env").write_text(
         "VLLM_LOGGING_LEVEL=DEBUG\nNCCL_DEBUG=INFO\nA_KEY=s3cret\n"
     )
-    recipe = read_text(COMPOSE_OF_FILES, Given(directory=directory))
+    recipe = parse_recipe_text(COMPOSE_OF_FILES, Given(directory=directory))
     assert recipe.plan is not None
     env = {s.name: s.value for s in recipe.plan.env}
     assert (env["VLLM_LOGGING_LEVEL"], env["NCCL_DEBUG"]) == ("INFO", "INFO")
@@ -803,7 +805,7 @@ def test_files_of_variables_in_the_directory_of_a_compose_file_are_read(tmp_path
 
 
 def test_paths_that_only_a_container_has_reach_no_environment_of_the_host() -> None:
-    recipe = read_text(COMPOSE_OF_FILES)
+    recipe = parse_recipe_text(COMPOSE_OF_FILES)
     assert recipe.plan is not None
     env = {s.name: s.value for s in recipe.plan.env}
     assert env == {"VLLM_LOGGING_LEVEL": "INFO", "TRITON_CACHE_DIR": "/srv/kernels/triton"}
@@ -812,7 +814,7 @@ def test_paths_that_only_a_container_has_reach_no_environment_of_the_host() -> N
 
 
 def test_volumes_of_a_sparkrun_recipe_give_the_paths_of_the_host() -> None:
-    recipe = read_text(
+    recipe = parse_recipe_text(
         "model: org/Seven\nruntime: vllm\ncontainer: some/image:1\ndraft_model: org/Small\n"
         "volumes: ['~/models/seven:/model:ro', '/srv/draft:/draft']\n"
         "command: 'vllm serve /model --speculative-config {spec}'\n"
@@ -825,13 +827,13 @@ def test_volumes_of_a_sparkrun_recipe_give_the_paths_of_the_host() -> None:
 
 def test_a_llama_swap_model_that_starts_no_server_is_not_chosen_by_default() -> None:
     text = "models:\n  draw: {cmd: sd-server -m x}\n  chat: {cmd: llama-server -m /m.gguf}\n"
-    recipe = read_text(text)
+    recipe = parse_recipe_text(text)
     assert recipe.plan is not None and (recipe.plan.model, recipe.name) == ("/m.gguf", "chat")
     assert "the model draw is left out" in texts(recipe, "left-out")[0]
-    assert read_text(text, Given("draw")).plan is None
+    assert parse_recipe_text(text, Given("draw")).plan is None
 
 
 def test_a_variable_of_the_environment_in_a_llama_swap_command_becomes_one_of_the_preset() -> None:
-    recipe = read_text("models:\n  chat: {cmd: 'llama-server -m ${env.MODELS}/m.gguf'}\n")
+    recipe = parse_recipe_text("models:\n  chat: {cmd: 'llama-server -m ${env.MODELS}/m.gguf'}\n")
     assert recipe.plan is not None and recipe.plan.model == "${models}/m.gguf"
     assert list(recipe.variables) == ["models"]

@@ -12,7 +12,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, Node
 from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Given, Notes, Recipe
-from workbench.recipes.registry import export_form, read_text
+from workbench.recipes.registry import export_form, parse_recipe_text
 
 SERVICE = """apiVersion: v1
 kind: Service
@@ -100,7 +100,7 @@ def values_of(plan: LaunchPlan) -> tuple[str, Notes]:
 
 
 def test_a_deployment_gives_the_server_with_the_paths_of_the_node() -> None:
-    recipe = read_text(f"{SERVICE}---\n{DEPLOYMENT}")
+    recipe = parse_recipe_text(f"{SERVICE}---\n{DEPLOYMENT}")
     plan = plan_in(recipe)
     assert (plan.engine, plan.model, recipe.gpus, recipe.name) == (
         "vllm",
@@ -120,29 +120,29 @@ def test_a_deployment_gives_the_server_with_the_paths_of_the_node() -> None:
 
 
 def test_the_container_that_starts_a_server_is_read_and_an_entry_chooses_one() -> None:
-    recipe = read_text(TWO_CONTAINERS)
+    recipe = parse_recipe_text(TWO_CONTAINERS)
     assert (plan_in(recipe).engine, plan_in(recipe).model) == ("sglang", "org/m")
     assert "the container both/proxy is left out: it starts no server" in [
         finding.text for finding in recipe.findings
     ]
-    assert read_text(TWO_CONTAINERS, Given("both/proxy")).plan is None
+    assert parse_recipe_text(TWO_CONTAINERS, Given("both/proxy")).plan is None
     with pytest.raises(InputError, match="has no container 'nothing'"):
-        read_text(TWO_CONTAINERS, Given("nothing"))
+        parse_recipe_text(TWO_CONTAINERS, Given("nothing"))
 
 
 def test_an_object_without_containers_says_that_it_starts_no_server() -> None:
-    recipe = read_text(SERVICE)
+    recipe = parse_recipe_text(SERVICE)
     assert recipe.plan is None
     assert "starts no server" in recipe.findings[0].text
 
 
 def test_several_documents_that_are_no_objects_are_an_error() -> None:
     with pytest.raises(InputError, match="2 YAML documents"):
-        read_text("model: m\nruntime: vllm\n---\nmodel: n\n")
+        parse_recipe_text("model: m\nruntime: vllm\n---\nmodel: n\n")
 
 
 def test_values_give_the_server_that_the_chart_starts() -> None:
-    recipe = read_text(VALUES)
+    recipe = parse_recipe_text(VALUES)
     plan = plan_in(recipe)
     assert (plan.model, recipe.gpus, plan.image) == ("org/First", 2, "vllm/vllm-openai:v0.20.0")
     assert {s.name: s.value for s in plan.flags} == {
@@ -154,7 +154,7 @@ def test_values_give_the_server_that_the_chart_starts() -> None:
         "seed": 3,
     }
     assert "--entry second reads it" in " ".join(finding.text for finding in recipe.findings)
-    assert plan_in(read_text(VALUES, Given("second"))).model == "org/Second"
+    assert plan_in(parse_recipe_text(VALUES, Given("second"))).model == "org/Second"
 
 
 def test_written_values_are_read_back_as_the_same_server() -> None:
@@ -168,7 +168,7 @@ def test_written_values_are_read_back_as_the_same_server() -> None:
     settings = tuple(FlagSetting(name, value) for name, value in flags.items())
     env = (FlagSetting("A", "$(B) $C $$"),)
     plan = LaunchPlan("vllm", "org/Model", flags=settings, env=env, image="a/b:1")
-    read = plan_in(read_text(values_of(plan)[0]))
+    read = plan_in(parse_recipe_text(values_of(plan)[0]))
     assert {s.name: s.value for s in read.flags} == flags
     assert (read.model, read.image) == (plan.model, plan.image)
     assert {s.name: s.value for s in read.env} == {"A": "$(B) $C $$"}
@@ -202,7 +202,7 @@ def test_values_of_two_nodes_let_ray_start_them_in_the_types_of_the_chart() -> N
     assert model["env"] == [{"name": "NCCL_DEBUG", "value": "INFO"}]
     network = next(finding for finding in notes.findings if finding.code == "recipe.network")
     assert network.level is Level.WARN and "NCCL_SOCKET_IFNAME" in network.text
-    read = read_text(text)
+    read = parse_recipe_text(text)
     assert read.gpus == 2
 
 

@@ -23,7 +23,7 @@ from workbench.model.flags import FlagKind, FlagSetting, FlagSpec
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import is_secret_name
 from workbench.recipes import yaml_text
-from workbench.recipes.registry import read_text
+from workbench.recipes.registry import parse_recipe_text
 
 SAFE = st.text(
     st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=12
@@ -123,7 +123,7 @@ def test_a_command_line_is_read_back_as_the_same_plan(seed: int) -> None:
     assert start is not None and start.engine.name == plan.engine
     read, findings = parse_plan(start, command.env, command.workdir)
     assert (argv_of(read), findings) == (command.argv, ())
-    pasted = read_text(command.shell()).plan
+    pasted = parse_recipe_text(command.shell()).plan
     assert pasted is not None and argv_of(pasted) == command.argv
     assert {
         e.name: e.value for e in pasted.env
@@ -146,7 +146,7 @@ def test_yaml_is_read_back_as_it_was_written(data: Any) -> None:
 @relaxed
 def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
     try:
-        recipe = read_text(text)
+        recipe = parse_recipe_text(text)
     except WorkbenchError as error:
         assert error.message
     else:
@@ -214,7 +214,7 @@ def corpus_report(numbers: range) -> dict[str, int]:
     for number in numbers:
         text = hostile(number)
         try:
-            recipe = read_text(text)
+            recipe = parse_recipe_text(text)
         except WorkbenchError as error:
             assert error.message, text
             counts["refused"] += 1

@@ -13,7 +13,7 @@ from workbench.model.findings import Level
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
-from workbench.recipes.registry import read_text
+from workbench.recipes.registry import parse_recipe_text
 from workbench.recipes.shell_text import Simple, split_simple_commands
 from workbench.session.plans.recipes import Recipes
 from workbench.session.session import Session
@@ -94,7 +94,7 @@ mkdir -p /var/lib/llama-server
 
 
 def _plan(text: str) -> LaunchPlan:
-    plan = read_text(text).plan
+    plan = parse_recipe_text(text).plan
     assert plan is not None
     return plan
 
@@ -112,7 +112,7 @@ def _said(recipe: Recipe) -> str:
 
 
 def test_vf_vllm_is_read_as_vllm_serve_and_said() -> None:
-    recipe = read_text(VF_VLLM)
+    recipe = parse_recipe_text(VF_VLLM)
     plan = _plan(VF_VLLM)
     assert (plan.engine, plan.executable, plan.model) == ("vllm", (), "Qwen/Qwen3-VL-2B-Instruct")
     wanted = {"data-parallel-size": 4, "host": "0.0.0.0", "port": 8004, "max-num-seqs": 512}
@@ -164,20 +164,22 @@ def test_a_unit_gives_command_environment_directory_and_limit() -> None:
     ],
 )
 def test_what_a_preset_does_not_take_from_a_unit_is_named(said: str) -> None:
-    assert said in _said(read_text(UNIT))
+    assert said in _said(parse_recipe_text(UNIT))
 
 
 def test_a_unit_may_start_a_shell_or_a_container() -> None:
     shell = _plan(UNIT_OF_SHELL)
     assert (shell.executable, shell.workdir) == (("/opt/v/bin/vllm",), "${home}/llm")
     assert (_flags(shell), shell.open_files) == ({"port": 9000}, None)
-    assert "LimitNOFILE is not understood and left out: infinity" in _said(read_text(UNIT_OF_SHELL))
+    assert "LimitNOFILE is not understood and left out: infinity" in _said(
+        parse_recipe_text(UNIT_OF_SHELL)
+    )
     docker = _plan(UNIT_OF_DOCKER)
     assert (docker.image, _flags(docker)) == ("vllm/vllm-openai:v0.11.0", {"port": 9000})
 
 
 def test_a_unit_that_runs_a_script_names_the_script() -> None:
-    recipe = read_text("[Service]\nExecStart=/usr/bin/bash /opt/vllm/run_vllm.sh --fast\n")
+    recipe = parse_recipe_text("[Service]\nExecStart=/usr/bin/bash /opt/vllm/run_vllm.sh --fast\n")
     assert recipe.plan is None and recipe.findings[0].level is Level.ERROR
     assert recipe.findings[0].fix == (
         "the unit runs a script; import it: workbench import /opt/vllm/run_vllm.sh"
@@ -217,7 +219,7 @@ def test_arrays_words_without_quotes_and_the_directory_of_the_script_are_read() 
     ],
 )
 def test_a_command_that_only_names_a_server_starts_none(line: str) -> None:
-    assert read_text(line).plan is None
+    assert parse_recipe_text(line).plan is None
 
 
 def test_a_value_that_a_shell_would_compute_does_not_replace_a_known_one() -> None:
@@ -243,7 +245,7 @@ def test_properties_of_systemd_run_are_no_variables() -> None:
 def test_of_a_repeated_flag_the_last_value_counts_and_is_said(
     line: str, flag: str, value: Any
 ) -> None:
-    recipe = read_text(line)
+    recipe = parse_recipe_text(line)
     assert _flags(_plan(line)) == {flag: value}
     assert f"{flag} is given several times" in _said(recipe)
 
@@ -251,7 +253,7 @@ def test_of_a_repeated_flag_the_last_value_counts_and_is_said(
 def test_a_flag_that_adds_its_values_up_keeps_all_of_them() -> None:
     plan = _plan("vllm serve m --middleware a --middleware b")
     assert _flags(plan) == {"middleware": ["a", "b"]}
-    same = read_text("vllm serve m --seed 1 --seed 1")
+    same = parse_recipe_text("vllm serve m --seed 1 --seed 1")
     assert "several times" not in _said(same)
 
 
@@ -274,17 +276,17 @@ def test_a_conda_environment_is_entered_by_its_name() -> None:
     for lines, program in entered.items():
         assert _plan(f"{lines}\nvllm serve m").executable == (program,), lines
         assert _plan(f"{lines}\nconda deactivate\nvllm serve m").executable == (), lines
-    unknown = read_text("conda activate x\nvllm serve m")
+    unknown = parse_recipe_text("conda activate x\nvllm serve m")
     assert unknown.plan is not None and unknown.plan.executable == ()
     assert "a shell command is not run: conda activate x" in unknown.findings[0].text
 
 
 @pytest.mark.parametrize("chooser", ["conda run -n x", "uv run --python 3.12", "poetry run"])
 def test_a_program_of_an_environment_is_not_silently_that_on_path(chooser: str) -> None:
-    (finding,) = read_text(f"{chooser} vllm serve m").findings
+    (finding,) = parse_recipe_text(f"{chooser} vllm serve m").findings
     assert finding.level is Level.WARN and chooser in finding.text
     assert "--executable PATH/bin/vllm" in (finding.fix or "")
-    assert read_text(f"{chooser} /v/bin/vllm serve m").findings[0].level is Level.INFO
+    assert parse_recipe_text(f"{chooser} /v/bin/vllm serve m").findings[0].level is Level.INFO
 
 
 def test_a_flag_of_another_version_keeps_all_its_values() -> None:
@@ -294,12 +296,14 @@ def test_a_flag_of_another_version_keeps_all_its_values() -> None:
 
 
 def test_a_copy_of_the_output_is_left_out_as_a_redirection_is() -> None:
-    findings = read_text("vllm serve m 2>&1 | tee -a run.log").findings
+    findings = parse_recipe_text("vllm serve m 2>&1 | tee -a run.log").findings
     assert [f.level for f in findings] == [Level.INFO, Level.INFO]
 
 
 def test_the_note_of_a_preset_tells_what_is_missing_and_what_is_read_otherwise() -> None:
-    recipe = read_text("vf-vllm --model m --max-num-seqs 8 --max-num-seqs 16 --port 1\nset_up x")
+    recipe = parse_recipe_text(
+        "vf-vllm --model m --max-num-seqs 8 --max-num-seqs 16 --port 1\nset_up x"
+    )
     note = document_of(recipe, "x", "y")["provenance"]["note"]
     missing, _, changed = note.partition(". Taken over so: ")
     assert missing == "Not taken over: a shell command is not run: set_up x"
@@ -331,7 +335,7 @@ vllm serve org/m $EXTRA --gpu-memory-utilization ${RATE} --port ${PORT:-"9100"}
     ],
 )
 def test_the_branch_that_the_values_of_a_script_choose_is_read(first_line: str, flag: str) -> None:
-    recipe = read_text(f"{first_line}{BRANCHES}")
+    recipe = parse_recipe_text(f"{first_line}{BRANCHES}")
     assert recipe.plan is not None
     assert {s.name: s.value for s in recipe.plan.flags} == {
         flag: True,
@@ -352,28 +356,30 @@ def test_the_branch_that_the_values_of_a_script_choose_is_read(first_line: str, 
     ],
 )
 def test_a_condition_that_is_not_decided_skips_no_branch(condition: str) -> None:
-    recipe = read_text(f"MODE=a\nif {condition}; then\n  vllm serve org/m --port 9000\nfi\n")
+    recipe = parse_recipe_text(
+        f"MODE=a\nif {condition}; then\n  vllm serve org/m --port 9000\nfi\n"
+    )
     assert recipe.plan is not None and recipe.plan.flag("port") == 9000
     assert any(finding.code == "recipe.refused" for finding in recipe.findings)
 
 
 def test_a_file_of_variables_leaves_a_condition_undecided() -> None:
     script = 'if [ "${FAST:-0}" = 1 ]; then vllm serve org/m --port 9000; fi\n'
-    assert read_text(script).plan is None
-    recipe = read_text(f"source /srv/settings.sh\n{script}")
+    assert parse_recipe_text(script).plan is None
+    recipe = parse_recipe_text(f"source /srv/settings.sh\n{script}")
     assert recipe.plan is not None and recipe.plan.flag("port") == 9000
 
 
 def test_a_skipped_branch_is_named() -> None:
     script = 'FAST=0\nif [ "$FAST" = 1 ]; then vllm serve org/a; else vllm serve org/b; fi\n'
-    recipe = read_text(script)
+    recipe = parse_recipe_text(script)
     assert recipe.plan is not None and recipe.plan.model == "org/b"
     named = [finding for finding in recipe.findings if "condition does not hold" in finding.text]
     assert len(named) == 1 and named[0].level is Level.INFO
 
 
 def test_a_path_in_a_variable_may_begin_at_home() -> None:
-    recipe = read_text("MODEL=~/models/a.gguf\nllama-server -m $MODEL\n")
+    recipe = parse_recipe_text("MODEL=~/models/a.gguf\nllama-server -m $MODEL\n")
     assert recipe.plan is not None and recipe.plan.model == "${home}/models/a.gguf"
 
 
@@ -382,7 +388,7 @@ def test_quotes_and_backslashes_in_a_default_are_those_of_the_shell() -> None:
         'export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-"0,1"}\n'
         'vllm serve org/m --default-chat-template-kwargs "${KW:-{\\"a\\": 1}}"\n'
     )
-    recipe = read_text(script)
+    recipe = parse_recipe_text(script)
     assert recipe.plan is not None
     assert recipe.plan.flag("default-chat-template-kwargs") == {"a": 1}
     assert {s.name: s.value for s in recipe.plan.env} == {"CUDA_VISIBLE_DEVICES": "0,1"}
@@ -396,7 +402,7 @@ def test_the_unit_that_a_script_writes_is_read(end: str) -> None:
         "ExecStart=/opt/llama-server -m /m/a.gguf --port ${PORT}\n[Install]\nEOF\n"
         "systemctl start llm\n"
     )
-    recipe = read_text(script)
+    recipe = parse_recipe_text(script)
     assert recipe.plan is not None
     assert (recipe.form, recipe.plan.flag("port")) == ("systemd unit", 9000)
 
@@ -410,7 +416,7 @@ def test_the_unit_that_a_script_writes_is_read(end: str) -> None:
     ],
 )
 def test_a_bracket_in_quotes_closes_no_substitution(line: str) -> None:
-    recipe = read_text(f"{line}\nvllm serve org/m\n")
+    recipe = parse_recipe_text(f"{line}\nvllm serve org/m\n")
     assert recipe.plan is not None and recipe.plan.model == "org/m"
 
 
@@ -443,12 +449,12 @@ vllm serve org/m $EXTRA
     ],
 )
 def test_the_branch_of_a_case_that_the_values_choose_is_read(lines: str, seed: int | None) -> None:
-    recipe = read_text(lines + CASES)
+    recipe = parse_recipe_text(lines + CASES)
     assert recipe.plan is not None and recipe.plan.flag("seed") == seed
 
 
 def test_a_case_that_is_not_decided_skips_no_branch() -> None:
-    recipe = read_text(
+    recipe = parse_recipe_text(
         'case "$1" in\n  a) SEED=1 ;;\n  b) SEED=2 ;;\nesac\nvllm serve org/m --seed $SEED\n'
     )
     assert recipe.plan is not None and recipe.plan.flag("seed") == 2

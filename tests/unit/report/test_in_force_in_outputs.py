@@ -10,7 +10,7 @@ from workbench.model.experiment import Arm, Experiment, ExperimentRun, Experimen
 from workbench.model.in_force import InForceReport, InForceRow
 from workbench.report.blocks import Heading, Table
 from workbench.report.formats.terminal import block_lines
-from workbench.report.in_force_blocks import in_force_blocks
+from workbench.report.in_force_blocks import settings_in_force_blocks
 from workbench.report.series_blocks import engine_choice_blocks
 from workbench.tui.block_rows import block_rows
 
@@ -25,7 +25,7 @@ REPORT = InForceReport("run", ROWS, NOTES)
 
 
 def test_a_difference_is_counted_and_marked_and_a_missing_value_is_not() -> None:
-    lines = block_lines(in_force_blocks(REPORT))
+    lines = block_lines(settings_in_force_blocks(REPORT))
     assert lines[0].strip() == "1 setting differs from what was asked"
     marked = [line.split()[1:4] for line in lines if line.strip().startswith("!")]
     assert marked == [["max", "model", "length"]]
@@ -36,7 +36,7 @@ def test_a_difference_is_counted_and_marked_and_a_missing_value_is_not() -> None
 
 @pytest.mark.parametrize("width", [48, 78, 118])
 def test_the_screen_shows_every_value_and_place_at_every_width(width: int) -> None:
-    rows = block_rows(in_force_blocks(REPORT), width)
+    rows = block_rows(settings_in_force_blocks(REPORT), width)
     texts = ["".join(text for text, _ in row) for row in rows]
     assert max(map(len, texts)) <= width
     shown = " ".join(" ".join(texts).split())

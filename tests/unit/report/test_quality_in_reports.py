@@ -13,7 +13,7 @@ from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.bench import Conditions
 from workbench.model.quality import NOT_MEASURED, InstrumentProof, Interval, QualityMeasure
 from workbench.report.blocks import Alert, Table, TextBlock
-from workbench.report.content import Report, comparisons_by_result
+from workbench.report.content import Report, comparisons_by_result_id
 from workbench.report.formats.terminal import block_lines
 from workbench.report.quality_blocks import compared_sides_rows, quality_blocks
 from workbench.report.registry import find_output_format
@@ -48,7 +48,8 @@ def test_json_has_all_of_it() -> None:
 
 @pytest.mark.parametrize(("answers", "mark"), [("same", "good"), ("differs", ""), ("broken", "")])
 def test_a_faster_b_with_other_answers_is_not_marked_as_good(answers: str, mark: str) -> None:
-    """The screen and HTML showed "B is faster, but its answers differ" in the colour of a success."""
+    """The screen and HTML showed "B is faster, but its answers differ" in the colour of a
+    success."""
     faster = made.experiment()
     assert faster.comparison is not None and faster.deciding_change is not None
     assert faster.deciding_change.verdict == "better"
@@ -75,7 +76,7 @@ def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: s
 def test_a_report_of_several_results_has_one_line_about_each_comparison() -> None:
     both = (ALONE, made.result(8, model="org/other", simulated=True))
     text = find_output_format("md").render(
-        Report(both, answers=comparisons_by_result(both, (OF_RESULT,)))
+        Report(both, answers=comparisons_by_result_id(both, (OF_RESULT,)))
     )
     assert text.count("comparison of answers 3") == 1
     assert "0.03200 to 0.03800" not in text
@@ -95,9 +96,9 @@ def test_a_comparison_of_other_or_of_simulated_servers_is_not_that_of_a_result()
     real = replace(OF_RESULT, simulated=False)
     hardly_known = Conditions("box", "vllm", None, "org/tiny", simulated=True)
     unmeasured = replace(OF_RESULT, verdict=NOT_MEASURED)
-    assert not comparisons_by_result((ALONE,), (real, unmeasured, made.quality()))
-    assert not comparisons_by_result((replace(ALONE, conditions=hardly_known),), (OF_RESULT,))
-    assert comparisons_by_result((ALONE,), (OF_RESULT,)) == {ALONE.id: (("B", OF_RESULT),)}
+    assert not comparisons_by_result_id((ALONE,), (real, unmeasured, made.quality()))
+    assert not comparisons_by_result_id((replace(ALONE, conditions=hardly_known),), (OF_RESULT,))
+    assert comparisons_by_result_id((ALONE,), (OF_RESULT,)) == {ALONE.id: (("B", OF_RESULT),)}
 
 
 def test_without_a_comparison_of_answers_nothing_is_said() -> None:

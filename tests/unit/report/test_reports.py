@@ -419,9 +419,12 @@ def test_a_kept_request_stands_for_those_that_are_not() -> None:
     from workbench.report import plots
 
     samples = made.samples()
-    tokens = sum(tokens for one in samples for _, tokens in plots._token_arrivals(one))
+    tokens = sum(tokens for one in samples for _, tokens in plots._arrival_s_and_token_count(one))
     kept = [{**one, "kept_one_of": 3} for one in samples]
-    assert sum(tokens for one in kept for _, tokens in plots._token_arrivals(one)) == 3 * tokens
+    assert (
+        sum(tokens for one in kept for _, tokens in plots._arrival_s_and_token_count(one))
+        == 3 * tokens
+    )
     said = [plot.caption for plot in plots.latency_plots(kept)]
     assert said and all("(one of 3 requests is kept)" in text for text in said)
 

@@ -17,7 +17,7 @@ from workbench.model.tune_standings import (
 )
 from workbench.report.blocks import Alert
 from workbench.report.formats.terminal import block_lines
-from workbench.report.tune_blocks import found_blocks, plan_blocks, race_table, tune_blocks
+from workbench.report.tune_blocks import plan_blocks, race_table, tune_blocks, tune_outcome_blocks
 
 
 def states(**fields: object) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_a_finished_tune_shows_its_pairs_and_is_not_resumed_for_a_candidate_that
     assert "Final" in "\n".join(block_lines(tune_blocks(over))), "the experiment was deleted"
     stopped = replace(over, state=SeriesState.STOPPED, error="cancelled", knee_text="")
     assert stopped.can_be_resumed
-    assert found_blocks(stopped) == [Alert("warning", "The tune is stopped", ("cancelled",))]
+    assert tune_outcome_blocks(stopped) == [Alert("warning", "The tune is stopped", ("cancelled",))]
 
 
 def test_what_was_started_twice_and_did_not_gain_says_so() -> None:

@@ -19,7 +19,7 @@ from workbench.hosts.base import Completed
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.recipes.imports import running_process
-from workbench.recipes.registry import read_text
+from workbench.recipes.registry import parse_recipe_text
 from workbench.server.process_command import ProcessCommand, read_command
 
 WAITS = (sys.executable, "-c", "import sys; print('on', flush=True); sys.stdin.read()")
@@ -145,7 +145,7 @@ def test_no_part_of_a_secret_is_shown_where_the_command_is_cut(at: int) -> None:
         f"vllm serve a\nvllm serve {'x' * at} --hf-token hf_{'s3cret' * 6} "
         "postgres://ada:hunter2hunter2@db/x"
     )
-    found = str(read_text(second).findings)
+    found = str(parse_recipe_text(second).findings)
     assert "another server command" in found and "hunter" not in found and "s3cret" not in found
 
 

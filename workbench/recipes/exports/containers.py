@@ -12,7 +12,7 @@ from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, P
 from workbench.model.findings import Level
 from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import quote_argument, script_header, secret_checks
+from workbench.recipes.exports.shell import quote_argument, script_header, secret_check_lines
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
@@ -23,12 +23,13 @@ def docker_script(launch: Launch, notes: Notes) -> str:
 
 
 def podman_script(launch: Launch, notes: Notes) -> str:
-    """Return a shell script with the `podman run` command, which names the GPUs by their CDI names."""
+    """Return a shell script with the `podman run` command, which names the GPUs by their CDI
+    names."""
     return _run_script(PROGRAMS["podman"], launch, notes)
 
 
 def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
-    check_image(launch, notes)
+    add_container_notes(launch, notes)
     gpus, image = program.gpu_options(ALL), program.full_name(launch.image)
     words = [
         program.name,
@@ -56,7 +57,7 @@ def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
     lines = [
         *script_header(launch),
         "set -eu",
-        *secret_checks(launch.secrets),
+        *secret_check_lines(launch.secrets),
         "exec " + " \\\n  ".join(parts),
     ]
     return "\n".join(lines) + "\n"
@@ -65,7 +66,7 @@ def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
 def compose_file_text(launch: Launch, notes: Notes) -> str:
     """Return the text of a compose file. Dollar signs are doubled, because compose would take them
     for variables."""
-    check_image(launch, notes)
+    add_container_notes(launch, notes)
     first, *rest = launch.in_image
     volumes: list[Any] = [f"~/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"]
     volumes += [
@@ -78,7 +79,7 @@ def compose_file_text(launch: Launch, notes: Notes) -> str:
         for path in _paths_to_mount(launch, notes)
     ]
     environment = {name: _double_dollars(text) for name, text in launch.env.items()}
-    environment |= {name: _required_variable(name) for name in launch.secrets}
+    environment |= {name: _required_variable_reference(name) for name in launch.secrets}
     limits = {"nofile": {"soft": launch.open_files, "hard": launch.open_files}}
     gpu = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     service = {
@@ -90,21 +91,21 @@ def compose_file_text(launch: Launch, notes: Notes) -> str:
         "volumes": volumes,
         "ulimits": limits if launch.open_files else {},
         "deploy": {"resources": {"reservations": {"devices": [gpu]}}},
-        "entrypoint": [_compose_word(first)],
-        "command": list(map(_compose_word, rest)),
+        "entrypoint": [_escape_word_for_compose(first)],
+        "command": list(map(_escape_word_for_compose, rest)),
         "restart": "unless-stopped",
     }
     services = {launch.name: yaml_text.drop_empty_fields(service)}
     return yaml_text.dump_yaml({"services": services})
 
 
-def _compose_word(word: Word) -> str:
+def _escape_word_for_compose(word: Word) -> str:
     if isinstance(word, Secret):
-        return f"{_double_dollars(word.prefix)}{_required_variable(word.variable)}"
+        return f"{_double_dollars(word.prefix)}{_required_variable_reference(word.variable)}"
     return _double_dollars(word)
 
 
-def _required_variable(name: str) -> str:
+def _required_variable_reference(name: str) -> str:
     return f"${{{name}:?set {name} to the secret}}"
 
 
@@ -112,7 +113,7 @@ def _double_dollars(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def check_image(launch: Launch, notes: Notes) -> None:
+def add_container_notes(launch: Launch, notes: Notes) -> None:
     """Add to `notes` what the exported container changes: a warning if the image has no digest,
     and, if the plan has a working directory or a program, that the container does not use it."""
     if "@sha256:" not in launch.image:
@@ -123,9 +124,9 @@ def check_image(launch: Launch, notes: Notes) -> None:
         )
         notes.add(Level.WARN, "image-not-pinned", text, fix=fix)
     if launch.workdir:
-        notes.add_left_out(f"the working directory {launch.workdir}", "the image has its own")
+        notes.add_left_out_note(f"the working directory {launch.workdir}", "the image has its own")
     if launch.plan.executable:
-        notes.add_left_out(
+        notes.add_left_out_note(
             f"the program {shlex.join(launch.plan.executable)}", "the image has its own"
         )
 

@@ -10,8 +10,8 @@ from typing import Any
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.containers import check_image
-from workbench.recipes.exports.shell import note_open_files
+from workbench.recipes.exports.containers import add_container_notes
+from workbench.recipes.exports.shell import add_open_file_limit_warning
 from workbench.recipes.launch import Launch, Secret, Word, argument_or_secret
 from workbench.recipes.recipe import Notes
 
@@ -58,7 +58,7 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
             "the chart starts all nodes of a server together, and the plan is that of one node",
             next_step="leave out --node",
         )
-    check_image(launch, notes)
+    add_container_notes(launch, notes)
     repository, tag = _split_image(launch.image)
     config = _vllm_config(launch)
     name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
@@ -88,7 +88,7 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
     if _HUB_TOKEN in launch.secrets:
         model["hf_token"] = {"secretName": f"{name}-secrets", "secretKey": _HUB_TOKEN}
     if launch.nodes:
-        _check_nodes(launch)
+        _reject_data_parallel_nodes(launch)
         model |= _ray_fields(launch)
         _note_ray(launch, notes)
     engine_spec: dict[str, Any] = {"modelSpec": [model]}
@@ -97,8 +97,8 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
             "secretName": f"{name}-secrets",
             "secretKey": engine.api_key_env,
         }
-    _add_note(launch, name, notes)
-    note_open_files(launch, notes, "the chart")
+    _add_chart_notes(launch, name, notes)
+    add_open_file_limit_warning(launch, notes, "the chart")
     return yaml_text.dump_yaml({"servingEngineSpec": engine_spec})
 
 
@@ -114,19 +114,19 @@ def _vllm_config(launch: Launch) -> dict[str, Any]:
         # the chart switches it off if it is absent; the engine's default is on
         config["enablePrefixCaching"] = True
     if not launch.nodes:
-        config["extraArgs"] = list(map(_container_argument, _arguments_without_fields(launch)))
+        config["extraArgs"] = list(map(_container_argument, _arguments_without_chart_field(launch)))
         return config
     pipeline = plan.flag(_PIPELINE)
     config.setdefault("tensorParallelSize", 1)
     config |= {"pipelineParallelSize": pipeline if isinstance(pipeline, int) else 1, "v1": "1"}
-    words = list(map(_word_in_bash, _arguments_without_fields(launch)))
+    words = list(map(_word_in_bash_double_quotes, _arguments_without_chart_field(launch)))
     if config["enablePrefixCaching"] is False:
         words.append("--no-enable-prefix-caching")  # the chart leaves it out with Ray
     config["extraArgs"] = words
     return config
 
 
-def _check_nodes(launch: Launch) -> None:
+def _reject_data_parallel_nodes(launch: Launch) -> None:
     """Raise InputError for a plan on several nodes that the chart would start otherwise."""
     ranks = _data_parallel_ranks(launch)
     if ranks > 1:
@@ -146,7 +146,7 @@ def _ray_fields(launch: Launch) -> dict[str, Any]:
         "requestGPU": launch.gpus,
     }
     return {
-        "replicaCount": launch.hosts - 1,
+        "replicaCount": launch.host_count - 1,
         "shmSize": _SHARED_MEMORY,
         "raySpec": {"enabled": True, "headNode": head},
     }
@@ -154,8 +154,8 @@ def _ray_fields(launch: Launch) -> dict[str, Any]:
 
 def _note_ray(launch: Launch, notes: Notes) -> None:
     text = (
-        f"KubeRay starts the {launch.hosts} nodes, and vLLM with Ray in place of its own start on "
-        "several nodes"
+        f"KubeRay starts the {launch.host_count} nodes, and vLLM with Ray in place of its own start "
+        "on several nodes"
     )
     fix = f"the cluster needs the operator of KubeRay, and the image {launch.image} the program ray"
     notes.add(Level.WARN, "ray", text, fix=fix)
@@ -168,7 +168,7 @@ def _note_ray(launch: Launch, notes: Notes) -> None:
     notes.add(Level.WARN, "network", f"{names}: left out, because {why}")
 
 
-def _add_note(launch: Launch, name: str, notes: Notes) -> None:
+def _add_chart_notes(launch: Launch, name: str, notes: Notes) -> None:
     text = (
         f"requestCPU is one core for each of the {_count_vllm_processes(launch)} processes of the engine, and "
         f"requestMemory is {_BASE_MEMORY_GIB} GiB, as in the chart's example, plus what the plan "
@@ -176,7 +176,7 @@ def _add_note(launch: Launch, name: str, notes: Notes) -> None:
     )
     fix = "change both in the values file if the model needs more while it loads"
     notes.add(Level.INFO, "requests", text, fix=fix)
-    notes.add_left_out(
+    notes.add_left_out_note(
         f"the address {launch.host}:{launch.port}",
         "the chart gives the server an address of its own",
     )
@@ -227,11 +227,11 @@ def _split_image(image: str) -> tuple[str, str]:
     return (head, tag) if colon and "/" not in tag else (image, "latest")
 
 
-def _word_in_bash(word: Word) -> str:
+def _word_in_bash_double_quotes(word: Word) -> str:
     """Return `word` as the text in double quotes of a bash script. Raises InputError for a text
     that bash would change there, because the chart cannot write the backslash that prevents it."""
     if isinstance(word, Secret):
-        return f"{_word_in_bash(word.prefix)}${{{word.variable}}}"
+        return f"{_word_in_bash_double_quotes(word.prefix)}${{{word.variable}}}"
     if "$" in word or "`" in word:
         raise InputError(
             f"the chart would write {word!r} into a script of bash, which replaces a part of it",
@@ -240,7 +240,7 @@ def _word_in_bash(word: Word) -> str:
     return word
 
 
-def _arguments_without_fields(launch: Launch) -> list[Word]:
+def _arguments_without_chart_field(launch: Launch) -> list[Word]:
     """Return the command-line arguments for the flags that have no field in the chart."""
     engine = launch.engine
     written = {*_FIELDS.values(), *(_OF_NODES if launch.nodes else ())}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import flag_lines, note_open_files, quote_argument
+from workbench.recipes.exports.shell import add_open_file_limit_warning, flag_lines, quote_argument
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
@@ -15,7 +15,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
     """Return the text of a llama-swap configuration with one model. llama-swap chooses the port.
     Raises InputError for an argument that contains "${" or a line break, because llama-swap would
     change the argument."""
-    note_open_files(launch, notes, "llama-swap")
+    add_open_file_limit_warning(launch, notes, "llama-swap")
     words: list[Word] = list(launch.argv)
     for word in (*words, *launch.env.values()):
         text = word.prefix if isinstance(word, Secret) else word
@@ -31,7 +31,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
             f"llama-swap must be started in {launch.workdir}: it sets no working directory",
         )
     at = words.index(launch.engine.option_called("port")) + 1
-    shown = list(map(_word_text, words))
+    shown = list(map(_quote_word_for_llama_swap, words))
     shown[at] = "${PORT}"
     model = {
         "name": launch.title or launch.name,
@@ -44,7 +44,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
     return yaml_text.dump_yaml({"models": models})
 
 
-def _word_text(word: Word) -> str:
+def _quote_word_for_llama_swap(word: Word) -> str:
     if isinstance(word, Secret):
         return f"{quote_argument(word.prefix)}${{env.{word.variable}}}"
     return quote_argument(word)

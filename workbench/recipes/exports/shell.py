@@ -44,7 +44,7 @@ def flag_lines(words: Sequence[str]) -> str:
     return " \\\n  ".join(lines)
 
 
-def secret_checks(names: Iterable[str]) -> list[str]:
+def secret_check_lines(names: Iterable[str]) -> list[str]:
     """Return shell lines that end the script if one of the environment variables `names`, which
     contain secrets, is not set."""
     return [
@@ -54,7 +54,7 @@ def secret_checks(names: Iterable[str]) -> list[str]:
     ]
 
 
-def note_open_files(launch: Launch, notes: Notes, form: str) -> None:
+def add_open_file_limit_warning(launch: Launch, notes: Notes, form: str) -> None:
     """Add a warning if the server needs a limit of open files, which `form` cannot set."""
     if launch.open_files:
         text = f"the limit of {launch.open_files} open files is left out: {form} cannot set it"
@@ -70,8 +70,8 @@ def shell_script(launch: Launch, notes: Notes) -> str:
     """Return a POSIX shell script that starts the server. The user must run the script in an empty
     directory, because it writes the server's files there. For a plan with several nodes, the
     argument of the script is the node to start."""
-    lines = [*script_header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
-    if launch.with_ray:
+    lines = [*script_header(launch), "set -eu", "umask 077", *secret_check_lines(launch.secrets)]
+    if launch.needs_ray:
         notes.add(Level.INFO, "order", RAY_ORDER)
         lines.insert(2, f"# {RAY_ORDER}")
     if launch.nodes:
@@ -111,10 +111,10 @@ def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
         lines.append("run_dir=$PWD")
     if launch.workdir:
         lines.append(f"cd -- {shlex.quote(launch.workdir)}")
-    return [*lines, f"exec {' '.join(map(_with_run_dir, launch.argv))}"]
+    return [*lines, f"exec {' '.join(map(_quote_word_with_run_dir, launch.argv))}"]
 
 
-def _with_run_dir(word: Word) -> str:
+def _quote_word_with_run_dir(word: Word) -> str:
     if isinstance(word, Secret):
         return quote_argument(word)
     return '"$run_dir"'.join(map(_quote_unless_empty, word.split("{run_dir}"))) or "''"
@@ -123,7 +123,7 @@ def _with_run_dir(word: Word) -> str:
 def slurm_script(launch: Launch, notes: Notes) -> str:
     """Return a job script for sbatch. It contains the plan's options for Slurm if the plan runs as
     a Slurm job. Raises InputError for a server that needs Ray."""
-    if launch.with_ray:
+    if launch.needs_ray:
         raise InputError(
             "a Slurm job script cannot start Ray and the server on one node",
             next_step="export as shell, or unset distributed-executor-backend",
@@ -134,7 +134,7 @@ def slurm_script(launch: Launch, notes: Notes) -> str:
         *script_header(launch, "#!/bin/bash"),
         *(f"#SBATCH {shlex.quote(one)}" for one in directives),
     ]
-    lines += ["set -eu", "umask 077", *secret_checks(launch.secrets)]
+    lines += ["set -eu", "umask 077", *secret_check_lines(launch.secrets)]
     hidden = _drop_gpus_of_scheduler(launch, notes)
     _note_loopback(launch, notes)
     if launch.nodes:
@@ -179,7 +179,7 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
             fix=f"submit the script with: qsub -v {','.join(launch.secrets)} FILE",
         )
     # PBS keeps a job's own output in its spool until the job ends.
-    lines += [*secret_checks(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
+    lines += [*secret_check_lines(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
     _note_loopback(launch, notes)
     lines += start_lines(launch, without=_drop_gpus_of_scheduler(launch, notes))
     if "walltime" not in request.options:
@@ -192,9 +192,9 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job_request(launch: Launch, run_as: str) -> JobRequest:
-    options = launch.plan.run_options if launch.plan.run_as == run_as else {}
-    return JobRequest(make_job_name(launch.name), launch.gpus, launch.hosts, options)
+def _job_request(launch: Launch, launcher: str) -> JobRequest:
+    options = launch.plan.run_options if launch.plan.run_as == launcher else {}
+    return JobRequest(make_job_name(launch.name), launch.gpus, launch.host_count, options)
 
 
 def _note_loopback(launch: Launch, notes: Notes) -> None:
@@ -209,5 +209,5 @@ def _note_loopback(launch: Launch, notes: Notes) -> None:
 def _drop_gpus_of_scheduler(launch: Launch, notes: Notes) -> tuple[str, ...]:
     if VISIBLE_TO_CUDA not in launch.env:
         return ()
-    notes.add_left_out(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")
+    notes.add_left_out_note(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")
     return (VISIBLE_TO_CUDA,)

@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.containers import check_image
+from workbench.recipes.exports.containers import add_container_notes
 from workbench.recipes.exports.shell import flag_lines, quote_argument
 from workbench.recipes.launch import Launch, Word, argument_or_secret
 from workbench.recipes.recipe import Notes, shorten_value
@@ -35,9 +35,9 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
         raise InputError(
             f"sparkrun cannot start {engine.title}", next_step="export the server in another format"
         )
-    check_image(launch, notes)
+    add_container_notes(launch, notes)
     # sparkrun knows the engine by its usual program at the beginning of the command.
-    words = list(map(quote_argument, (*engine.launch, *_shared_arguments(launch, notes))))
+    words = list(map(quote_argument, (*engine.launch, *_arguments_common_to_nodes(launch, notes))))
     known = {"model": launch.plan.model, "port": str(launch.port), "host": launch.host}
     for name in known:
         if any(f"{{{name}}}" in word for word in words):
@@ -58,30 +58,33 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
         "model": launch.plan.model,
         "runtime": engine.sparkrun_runtime,
         "container": launch.image,
-        "min_nodes": launch.hosts,
-        "max_nodes": launch.hosts,
+        "min_nodes": launch.host_count,
+        "max_nodes": launch.host_count,
         "metadata": {"description": shorten_value(launch.title or launch.name)},
         "defaults": defaults,
-        "env": {**_shared_environment(launch), **{name: f"${{{name}}}" for name in launch.secrets}},
+        "env": {
+            **_environment_common_to_nodes(launch),
+            **{name: f"${{{name}}}" for name in launch.secrets},
+        },
         "executor_config": _ulimit_fields(launch),
         "command": flag_lines(words) + "\n",
     }
     return yaml_text.dump_yaml(yaml_text.drop_empty_fields(document))
 
 
-def _shared_arguments(launch: Launch, notes: Notes) -> list[Word]:
+def _arguments_common_to_nodes(launch: Launch, notes: Notes) -> list[Word]:
     """Return the arguments of the command that all nodes share."""
     plan = replace(launch.plan, nodes=())
     if launch.nodes:
         for name in _FLAGS_OF_NODES:
             plan = plan.without_flag(name)
         what = "what belongs to one node, such as its address and rank,"
-        notes.add_left_out(what, "sparkrun sets its own for each node")
+        notes.add_left_out_note(what, "sparkrun sets its own for each node")
     argv = launch.engine.command(plan).argv
     return list(map(argument_or_secret, argv[len(launch.engine.launch_prefix(plan)) :]))
 
 
-def _shared_environment(launch: Launch) -> dict[str, str]:
+def _environment_common_to_nodes(launch: Launch) -> dict[str, str]:
     """Return the variables that all nodes share. The address of a host is none of them."""
     own = launch.engine.host_address_env if launch.nodes else None
     return {name: text for name, text in launch.env.items() if name != own}

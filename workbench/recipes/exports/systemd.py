@@ -14,7 +14,7 @@ def systemd_unit_text(launch: Launch, notes: Notes) -> str:
     absolute path."""
     # at the end of a line, it continues in the next one
     title = shorten_value(launch.title or launch.name).rstrip("\\")
-    lines = ["[Unit]", f"Description={_plain_word(title)}"]
+    lines = ["[Unit]", f"Description={_escape_percent_signs(title)}"]
     lines += [
         "Wants=network-online.target",
         "After=network-online.target",
@@ -32,13 +32,13 @@ def systemd_unit_text(launch: Launch, notes: Notes) -> str:
                 f"systemd needs an absolute working directory; the plan has {launch.workdir!r}, a "
                 "relative path"
             )
-        lines.append(f"WorkingDirectory={_plain_word(launch.workdir)}")
+        lines.append(f"WorkingDirectory={_escape_percent_signs(launch.workdir)}")
     lines += [
         f"Environment={quote_argument(f'{name}={text}')}" for name, text in launch.env.items()
     ]
     if launch.secrets:
         file = f"/etc/workbench/{launch.name}.env"
-        lines.append(f"EnvironmentFile={_plain_word(file)}")
+        lines.append(f"EnvironmentFile={_escape_percent_signs(file)}")
         names = ", ".join(launch.secrets)
         fix = f"write the file {file} with mode 0600, one NAME=value per line: {names}"
         notes.add(Level.WARN, "secret", f"the unit reads {names} from {file}", fix=fix)
@@ -53,14 +53,14 @@ def systemd_unit_text(launch: Launch, notes: Notes) -> str:
             text,
             fix="name the program with --executable /full/path",
         )
-    lines.append(f"ExecStart={' '.join(map(_unit_word, launch.argv))}")
+    lines.append(f"ExecStart={' '.join(map(_quote_word_for_exec_start, launch.argv))}")
     return (
         "\n".join([*lines, "Restart=on-failure", "", "[Install]", "WantedBy=multi-user.target"])
         + "\n"
     )
 
 
-def _unit_word(word: Word) -> str:
+def _quote_word_for_exec_start(word: Word) -> str:
     """Return `word`, one argument of a command line, quoted for ExecStart in a unit file. Dollar
     signs are doubled, and a secret becomes ${VARIABLE}."""
     if isinstance(word, Secret):
@@ -68,5 +68,5 @@ def _unit_word(word: Word) -> str:
     return quote_argument(double_dollars(word))
 
 
-def _plain_word(text: str) -> str:
+def _escape_percent_signs(text: str) -> str:
     return text.replace("%", "%%")

@@ -44,9 +44,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe of the service `given.entry`, or by default of the first service that starts a
-    server. Parts that are not understood are added to `notes`. Raises InputError if there is no
-    such service."""
+    """Return the recipe of the service `given.entry`, or by default of the first service that
+    starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
+    is no such service."""
     services = table_field(document, "services", notes)
     note_unknown_fields(document, "services version name volumes networks", notes)
     values = _read_dotenv(given.directory, notes)
@@ -98,7 +98,7 @@ def _variables_of_env_files(files: Any, directory: Path | None, notes: Notes) ->
         if isinstance(one, Mapping):
             name, required = one.get("path"), one.get("required") is not False
         if not isinstance(name, str):
-            notes.add_not_understood("a part of env_file", one)
+            notes.add_not_understood_warning("a part of env_file", one)
             continue
         path = Path(directory or "", name).resolve()
         if directory is None or not path.is_relative_to(directory.resolve()):
@@ -119,13 +119,15 @@ def _container_of_service(
     env = _variables_of_env_files(files, directory, notes) if files else {}
     for name in _REFUSED.split():
         if filled.get(name):
-            notes.add_refused(f"the service's {name}", filled[name])
+            notes.add_not_run_warning(f"the service's {name}", filled[name])
     left_out = set(filled)
-    if _open_files(filled):
+    if _open_file_limit(filled):
         left_out.discard("ulimits")
     for name in _OF_CONTAINER.split():
         if name in left_out:
-            notes.add_left_out(name, "a preset starts the server on the host, not in a container")
+            notes.add_left_out_note(
+                name, "a preset starts the server on the host, not in a container"
+            )
     return Container(
         text_field(filled, "image", notes),
         _argument_list(filled, "entrypoint", notes),
@@ -135,11 +137,11 @@ def _container_of_service(
         [_port_mapping(one) for one in _list_field(filled, "ports", notes)],
         text_field(filled, "working_dir", notes) or None,
         _gpu_option(filled),
-        _open_files(filled),
+        _open_file_limit(filled),
     )
 
 
-def _open_files(service: Mapping[str, Any]) -> int | None:
+def _open_file_limit(service: Mapping[str, Any]) -> int | None:
     limit = as_table(service.get("ulimits")).get("nofile")
     soft = limit.get("soft") if isinstance(limit, Mapping) else limit
     return parse_whole_number(str(soft))
@@ -153,7 +155,7 @@ def _argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[
         return text_list_field(service, name, notes)
     commands = split_simple_commands(value.replace("$", "\\$"))
     if len(commands) > 1:
-        notes.add_refused(
+        notes.add_not_run_warning(
             f"the rest of the service's {name}", " ".join(one.source for one in commands[1:])
         )
     if not commands:
@@ -164,7 +166,7 @@ def _argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[
 def _list_field(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
     value = service.get(name)
     if not isinstance(value, list | None):
-        notes.add_not_understood(name, value)
+        notes.add_not_understood_warning(name, value)
     return list(filter(None, as_list(value)))
 
 
@@ -211,10 +213,10 @@ def _fill_in_variables(value: Any, notes: Notes, values: Mapping[str, str]) -> A
         return [_fill_in_variables(v, notes, values) for v in value]
     if not isinstance(value, str):
         return value
-    return "".join(_fill_in_part(part, notes, values) for part in compose_value_parts(value))
+    return "".join(_expand_value_part(part, notes, values) for part in compose_value_parts(value))
 
 
-def _fill_in_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
+def _expand_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     if part == Variable("@"):  # a shell script's arguments, written without a second dollar sign
         return "$@"
     if not isinstance(part, Variable):
@@ -222,13 +224,13 @@ def _fill_in_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     known = values.get(part.name)
     if part.alternative is not None:
         if known:
-            return "".join(_fill_in_part(one, notes, values) for one in part.alternative)
-        notes.add_left_out(
+            return "".join(_expand_value_part(one, notes, values) for one in part.alternative)
+        notes.add_left_out_note(
             shorten_value(part.source), f"{part.name} has no value in the compose file's .env"
         )
         return ""
     if known:
         return known
     if part.default is None:
-        return notes.add_variable(part.name, FORM_TITLE) if known is None else known
-    return "".join(_fill_in_part(one, notes, values) for one in part.default)
+        return notes.add_and_reference_variable(part.name, FORM_TITLE) if known is None else known
+    return "".join(_expand_value_part(one, notes, values) for one in part.default)

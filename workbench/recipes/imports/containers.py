@@ -126,7 +126,7 @@ def _apply_option(container: Container, name: str, value: str, notes: Notes) -> 
             if equals:
                 container.env[variable] = text
             else:
-                notes.add_left_out(
+                notes.add_left_out_note(
                     f"the variable {variable}",
                     "the container takes its value from the user's environment",
                 )
@@ -139,7 +139,7 @@ def _apply_option(container: Container, name: str, value: str, notes: Notes) -> 
             if source and target:
                 container.volumes.append(f"{source}:{target}")
             else:
-                notes.add_not_understood("--mount", value)
+                notes.add_not_understood_warning("--mount", value)
         case "publish":
             container.ports.append(value)
         case "entrypoint":
@@ -153,11 +153,11 @@ def _apply_option(container: Container, name: str, value: str, notes: Notes) -> 
         case "gpus" | "device" if name == "gpus" or value.startswith("nvidia.com/gpu="):
             container.gpus = value.removeprefix("nvidia.com/gpu=").strip("\"'")
         case "env-file":
-            notes.add_refused("the file of environment variables", f"--env-file {value}")
+            notes.add_not_run_warning("the file of environment variables", f"--env-file {value}")
         case "name" | "d" | "detach" | "i" | "interactive" | "t" | "tty" | "rm" | "init":
             pass
         case _:
-            notes.add_left_out(
+            notes.add_left_out_note(
                 f"--{name} {value}".strip() if len(name) > 1 else f"-{name}", _WITHOUT_EFFECT
             )
 
@@ -199,7 +199,7 @@ def server_commands(
         each.ports = {**_host_port_by_container_port(container.ports, notes), **each.ports}
         _set_visible_gpus(each, container.gpus, notes)
         if container.workdir:
-            notes.add_left_out(
+            notes.add_left_out_note(
                 f"the working directory {container.workdir}", "it is a directory of the image"
             )
     return found
@@ -209,7 +209,7 @@ def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes)
     """Give a command of a container the host's paths of its volumes, each "HOST:CONTAINER[:MODE]",
     and take the paths from its environment that only the container has."""
     command.paths = {**_host_path_by_container_path(volumes, notes), **command.paths}
-    command.env = _without_inner_paths(command, volumes, notes)
+    command.env = _environment_without_container_paths(command, volumes, notes)
 
 
 def find_shell_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -232,17 +232,17 @@ def _host_path_by_container_path(volumes: Sequence[str], notes: Notes) -> dict[s
     for volume in volumes:
         host, inside = _split_volume(volume)
         if not inside.startswith("/"):
-            notes.add_not_understood("the volume", volume)
+            notes.add_not_understood_warning("the volume", volume)
         elif inside.rstrip("/").endswith(_HUB_CACHE) and host.rstrip("/").endswith(_HUB_CACHE):
             continue  # the engine on the host finds the same cache by itself
         elif host.startswith(("/", "${")):
             found[inside] = host
         else:
-            notes.add_left_out(f"the volume {volume}", "it is no absolute path of the host")
+            notes.add_left_out_note(f"the volume {volume}", "it is no absolute path of the host")
     return found
 
 
-def _without_inner_paths(
+def _environment_without_container_paths(
     command: ServerCommand, volumes: Sequence[str], notes: Notes
 ) -> dict[str, str]:
     """Return the environment without paths that only the container has: those in the home
@@ -255,7 +255,9 @@ def _without_inner_paths(
     for name, text in command.env.items():
         outside = any(_is_in(text, path) for path in command.paths)
         if not outside and any(_is_in(text, path) for path in hidden):
-            notes.add_left_out(f"the variable {name}={text}", "only the container has this path")
+            notes.add_left_out_note(
+                f"the variable {name}={text}", "only the container has this path"
+            )
         else:
             kept[name] = text
     return kept
@@ -283,7 +285,7 @@ def _host_port_by_container_port(ports: Sequence[str], notes: Notes) -> dict[int
         if inside is not None and outside is not None:
             found[inside] = outside
         else:
-            notes.add_not_understood("the published port", port)
+            notes.add_not_understood_warning("the published port", port)
     return found
 
 
@@ -299,7 +301,7 @@ def _set_visible_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
     elif count := parse_whole_number(gpus, 4):
         command.gpus = count
     elif gpus not in ("", "all", "-1") or seen not in ("", "all", "void", "none"):
-        notes.add_not_understood("the choice of GPUs", shorten_value(gpus or seen))
+        notes.add_not_understood_warning("the choice of GPUs", shorten_value(gpus or seen))
 
 
 def parse_environment(given: object, notes: Notes) -> dict[str, str]:
@@ -315,15 +317,15 @@ def parse_environment(given: object, notes: Notes) -> dict[str, str]:
         ]
     else:
         if given is not None:
-            notes.add_not_understood("the environment", given)
+            notes.add_not_understood_warning("the environment", given)
         return found
     for name, value in pairs:
         if value is None:
-            notes.add_left_out(
+            notes.add_left_out_note(
                 f"the variable {name}", "its value comes from the user's environment"
             )
         elif isinstance(value, str | int | float):
             found[name] = scalar_text(value)
         else:
-            notes.add_not_understood(f"the variable {name}", value)
+            notes.add_not_understood_warning(f"the variable {name}", value)
     return found

@@ -18,13 +18,13 @@ FORM_TITLE = "engine configuration"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return _count_known(_engine_of_document(document), document) * 2 > len(document)
+    return _count_known_flags(_engine_of_document(document), document) * 2 > len(document)
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
     engine is the one that knows most of these flags."""
-    given.check_entry(FORM_TITLE, "entry")
+    given.require_known_entry(FORM_TITLE, "entry")
     engine = _engine_of_document(document)
     words = flag_arguments(engine, document, notes, "")
     return Recipe(
@@ -35,11 +35,11 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 def _engine_of_document(document: Mapping[str, Any]) -> Engine:
     return max(
         map(registry.get_engine, registry.engine_names()),
-        key=lambda engine: _count_known(engine, document),
+        key=lambda engine: _count_known_flags(engine, document),
     )
 
 
-def _count_known(engine: Engine, document: Mapping[str, Any]) -> int:
+def _count_known_flags(engine: Engine, document: Mapping[str, Any]) -> int:
     catalog = engine.catalog()
     return sum(
         not isinstance(value, Mapping | list)

@@ -28,7 +28,7 @@ def text_field(document: Mapping[str, Any], name: str, notes: Notes) -> str:
     if _is_text_or_number(value):
         return str(value)
     if value is not None:
-        notes.add_not_understood(name, value)
+        notes.add_not_understood_warning(name, value)
     return ""
 
 
@@ -49,7 +49,7 @@ def scalar_text(value: object) -> str:
 def table_field(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
     value = document.get(name)
     if not isinstance(value, Mapping | None):
-        notes.add_not_understood(name, value)
+        notes.add_not_understood_warning(name, value)
     return as_table(value)
 
 
@@ -58,11 +58,11 @@ def text_list_field(document: Mapping[str, Any], name: str, notes: Notes) -> lis
     out and added to `notes`."""
     value = document.get(name)
     if not isinstance(value, list | None):
-        notes.add_not_understood(name, value)
+        notes.add_not_understood_warning(name, value)
     found = [one for one in as_list(value) if _is_text_or_number(one)]
     if len(found) < len(as_list(value)):
         strange = next(one for one in as_list(value) if one not in found)
-        notes.add_not_understood(f"a part of {name}", strange)
+        notes.add_not_understood_warning(f"a part of {name}", strange)
     return [str(one) for one in found]
 
 
@@ -84,7 +84,7 @@ def note_unknown_fields(
     separated by spaces. The notes begin with the text `where`."""
     for name, value in document.items():
         if name not in known.split():
-            notes.add_not_understood(f"{where}{name}", value)
+            notes.add_not_understood_warning(f"{where}{name}", value)
 
 
 def flag_arguments(
@@ -99,7 +99,7 @@ def flag_arguments(
         dashed = name.replace("_", "-")
         match = look_up_flag(catalog, engine.shared_names.get(dashed, dashed))
         if match.spec is None and match.name not in engine.model_flags:
-            notes.add_not_understood(f"{where}{name}", value)
+            notes.add_not_understood_warning(f"{where}{name}", value)
         elif isinstance(value, Mapping):
             import json
 
@@ -118,10 +118,12 @@ def flag_arguments(
                 yield from (f"--{match.name}", *map(str, value))
                 continue
             for one in value:
-                yield from _with_value(match.name, one, joined=engine.argparse_values)
+                yield from _format_flag_arguments(match.name, one, joined=engine.argparse_values)
         elif isinstance(value, str | int | float):
             dash = str(value).startswith("-")  # argparse would take such a value for a flag
-            yield from _with_value(match.name, value, joined=engine.argparse_values and dash)
+            yield from _format_flag_arguments(
+                match.name, value, joined=engine.argparse_values and dash
+            )
         elif value is not None:
             notes.add(
                 Level.WARN,
@@ -130,7 +132,7 @@ def flag_arguments(
             )
 
 
-def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
+def _format_flag_arguments(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
     return (f"--{name}={value}",) if joined else (f"--{name}", str(value))
 
 

@@ -60,16 +60,16 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the model `given.entry`, or by default of the first model. Parts that
     are not understood are added to `notes`. Raises InputError if there is no such model."""
     models = _models_by_name(document)
-    given.check_entry(FORM_TITLE, "model", models)
+    given.require_known_entry(FORM_TITLE, "model", models)
     chosen = given.entry or next(iter(models))
     model = models[chosen]
     for other in models:
         if other != chosen and given.entry is None:
-            notes.add_left_out(f"the model {other}", f"--entry {other} reads it")
+            notes.add_left_out_note(f"the model {other}", f"--entry {other} reads it")
     note_unknown_fields(model, f"{_OF_MODEL} {_OF_CLUSTER}", notes)
     for name in _OF_CLUSTER.split():
         if model.get(name) not in (None, "", [], {}):
-            notes.add_left_out(name, "it places the server in the cluster")
+            notes.add_left_out_note(name, "it places the server in the cluster")
     identity = text_field(model, "modelURL", notes)
     if not identity:
         notes.findings.insert(0, no_server_finding(FORM_TITLE, [chosen]))
@@ -79,7 +79,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     image = f"{repository}:{tag}" if repository and tag else None
     env = parse_variables(model.get("env"), notes)
     if model.get("hf_token"):
-        notes.add_left_out("hf_token", "its value stands in the cluster, or is a secret")
+        notes.add_left_out_note("hf_token", "its value stands in the cluster, or is a secret")
     start = StartOfEngine(registry.get_engine("vllm"), (), words)
     plan = plan_of(ServerCommand(start, env, image=image), notes)
     return Recipe(plan, FORM_TITLE, chosen, chosen, gpus=_count_gpus(model, notes))
@@ -120,7 +120,7 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
     if revision := text_field(model, "modelRevision", notes):
         words += ["--revision", revision]
     if text_field(model, "chatTemplate", notes):
-        notes.add_left_out("chatTemplate", "it is a file of a volume of the cluster")
+        notes.add_left_out_note("chatTemplate", "it is a file of a volume of the cluster")
     if as_table(model.get("lmcacheConfig")).get("enabled"):
         notes.add(
             Level.WARN,
@@ -138,7 +138,7 @@ def _count_gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
         return count
     workers = parse_whole_number(str(model.get("replicaCount")), 4) or 0
     of_head = parse_whole_number(str(as_table(ray.get("headNode")).get("requestGPU")), 4)
-    notes.add_left_out(
+    notes.add_left_out_note(
         f"the placement on {workers + 1} nodes",
         "add the nodes with their addresses to the preset",
     )

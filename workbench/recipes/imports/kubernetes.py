@@ -37,12 +37,12 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     is no such container."""
     containers = {
         name: partial(_read_container, container, pod)
-        for name, (container, pod) in _named_containers(document)
+        for name, (container, pod) in _containers_with_pod_by_name(document)
     }
     return recipe_of_first_server(containers, notes, given, FORM_TITLE, "container")
 
 
-def _named_containers(
+def _containers_with_pod_by_name(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
     """Yield (name, (container, specification of its pod)) for the containers of all objects. The
@@ -87,9 +87,11 @@ def _read_container(
 ) -> Container:
     for name in _OF_CONTAINER.split():
         if name in container:
-            notes.add_left_out(name, "a preset starts the server on the host, not in a container")
+            notes.add_left_out_note(
+                name, "a preset starts the server on the host, not in a container"
+            )
     if container.get("envFrom"):
-        notes.add_left_out("envFrom", "its variables stand in other objects of the cluster")
+        notes.add_left_out_note("envFrom", "its variables stand in other objects of the cluster")
     env = parse_variables(container.get("env"), notes)
     image = text_field(container, "image", notes)
     return Container(
@@ -109,20 +111,22 @@ def parse_variables(entries: Any, notes: Notes) -> dict[str, str]:
     given: dict[str, Any] = {}
     for one in as_list(entries):
         if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
-            notes.add_not_understood("a part of env", one)
+            notes.add_not_understood_warning("a part of env", one)
         elif "valueFrom" in one:
-            notes.add_left_out(f"the variable {one['name']}", "its value stands in the cluster")
+            notes.add_left_out_note(
+                f"the variable {one['name']}", "its value stands in the cluster"
+            )
         else:
             given[one["name"]] = one.get("value", "")
     found = parse_environment(given, notes)
-    return {name: _with_variables(text, found) for name, text in found.items()}
+    return {name: _expand_variable_references(text, found) for name, text in found.items()}
 
 
 def _fill_in_variables(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    return [_with_variables(word, env) for word in words]
+    return [_expand_variable_references(word, env) for word in words]
 
 
-def _with_variables(text: str, env: Mapping[str, str]) -> str:
+def _expand_variable_references(text: str, env: Mapping[str, str]) -> str:
     """Return a text with `$(NAME)` replaced by the variable, as Kubernetes does. An unknown name
     stays, and `$$` stands for a dollar sign."""
     return _REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), text)

@@ -39,15 +39,15 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
     is no such model."""
     models = table_field(document, "models", notes)
-    given.check_entry(FORM_TITLE, "model", models)
+    given.require_known_entry(FORM_TITLE, "model", models)
     chosen = given.entry or _first_server(document, models)
     for name in models:
         if name != chosen:
-            notes.add_left_out(f"the model {name}", f"--entry {name} reads it")
+            notes.add_left_out_note(f"the model {name}", f"--entry {name} reads it")
     model = table_field(models, chosen, notes)
     note_unknown_fields(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
     if model.get("cmdStop"):
-        notes.add_refused("the stop command", model["cmdStop"])
+        notes.add_not_run_warning("the stop command", model["cmdStop"])
     commands = _server_commands_of_model(document, chosen, model, notes)
     if not commands:
         notes.findings.insert(0, no_server_finding(FORM_TITLE, [chosen]))
@@ -92,5 +92,6 @@ def _fill_in_macros(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
     # ${PORT} is a port that llama-swap chooses; without the flag the engine's own default holds.
     text = re.sub(r"(?:--port|-p)[ =]\$\{PORT\}", "", text)
     return _MACRO.sub(
-        lambda found: notes.add_variable(found[1].removeprefix("env."), FORM_TITLE), text
+        lambda found: notes.add_and_reference_variable(found[1].removeprefix("env."), FORM_TITLE),
+        text,
     )

@@ -29,13 +29,15 @@ def recipe_of_process(
         return drop_unusable_values(Recipe(None, FORM_TITLE), notes)
     start = found[1]
     if env is None:
-        notes.add_left_out("its environment", "only the process's own user and root can read it")
+        notes.add_left_out_note(
+            "its environment", "only the process's own user and root can read it"
+        )
         env = {}
     own = {name: text for name, text in env.items() if is_tuning_variable(name)}
     if len(own) < len(env):
         count = len(env) - len(own)
         what = f"what its environment has besides ({count_of(count, 'variable')})"
-        notes.add_left_out(what, "it does not tune an engine")
+        notes.add_left_out_note(what, "it does not tune an engine")
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
     plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)

@@ -106,22 +106,22 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
     """Return the plan with the host's paths in place of paths in the container. `paths` has the
     host's path for each mounted path of the container."""
 
-    def outside(value: Any) -> Any:
+    def replace_container_paths(value: Any) -> Any:
         if isinstance(value, list):
-            return [outside(one) for one in value]
+            return [replace_container_paths(one) for one in value]
         if isinstance(value, Mapping):  # such as the draft model in speculative-config
-            return {name: outside(one) for name, one in value.items()}
+            return {name: replace_container_paths(one) for name, one in value.items()}
         if isinstance(value, str):
             for inner, outer in sorted(paths.items(), key=lambda pair: -len(pair[0])):
                 if value == inner or value.startswith(f"{inner.rstrip('/')}/"):
                     return outer.rstrip("/") + value[len(inner.rstrip("/")) :]
         return value
 
-    settings = tuple(replace(s, value=outside(s.value)) for s in plan.flags)
-    env = tuple(replace(s, value=outside(s.value)) for s in plan.env)
-    moved = replace(plan, model=outside(plan.model), flags=settings, env=env)
+    settings = tuple(replace(s, value=replace_container_paths(s.value)) for s in plan.flags)
+    env = tuple(replace(s, value=replace_container_paths(s.value)) for s in plan.env)
+    moved = replace(plan, model=replace_container_paths(plan.model), flags=settings, env=env)
     if moved != plan:
-        notes.add_left_out(
+        notes.add_left_out_note(
             "the container's directory layout", "paths in it became the host's paths of its volumes"
         )
     return moved

@@ -140,7 +140,9 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     if not commands:
         notes.findings.insert(0, no_server_finding(FORM_TITLE))
         return Recipe(None, FORM_TITLE)
-    given.check_entry(FORM_TITLE, "server command", [str(at + 1) for at in range(len(commands))])
+    given.require_known_entry(
+        FORM_TITLE, "server command", [str(at + 1) for at in range(len(commands))]
+    )
     if given.entry is not None:
         commands = [commands[int(given.entry) - 1]]
     recipe = recipe_of(commands, notes, FORM_TITLE)
@@ -161,7 +163,7 @@ def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Rec
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
         about = f"a preset starts one server: {other.start.engine.title} {shorten_value(words)}"
-        notes.add_left_out("another server command", about)
+        notes.add_left_out_note("another server command", about)
     return Recipe(plan_of(commands[0], notes), form, gpus=commands[0].gpus)
 
 
@@ -172,10 +174,10 @@ def recipe_of_first_server(
     form: str,
     kind: str,
 ) -> Recipe:
-    """Return the recipe of the container `given.entry`, or by default of the first one that starts a
-    server. A container is read with the notes about it, and `kind` is what the format calls it.
+    """Return the recipe of the container `given.entry`, or by default of the first one that starts
+    a server. A container is read with the notes about it, and `kind` is what the format calls it.
     Raises InputError if there is no such container."""
-    given.check_entry(form, kind, containers_by_name)
+    given.require_known_entry(form, kind, containers_by_name)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}
     for name, read_container in containers_by_name.items():
@@ -197,7 +199,7 @@ def recipe_of_first_server(
     for other in containers_by_name:
         if other != first and given.entry is None:
             why = f"--entry {other} reads it" if other in found else "it starts no server"
-            notes.add_left_out(f"the {kind} {other}", why)
+            notes.add_left_out_note(f"the {kind} {other}", why)
     recipe = recipe_of(found[first], notes, form)
     return Recipe(recipe.plan, form, name=first, title=first, gpus=recipe.gpus)
 
@@ -215,7 +217,7 @@ def find_server_commands(
     is the number of scripts around this one. Raises InputError if the text cannot be split into
     words."""
     if depth > _DEEPEST:
-        notes.add_refused("a script within scripts", text)
+        notes.add_not_run_warning("a script within scripts", text)
         return []
     return _interpret_script(text, notes, variables, env, positional, depth).found
 
@@ -228,19 +230,20 @@ def _interpret_script(
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> _State:
-    """Return the state of a shell script at its end; the arguments are those of `find_server_commands`."""
+    """Return the state of a shell script at its end; the arguments are those of
+    `find_server_commands`."""
     environment = dict(env or {})
     known = {**(variables or {}), **environment}
     state = _State(notes, known, environment, positional=positional, depth=depth)
     try:
         for command in split_simple_commands(text):
-            _follow_command(command, state)
+            _interpret_command(command, state)
     except RecursionError:
         raise InputError("the script's quotes or variables are nested too deeply") from None
     return state
 
 
-def _follow_command(command: Simple, state: _State) -> None:
+def _interpret_command(command: Simple, state: _State) -> None:
     if not _is_executed(command, state):
         return
     for name, appended, elements in command.arrays:
@@ -253,7 +256,7 @@ def _follow_command(command: Simple, state: _State) -> None:
         if assignment is not None:
             _add_assignment(assignment, own, state)
         elif words[0] in ("if", "elif", "while", "until"):
-            _follow_condition(words, command, state)
+            _interpret_condition(words, command, state)
             return
         elif words[0] not in _KEYWORDS:
             break
@@ -261,13 +264,13 @@ def _follow_command(command: Simple, state: _State) -> None:
     state.written += command.documents
     if not words:
         for redirect in command.redirects:
-            state.notes.add_refused("a redirection", redirect)
+            state.notes.add_not_run_warning("a redirection", redirect)
         state.variables |= own
         state.env |= {name: value for name, value in own.items() if name in state.env}
-    elif _follow_environment_change(words, state):
+    elif _try_environment_switch(words, state):
         pass
     elif words[0] == "tee":
-        state.notes.add_left_out(f"`{shlex.join(words)}`", _LOGGED)
+        state.notes.add_left_out_note(f"`{shlex.join(words)}`", _LOGGED)
     elif words[0] == "ulimit":
         _read_file_limit(words, state)
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
@@ -277,7 +280,7 @@ def _follow_command(command: Simple, state: _State) -> None:
         state.workdir = None if is_unknown else words[-1]
     elif words[0] not in _NO_EFFECT:
         state.sourced |= words[0] in ("source", ".")
-        _follow_program(words, own, command, state)
+        _interpret_program_call(words, own, command, state)
 
 
 def _is_executed(command: Simple, state: _State) -> bool:
@@ -294,7 +297,7 @@ def _is_executed(command: Simple, state: _State) -> bool:
             return False
         block.in_patterns = command.end in CASE_ENDS
     elif block is not None and first in (("then",), ("else",), ("fi",)):
-        _next_branch(str(first[0]), block, state)
+        _process_branch_keyword(str(first[0]), block, state)
     elif block is not None and block.deciding:
         block.outcome = None  # a second command decides as well: if A && B
     if not any(each.skipped for each in state.blocks):
@@ -314,9 +317,9 @@ def _begins_case(command: Simple, state: _State) -> bool:
     if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
         return False
     text: str | None = _word_text(words[1], state)
-    if _is_unknown(str(text)) or _may_be_set_elsewhere(words[1], state):
+    if _has_unknown_value(str(text)) or _may_be_set_elsewhere(words[1], state):
         text = None
-        state.notes.add_refused("a condition", command.source)
+        state.notes.add_not_run_warning("a condition", command.source)
     begun = _Case(text, command.source)
     state.blocks.append(begun)
     if words[_WORDS_OF_CASE:]:
@@ -348,7 +351,7 @@ def _opens_block(command: Simple) -> bool:
     return False
 
 
-def _next_branch(word: str, block: _Block, state: _State) -> None:
+def _process_branch_keyword(word: str, block: _Block, state: _State) -> None:
     match word:
         case "then":
             _begin_branch(block, state)
@@ -358,11 +361,11 @@ def _next_branch(word: str, block: _Block, state: _State) -> None:
             state.blocks.pop()
 
 
-def _follow_condition(words: Sequence[str], command: Simple, state: _State) -> None:
+def _interpret_condition(words: Sequence[str], command: Simple, state: _State) -> None:
     """Process the command after `if`, `elif`, `while` or `until`, of which `words` are the texts.
     If the script's own values decide it, the branches that the shell does not run are skipped."""
     if words[0] in ("while", "until"):
-        state.notes.add_refused("a condition", command.source)
+        state.notes.add_not_run_warning("a condition", command.source)
         return
     if words[0] == "if":
         state.blocks.append(_Block(skipped=False, taken=False))
@@ -380,10 +383,10 @@ def _begin_branch(block: _Block, state: _State) -> None:
     block.skipped = block.taken or block.outcome is False
     block.taken |= block.outcome is True
     if block.outcome is None:
-        state.notes.add_refused("a condition", block.condition)
+        state.notes.add_not_run_warning("a condition", block.condition)
     elif block.skipped:
         why = "with the script's own values, its condition does not hold"
-        state.notes.add_left_out(f"the branch `{shorten_value(block.condition)}`", why)
+        state.notes.add_left_out_note(f"the branch `{shorten_value(block.condition)}`", why)
 
 
 def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) -> bool | None:
@@ -394,7 +397,7 @@ def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) 
     if any(_may_be_set_elsewhere(word, state) for word in command.words):
         return None
     terms = list(words[1:-1] if words[0] != "test" else words[1:])
-    if any(map(_is_unknown, terms)):
+    if any(map(_has_unknown_value, terms)):
         return None
     negated = terms[:1] == ["!"]
     match terms[1:] if negated else terms:
@@ -416,7 +419,7 @@ def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) 
     return held is not negated
 
 
-def _is_unknown(text: str) -> bool:
+def _has_unknown_value(text: str) -> bool:
     """Return whether the script's own values do not give a text."""
     return COMPUTED in text or "${" in text
 
@@ -440,31 +443,31 @@ def _add_assignment(assignment: re.Match[str], own: dict[str, str], state: _Stat
         own[name] = value
 
 
-def _from_workdir(path: str, state: _State) -> str:
+def _resolve_from_workdir(path: str, state: _State) -> str:
     """Return `path` from the directory in which the script stands at that point. That of its start
     becomes a variable of the preset as soon as a relative path needs it. An absolute path, one that
     begins with a variable and one that a command computes are returned unchanged."""
     if path.startswith(("/", "${")) or COMPUTED in path:
         return path
-    start = state.workdir or state.notes.add_variable(
+    start = state.workdir or state.notes.add_and_reference_variable(
         "start_dir", FORM_TITLE, "directory in which the script is started"
     )
     return posixpath.join(start, path)
 
 
-def _follow_environment_change(words: Sequence[str], state: _State) -> bool:
+def _try_environment_switch(words: Sequence[str], state: _State) -> bool:
     """Follow a command that enters or leaves an environment of Python programs, or sets conda up
     for that. Return False if it does something else, or if only conda knows the environment."""
     command, name = (*words, "")[:2]
     match ("conda" if command in _CONDAS else command, name):
         case "source" | ".", _ if name.endswith(_ACTIVATE):
-            state.programs = _activated_directory(words, state)
+            state.programs = _activated_program_directory(words, state)
         case "source" | ".", _ if name.endswith(_CONDA_SETUP):
-            state.conda = _from_workdir(name.removesuffix(_CONDA_SETUP), state)
+            state.conda = _resolve_from_workdir(name.removesuffix(_CONDA_SETUP), state)
         case ("deactivate", _) | ("conda", "deactivate"):
             state.programs = None
         case "conda", "activate":
-            programs = _conda_programs(words[2:], state)
+            programs = _conda_program_directory(words[2:], state)
             state.programs = programs or state.programs
             return programs is not None
         case _:
@@ -472,22 +475,22 @@ def _follow_environment_change(words: Sequence[str], state: _State) -> bool:
     return True
 
 
-def _activated_directory(words: Sequence[str], state: _State) -> str:
+def _activated_program_directory(words: Sequence[str], state: _State) -> str:
     """Return the directory of the programs of the environment that `source …/bin/activate` enters.
     A name after it is that of an environment of conda."""
-    programs = _from_workdir(words[1].removesuffix("/activate"), state)
+    programs = _resolve_from_workdir(words[1].removesuffix("/activate"), state)
     if len(words) < 3:
         return programs
     state.conda = posixpath.dirname(programs)
-    return _conda_programs(words[2:], state) or programs
+    return _conda_program_directory(words[2:], state) or programs
 
 
-def _conda_programs(names: Sequence[str], state: _State) -> str | None:
+def _conda_program_directory(names: Sequence[str], state: _State) -> str | None:
     """Return the directory of the programs of the conda environment that a script activates by its
     name or path. None if only conda knows where that is."""
     name = names[0] if names else "base"
     if "/" in name:
-        return posixpath.join(_from_workdir(name, state), "bin")
+        return posixpath.join(_resolve_from_workdir(name, state), "bin")
     if state.conda is None:
         return None
     return posixpath.join(state.conda, "bin" if name == "base" else f"envs/{name}/bin")
@@ -511,13 +514,13 @@ def _export_variables(words: Sequence[str], state: _State) -> None:
             state.env[word] = state.variables[word]
 
 
-def _follow_program(
-    words: list[str], own: Mapping[str, str], command: Simple, state: _State
+def _interpret_program_call(
+    words: list[str], own_variables: Mapping[str, str], command: Simple, state: _State
 ) -> None:
-    """Process a command that starts a program. `words` are the program and its arguments, and `own`
-    are the variables that are assigned in front of it. If it starts a server, add the server's
-    command to `state.found`, otherwise add a note that the command is not run."""
-    env, name = {**state.env, **own}, words[0].rpartition("/")[2]
+    """Process a command that starts a program. `words` are the program and its arguments, and
+    `own_variables` are the variables that are assigned in front of it. If it starts a server, add
+    the server's command to `state.found`, otherwise add a note that the command is not run."""
+    env, name = {**state.env, **own_variables}, words[0].rpartition("/")[2]
     script = containers.find_shell_script(words)
     if name in containers.PROGRAMS:
         found = _commands_of_container([word for word in words if word != COMPUTED], state)
@@ -532,10 +535,10 @@ def _follow_program(
     else:
         found = []
     if not found:
-        state.notes.add_refused("a shell command", command.source)
+        state.notes.add_not_run_warning("a shell command", command.source)
     elif command.redirects:
         what = f"the redirection {' '.join(command.redirects)}"
-        state.notes.add_left_out(what, _LOGGED)
+        state.notes.add_left_out_note(what, _LOGGED)
     state.found += found
 
 
@@ -594,7 +597,7 @@ def _note_words_left_out(words: Sequence[str], start: StartOfEngine, state: _Sta
         fix = f"name the program of that environment with --executable PATH/bin/{program}"
         state.notes.add(Level.WARN, "environment", text, fix=fix)
         return
-    state.notes.add_left_out(shown, "a preset starts the engine itself")
+    state.notes.add_left_out_note(shown, "a preset starts the engine itself")
 
 
 def _expand_word(word: Word, state: _State) -> list[str]:
@@ -618,7 +621,7 @@ def _expand_tilde(text: str, state: _State) -> str:
     """Return `text` with "~/" at its beginning replaced by a variable for the home directory."""
     if not text.startswith("~/"):
         return text
-    return f"{state.notes.add_variable('home', FORM_TITLE)}{text[1:]}"
+    return f"{state.notes.add_and_reference_variable('home', FORM_TITLE)}{text[1:]}"
 
 
 def _array_elements(array: Variable, state: _State) -> list[str]:
@@ -645,16 +648,16 @@ def _word_text(word: Word, state: _State) -> str:
     return "".join(parts)
 
 
-def _alternative_text(part: Variable, state: _State) -> str:
+def _expand_alternate_value(part: Variable, state: _State) -> str:
     """Return the text of `${name:+word}`: the word if the variable has a value. If the variable is
     unknown, only a shell could compute it."""
     value = state.variables.get(part.name)
     if value is None or COMPUTED in value:
-        return _mark_as_computed(part.source, state)
+        return _computed_placeholder_with_note(part.source, state)
     return _word_text(part.alternative or ("",), state) if value else ""
 
 
-def _mark_as_computed(source: str, state: _State) -> str:
+def _computed_placeholder_with_note(source: str, state: _State) -> str:
     """Return the mark of a text that only a shell could compute, and note it."""
     state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
     return COMPUTED
@@ -667,13 +670,13 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
         name, about = "script_dir", "directory of the script"
         if "/.." in part.source:
             name, about = "project_dir", "directory above that of the script"
-        return state.notes.add_variable(name, FORM_TITLE, about)
+        return state.notes.add_and_reference_variable(name, FORM_TITLE, about)
     if isinstance(part, Code):
-        return _mark_as_computed(part.source, state)
+        return _computed_placeholder_with_note(part.source, state)
     if part.name == "@":
-        return _mark_as_computed("$@", state)
+        return _computed_placeholder_with_note("$@", state)
     if part.alternative is not None:
-        return _alternative_text(part, state)
+        return _expand_alternate_value(part, state)
     known = state.variables.get(part.name)
     if known is not None and (known or part.default is None or not part.if_empty):
         return known
@@ -682,4 +685,4 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
         if part.assigns:
             state.variables[part.name] = text
         return text
-    return state.notes.add_variable(part.name, FORM_TITLE)
+    return state.notes.add_and_reference_variable(part.name, FORM_TITLE)

@@ -67,10 +67,10 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:
         for one in value if isinstance(value, list) else [value]:
-            notes.add_refused(f"the recipe's {name}", one)
+            notes.add_not_run_warning(f"the recipe's {name}", one)
     for name in _OF_CONTAINER:
         if document.get(name):
-            notes.add_left_out(
+            notes.add_left_out_note(
                 name, "it configures the container, and a preset starts the engine itself"
             )
     note_unknown_fields(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
@@ -92,7 +92,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     recipe = recipe_of(commands, notes, FORM_TITLE)
     nodes = count_field(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
-        notes.add_left_out(
+        notes.add_left_out_note(
             f"the placement on {nodes} nodes", "add the nodes with their addresses to the preset"
         )
     metadata = table_field(document, "metadata", notes)
@@ -130,11 +130,11 @@ def _apply_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> M
     replaces the document's field of this name, otherwise one of its defaults. Without an entry, the
     document is returned as it is, and the variants are added to `notes`."""
     variants = table_field(document, "variants", notes)
-    given.check_entry(FORM_TITLE, "variant", variants)
+    given.require_known_entry(FORM_TITLE, "variant", variants)
     rest = {name: value for name, value in document.items() if name != "variants"}
     for name in variants:
         if name != given.entry:
-            notes.add_left_out(f"the variant {name}", f"--entry {name} reads it")
+            notes.add_left_out_note(f"the variant {name}", f"--entry {name} reads it")
     if given.entry is None:
         return rest
     variant = table_field(variants, given.entry, notes)
@@ -163,7 +163,9 @@ def _server_commands_of_recipe(
         used = set(_HOLE.findall(f"{template} {defaults}"))
         for name, value in defaults.items():
             if name not in used:
-                notes.add_left_out(f"defaults: {name} = {value}", "the command does not use it")
+                notes.add_left_out_note(
+                    f"defaults: {name} = {value}", "the command does not use it"
+                )
         text = fill_in_placeholders(
             template, _HOLE, {k: scalar_text(v) for k, v in values.items() if v is not None}
         )

@@ -51,10 +51,10 @@ def read(text: str, notes: Notes) -> Recipe:
     workdir = _working_directory(service, notes)
     placed = [replace(one, workdir=one.workdir or workdir) for one in found]
     recipe = recipe_of(placed, notes, FORM_TITLE)
-    _note_the_rest(service, notes)
+    _add_ignored_setting_notes(service, notes)
     if recipe.plan is None:
         return recipe
-    plan = replace(recipe.plan, open_files=_open_files(service, notes))
+    plan = replace(recipe.plan, open_files=_open_file_limit(service, notes))
     return replace(recipe, plan=plan, title=title)
 
 
@@ -105,9 +105,9 @@ def _environment_of_unit(service: Settings, notes: Notes) -> dict[str, str]:
         for word in _split_words(value):
             name, equals, text = word.partition("=")
             if equals:
-                env[name] = _with_specifiers(text, notes)
+                env[name] = _expand_specifiers(text, notes)
             else:
-                notes.add_not_understood("a part of Environment", word)
+                notes.add_not_understood_warning("a part of Environment", word)
     for path in _values_of_setting(service, "EnvironmentFile"):
         text = f"the variables in the file {path.removeprefix('-')} are not read"
         fix = "add the variables that the server needs with --env NAME=VALUE"
@@ -140,7 +140,7 @@ def _expand_variables(words: Sequence[str], env: Mapping[str, str], notes: Notes
         else:
             text = f"{word} is left out: only a file of variables or the environment has its value"
             notes.add(Level.WARN, "computed", text)
-    return [_with_specifiers(word, notes) for word in found]
+    return [_expand_specifiers(word, notes) for word in found]
 
 
 def _value_of(name: str | None, env: Mapping[str, str], notes: Notes) -> str:
@@ -148,20 +148,20 @@ def _value_of(name: str | None, env: Mapping[str, str], notes: Notes) -> str:
     unit does not set it. None stands for `$$`, a dollar sign."""
     if name is None:
         return "$"
-    return env[name] if name in env else notes.add_variable(name, FORM_TITLE)
+    return env[name] if name in env else notes.add_and_reference_variable(name, FORM_TITLE)
 
 
-def _with_specifiers(text: str, notes: Notes) -> str:
+def _expand_specifiers(text: str, notes: Notes) -> str:
     """Return `text` with "%%" as "%". A specifier such as %h, whose value only systemd knows,
     becomes a reference to a variable of the preset."""
 
-    def known(match: re.Match[str]) -> str:
+    def specifier_text(match: re.Match[str]) -> str:
         if match[1] == "%":
             return "%"
         name = _SPECIFIERS.get(match[1])
-        return notes.add_variable(name, FORM_TITLE) if name else match[0]
+        return notes.add_and_reference_variable(name, FORM_TITLE) if name else match[0]
 
-    return _SPECIFIER.sub(known, text)
+    return _SPECIFIER.sub(specifier_text, text)
 
 
 def _split_words(text: str) -> list[str]:
@@ -205,34 +205,38 @@ def _working_directory(service: Settings, notes: Notes) -> str | None:
     if not values:
         return None
     path = values[-1].removeprefix("-")
-    return notes.add_variable("home", FORM_TITLE) if path == "~" else _with_specifiers(path, notes)
+    return (
+        notes.add_and_reference_variable("home", FORM_TITLE)
+        if path == "~"
+        else _expand_specifiers(path, notes)
+    )
 
 
-def _open_files(service: Settings, notes: Notes) -> int | None:
+def _open_file_limit(service: Settings, notes: Notes) -> int | None:
     values = _values_of_setting(service, "LimitNOFILE")
     if not values:
         return None
     number = parse_whole_number(values[-1].partition(":")[0])
     if number is not None and number in _OPEN_FILES:
         return number
-    notes.add_not_understood("LimitNOFILE", values[-1])
+    notes.add_not_understood_warning("LimitNOFILE", values[-1])
     return None
 
 
-def _note_the_rest(service: Settings, notes: Notes) -> None:
+def _add_ignored_setting_notes(service: Settings, notes: Notes) -> None:
     """Add to `notes` the settings of the unit that its preset does not contain."""
     identity = ", ".join(f"{name}={value}" for name, value in service if name in _IDENTITY)
     if identity:
         why = "Workbench starts the server as the user whom it runs as"
-        notes.add_left_out(f"the user of the unit, {identity},", why)
+        notes.add_left_out_note(f"the user of the unit, {identity},", why)
     for name, value in service:
         if name in _OTHER_COMMANDS:
-            notes.add_refused(f"the command in {name}", value)
+            notes.add_not_run_warning(f"the command in {name}", value)
     known = (*_READ, *_IDENTITY, *_OTHER_COMMANDS)
     others = ", ".join(dict.fromkeys(name for name, _ in service if name not in known))
     if others:
         why = "it tells systemd how to run the unit, and the server nothing"
-        notes.add_left_out(f"each of the settings {others}", why)
+        notes.add_left_out_note(f"each of the settings {others}", why)
 
 
 def _no_server_finding(commands: Sequence[str]) -> Finding:

@@ -43,7 +43,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in a config.yml. If it lies in TabbyAPI's source directory, the server
     starts there, and relative directories of models count from there."""
-    given.check_entry(FORM_TITLE, "entry")
+    given.require_known_entry(FORM_TITLE, "entry")
     source = given.directory
     if source is not None and not (source / "main.py").is_file():
         source = None
@@ -72,7 +72,7 @@ def add_settings_of_file(plan: LaunchPlan, notes: Notes, given: Given) -> Launch
         notes.add(Level.WARN, "config", f"{path} is not read: {why}", "config", fix)
         return plan
     if not isinstance(document, Mapping):
-        notes.add_not_understood(f"the configuration file {path}")
+        notes.add_not_understood_warning(f"the configuration file {path}")
         return plan
     from_file = _plan_of_config(document, notes, workdir)
     merged = replace(plan, model=plan.model or from_file.model).without_flag("config")
@@ -90,7 +90,7 @@ def _plan_of_config(document: Mapping[str, Any], notes: Notes, source: Path | No
     loras = None
     for name in document:
         if name not in _config_section_names():
-            notes.add_not_understood(name, document[name])
+            notes.add_not_understood_warning(name, document[name])
             continue
         if document[name] in (None, ""):
             continue
@@ -107,7 +107,7 @@ def _plan_of_config(document: Mapping[str, Any], notes: Notes, source: Path | No
     if isinstance(loras, list) and loras:
         plan = plan.with_flag("loras", loras, Origin.PRESET)
     elif loras:
-        notes.add_not_understood("lora: loras", loras)
+        notes.add_not_understood_warning("lora: loras", loras)
     return plan
 
 

@@ -134,7 +134,7 @@ def _variants_that_fit(
     return found
 
 
-def collect_overrides(
+def collect_override_arguments_and_environment(
     document: Mapping[str, Any],
     variant: Mapping[str, Any],
     strategy: str,
@@ -144,7 +144,7 @@ def collect_overrides(
     """Return the (arguments, environment) that the recipe adds for its strategy and for the
     generation of the host's GPUs. A strategy's own settings for the GPUs replace those of the
     recipe. All other overrides are added to `notes`."""
-    keys = _hardware_keys(given.gpus)
+    keys = _hardware_override_keys(given.gpus)
     by_strategy = as_table(document.get("strategy_overrides"))
     of_strategy = as_table(by_strategy.get(strategy))
     own_hardware = as_table(of_strategy.get("hardware_overrides"))
@@ -167,7 +167,7 @@ def collect_overrides(
             elif name in ("extra_env", "env") and isinstance(value, Mapping):
                 env |= value
             elif name not in ("tp", "hardware_overrides"):
-                notes.add_not_understood(f"{where}: {name}", value)
+                notes.add_not_understood_warning(f"{where}: {name}", value)
     _note_other_overrides(document, variant, strategy, keys, notes)
     return arguments, env
 
@@ -182,16 +182,20 @@ def _note_other_overrides(
     for name in as_table(document.get("strategy_overrides")):
         if name != strategy:
             why = f"the preset uses the strategy {strategy or 'of no recipe'}"
-            notes.add_left_out(f"strategy_overrides for {name}", why)
+            notes.add_left_out_note(f"strategy_overrides for {name}", why)
     for owner, table in (("the recipe", document), ("the variant", variant)):
         for key in as_table(table.get("hardware_overrides")):
             if key not in keys:
                 text = f"hardware_overrides of {owner} for {key}"
-                notes.add_left_out(text, "the host has no such GPU" if keys else "no GPU is known")
+                notes.add_left_out_note(
+                    text, "the host has no such GPU" if keys else "no GPU is known"
+                )
     listed = text_list_field(document, "compatible_strategies", notes)
     others = [name for name in listed if name != strategy]
     if others:
-        notes.add_left_out(f"the strategies {', '.join(others)}", f"the preset uses {strategy}")
+        notes.add_left_out_note(
+            f"the strategies {', '.join(others)}", f"the preset uses {strategy}"
+        )
 
 
 def _preferred_strategy(
@@ -201,7 +205,7 @@ def _preferred_strategy(
     listed = text_list_field(document, "compatible_strategies", notes)
     preferred = text_field(document, "default_strategy", notes)
     gates = as_table(document.get("strategy_hardware"))
-    keys = _hardware_keys(gpus)
+    keys = _hardware_override_keys(gpus)
     for name in dict.fromkeys((preferred, *_STRATEGIES)):
         if name not in _STRATEGIES:
             continue
@@ -222,7 +226,11 @@ def _stated_gpu_count(
         return None
     by_strategy = as_table(as_table(document.get("strategy_overrides")).get(strategy))
     for value in (variant.get("tp"), by_strategy.get("tp")):
-        found = _first_value(value, _hardware_keys(gpus)) if isinstance(value, Mapping) else value
+        found = (
+            _first_value(value, _hardware_override_keys(gpus))
+            if isinstance(value, Mapping)
+            else value
+        )
         if (number := count_field({"tp": found}, "tp")) is not None:
             return number
     return None
@@ -235,14 +243,14 @@ def _least_gpu_count(
     stated = document.get("strategy_min_gpus")
     table = as_table(stated)
     values = [stated, table.get(strategy)]
-    for key in _hardware_keys(gpus):
+    for key in _hardware_override_keys(gpus):
         of_hardware = table.get(key)
         values += [of_hardware, as_table(of_hardware).get(strategy)]
     counts = [count_field({"least": value}, "least") or 1 for value in values]
     return max(2 if strategy in _EXPERT_PARALLEL else 1, *counts)
 
 
-def _hardware_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
+def _hardware_override_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
     """Return the names that the recipes have for the host's GPUs, the most exact first."""
     if not gpus:
         return []

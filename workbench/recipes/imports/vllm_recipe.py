@@ -22,7 +22,7 @@ from workbench.recipes.imports.fields import (
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.imports.vllm_placement import (
     choose_placement,
-    collect_overrides,
+    collect_override_arguments_and_environment,
     note_memory_fit,
 )
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
@@ -55,7 +55,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     `notes`. Raises InputError if there is no such variant."""
     model, meta = table_field(document, "model", notes), table_field(document, "meta", notes)
     variants = table_field(document, "variants", notes)
-    given.check_entry(FORM_TITLE, "variant", variants)
+    given.require_known_entry(FORM_TITLE, "variant", variants)
     chosen = given.entry or "default"
     variant = table_field(variants, chosen, notes)
     note_unknown_fields(document, _KNOWN, notes)
@@ -67,7 +67,9 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     optional = text_list_field(document, "opt_in_features", notes)
     for name, feature in table_field(document, "features", notes).items():
         if name in optional:
-            notes.add_left_out(f"the feature {name}", "the recipe does not switch it on by default")
+            notes.add_left_out_note(
+                f"the feature {name}", "the recipe does not switch it on by default"
+            )
         elif isinstance(feature, Mapping):
             arguments += text_list_field(feature, "args", notes)
             env |= parse_environment(feature.get("env"), notes)
@@ -76,10 +78,12 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
             )
     arguments += text_list_field(variant, "extra_args", notes)
     env |= parse_environment(variant.get("extra_env"), notes)
-    more, more_env = collect_overrides(document, variant, placement.strategy, given, notes)
+    more, more_env = collect_override_arguments_and_environment(
+        document, variant, placement.strategy, given, notes
+    )
     arguments += more
     env |= parse_environment(more_env, notes)
-    _note_the_rest(document, chosen, variants, notes)
+    _add_ignored_field_notes(document, chosen, variants, notes)
     note_memory_fit(document, variants, chosen, placement, given, notes)
     engine = registry.get_engine("vllm")
     identity = first_text_field(notes, (variant, "model_id"), (model, "model_id"))
@@ -113,23 +117,25 @@ def _nvidia_image(table: Mapping[str, Any], notes: Notes) -> str | None:
     if isinstance(image, Mapping):
         image = image.get("nvidia")
     if image is not None and not isinstance(image, str):
-        notes.add_not_understood("docker_image", image)
+        notes.add_not_understood_warning("docker_image", image)
     return image if isinstance(image, str) else None
 
 
-def _note_the_rest(
+def _add_ignored_field_notes(
     document: Mapping[str, Any], chosen: str, variants: Mapping[str, Any], notes: Notes
 ) -> None:
     for name in variants:
         if name != chosen:
-            notes.add_left_out(f"the variant {name}", f"--entry {name} reads it")
+            notes.add_left_out_note(f"the variant {name}", f"--entry {name} reads it")
     for name in ("hardware_opt_in_features", "default_hardware"):
         if document.get(name):
-            notes.add_left_out(
+            notes.add_left_out_note(
                 name, f"Workbench does not choose by it: {shorten_value(document[name])}"
             )
     if document.get("omni"):
-        notes.add_left_out("omni", "Workbench does not start servers of images, video or audio")
+        notes.add_left_out_note(
+            "omni", "Workbench does not start servers of images, video or audio"
+        )
     for one in as_list(document.get("dependencies")):
         step = one.get("command", one) if isinstance(one, Mapping) else one
-        notes.add_refused("an installation step", step)
+        notes.add_not_run_warning("an installation step", step)

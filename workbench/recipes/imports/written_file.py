@@ -12,7 +12,7 @@ from workbench.recipes.recipe import Given, Notes, Recipe
 _CONTAINER = re.compile(r"(?:docker|podman) run")
 
 
-def read(text: str, notes: Notes, given: Given) -> Recipe | None:
+def read_written_file(text: str, notes: Notes, given: Given) -> Recipe | None:
     """Return the recipe in the first file that a script writes and that starts a server. None if it
     writes no such file. The notes about the script are replaced by those about the file."""
     for written in shell_script.here_documents(text):
@@ -24,8 +24,10 @@ def read(text: str, notes: Notes, given: Given) -> Recipe | None:
         else:
             continue
         if recipe.plan is not None:
-            given.check_entry(recipe.form, "server command")
-            own.add_left_out("the rest of the script", "the server stands in a file that it writes")
+            given.require_known_entry(recipe.form, "server command")
+            own.add_left_out_note(
+                "the rest of the script", "the server stands in a file that it writes"
+            )
             notes.findings, notes.variables = own.findings, own.variables
             return recipe
     return None

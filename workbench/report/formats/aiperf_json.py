@@ -20,8 +20,8 @@ from workbench.model.distribution import PERCENTILES
 from workbench.report.content import Report
 from workbench.report.formats.json_data import json_text, simulated_fields
 from workbench.report.formats.stated_load import (
-    check_load,
     limits_ms,
+    require_exportable_load,
     writer_of_export,
 )
 
@@ -45,7 +45,7 @@ def render(report: Report) -> str:
     """Return the one result of `report` as AIPerf's JSON. Raises InputError if its load is not
     known."""
     (result,) = report.results
-    check_load(result, AIPERF)
+    require_exportable_load(result, AIPERF)
     document = {
         "schema_version": SCHEMA,
         "benchmark_id": f"workbench-{result.id}",
@@ -79,7 +79,7 @@ def _metrics_by_name(summary: BenchSummary) -> dict[str, dict[str, Any]]:
         "nvidia_total_gpu_power": ("W", summary.power_w),
         "nvidia_total_gpu_energy": ("J", summary.energy_j),
         "nvidia_output_tokens_per_joule": ("tokens/J", summary.tok_per_joule),
-        **_token_counts_by_name(summary),
+        **_unit_and_token_count_by_name(summary),
     }
     if summary.slo_pct is not None:
         every = summary.requests_ok + summary.requests_failed
@@ -97,7 +97,7 @@ def _metrics_by_name(summary: BenchSummary) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _token_counts_by_name(summary: BenchSummary) -> dict[str, tuple[str, float | None]]:
+def _unit_and_token_count_by_name(summary: BenchSummary) -> dict[str, tuple[str, float | None]]:
     """Return the token counts by AIPerf's names. The lengths are means over the requests."""
     found: dict[str, tuple[str, float | None]] = {}
     names = {

@@ -26,12 +26,12 @@ from workbench.report.content import Report
 from workbench.report.formats.csv_tables import SIMULATED
 from workbench.report.formats.json_data import json_text
 from workbench.report.formats.stated_load import (
-    check_load,
     limits_ms,
     missing_field_error,
+    require_exportable_load,
     writer_of_export,
 )
-from workbench.report.plots import is_counted
+from workbench.report.plots import is_measured_success
 
 REPORT_VERSION = 2
 _PERCENTILES = {
@@ -70,7 +70,7 @@ def render(report: Report) -> str:
     """Return the one result of `report` as GuideLLM's JSON. Raises InputError if the result has no
     single requests, or a load that GuideLLM has no word for."""
     (result,) = report.results
-    check_load(result, GUIDELLM)
+    require_exportable_load(result, GUIDELLM)
     if result.spec.rate is not None and result.spec.burstiness not in (None, 1.0):
         raise missing_field_error(result, GUIDELLM, "it has no arrivals with a burstiness")
     samples = report.samples.get(result.id, ())
@@ -91,7 +91,7 @@ def render(report: Report) -> str:
 
 
 def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    good = list(filter(is_counted, samples))
+    good = list(filter(is_measured_success, samples))
     ended_s = result.unix_s
     lasted_s = result.summary.duration_s or 0.0  # not None: checked above
     begun_s = ended_s - lasted_s

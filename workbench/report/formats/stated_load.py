@@ -12,20 +12,21 @@ from workbench.model.load_spec import OPTIONS
 from workbench.model.slo import Limit, parse_slo
 
 
-def check_load(result: BenchResult, form: str) -> None:
+def require_exportable_load(result: BenchResult, format_name: str) -> None:
     """Raise InputError if nothing says with which load the requests of `result` came, because the
-    other tool's `form` needs one, or if the load has an option for which that form has no word."""
+    other tool's `format_name` needs one, or if the load has an option for which that form has no
+    word."""
     if result.spec.command:
-        raise missing_field_error(result, form, "its own command decided the load")
+        raise missing_field_error(result, format_name, "its own command decided the load")
     if not any(map(result.conditions.knows, ("concurrency", "rate"))):
-        raise missing_field_error(result, form, "the imported file does not say the load")
+        raise missing_field_error(result, format_name, "the imported file does not say the load")
     for option in OPTIONS:
         is_given = getattr(result.spec, option.field) != option.default
-        if is_given and form in option.unknown_to:
-            raise missing_field_error(result, form, f"it has no word for {option.name}")
+        if is_given and format_name in option.unknown_to:
+            raise missing_field_error(result, format_name, f"it has no word for {option.name}")
     if repeated := _latency_with_two_limits(result.spec.slo):
         why = f"it has one limit of {repeated}, and this SLO has several"
-        raise missing_field_error(result, form, why)
+        raise missing_field_error(result, format_name, why)
 
 
 def _latency_with_two_limits(slo: str) -> str:

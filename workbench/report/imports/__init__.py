@@ -22,7 +22,7 @@ from workbench.model.secrets import mask_data
 from workbench.model.untrusted_numbers import MOST_COUNTED, parse_error_text, why_impossible
 from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
-from workbench.report.proof_document import check_intact, is_proof, split_page
+from workbench.report.proof_document import check_intact, is_proof, split_page_and_data
 from workbench.report.registry import IMPORT_FORMATS, importable_tools
 
 __all__ = ["ImportOptions", "Imported", "read_results"]
@@ -41,7 +41,7 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
     """
     found: list[Imported] = []
     empty = InputError(f"{path} has no results", next_step=_NEXT_STEP)
-    documents = list(_json_documents(path))
+    documents = list(_json_documents_with_line(path))
     for number, (begins_at, document) in enumerate(documents, start=1):
         at = "" if number == 1 else f"document {number}"
         line = begins_at if len(documents) > 1 else None
@@ -142,11 +142,11 @@ def _mark_invalid(one: Imported, why: str) -> Imported:
     return replace(one, summary=replace(one.summary, refused=(*one.summary.refused, why)))
 
 
-def _json_documents(path: Path) -> Iterator[tuple[int, Any]]:
+def _json_documents_with_line(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (line where it begins, JSON document) for each document in a file: one, or several one
     after the other, as vllm's --append-result writes them.
     """
-    _, data = split_page(_read_text(path))
+    _, data = split_page_and_data(_read_text(path))
     if data is None:
         raise InputError(f"{path} is a page without a proof in it", next_step=_NEXT_STEP)
     text = data

@@ -69,12 +69,12 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
-    fields, of_runs = _fields_of_one_run(fields)
+    fields, of_runs = _fields_of_one_run_and_note(fields)
     version = fields.text("aiperf_version")
-    unix_s, zone_note = fields.unix_time("start_time")
-    whole, partial = _latency_distributions(fields)
+    unix_s, zone_note = fields.unix_seconds_and_note("start_time")
+    whole, partial = _distributions_and_partial_statistics(fields)
     config = fields.object("input_config")
-    by_server = _counts_by_server(config)
+    by_server = _are_tokens_counted_by_server(config)
     usage = _metric_total(fields, "total_usage_completion_tokens")
     tokens = {
         "prompt_tokens": _metric_total(fields, "total_usage_prompt_tokens"),
@@ -87,7 +87,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
                 tokens[name] = _metric_total(fields, total)
     ok = _metric_total(fields, "request_count") or 0
     failed = _metric_total(fields, "error_request_count") or 0
-    attained, limits = _attainment_fields(fields, config, ok + failed)
+    attained, limits = _attainment_fields_and_note(fields, config, ok + failed)
     rate = _scalar_metric(fields, "output_token_throughput", "tokens/sec")
     by_tokenizer = _why_per_token_time_is_absent(fields, usage)
     own = _tokens_by_own_tokenizer(fields)
@@ -131,7 +131,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     return [imported_result(tool, options, model, workload, metrics, unix_s, gpus)]
 
 
-def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
+def _fields_of_one_run_and_note(fields: Fields) -> tuple[Fields, str]:
     """Return (fields of one run, note). The summary of several runs, in which each statistic has a
     mean over the runs, becomes a run with these means and with the requests of all runs."""
     metadata = fields.object("metadata")
@@ -171,7 +171,9 @@ def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
     return Fields(fields.file, whole, fields.at, fields.line), note
 
 
-def _attainment_fields(fields: Fields, config: Fields, requests: int) -> tuple[dict[str, Any], str]:
+def _attainment_fields_and_note(
+    fields: Fields, config: Fields, requests: int
+) -> tuple[dict[str, Any], str]:
     """Return (attainment and goodput as fields of BenchSummary, note with the limits), ({}, "")
     without limits. AIPerf's limits have no percentage: a request is good if it keeps all of them,
     and one that failed is not."""
@@ -220,7 +222,7 @@ def _counts_note(fields: Fields, usage: int | None, by_server: bool) -> str:
     return f"{said}; AIPerf reports that the two differ by over 10 % in {odd} requests"
 
 
-def _latency_distributions(
+def _distributions_and_partial_statistics(
     fields: Fields,
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     whole: dict[str, Distribution | None] = {}
@@ -316,7 +318,7 @@ def _client_command(fields: Fields) -> str:
     return f"its command: {command}"
 
 
-def _counts_by_server(config: Fields) -> bool:
+def _are_tokens_counted_by_server(config: Fields) -> bool:
     if _is_genai_perf(config):
         return False
     return bool(_endpoint_config(config).flag("use_server_token_count"))

@@ -195,7 +195,7 @@ class Fields:
             return {}
         return found
 
-    def unix_number(self, name: str) -> float:
+    def unix_seconds_or_file_time(self, name: str) -> float:
         """Return the time in Unix seconds in the field `name`. If the field is absent or 0, the
         time is the modification time of the file."""
         return self.number(name, "unix_s") or self.file.stat().st_mtime
@@ -208,12 +208,11 @@ class Fields:
             raise self.field_error(name, "the field must be more than 0, as requests were answered")
         return duration_s
 
-    def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
+    def unix_seconds_and_note(self, name: str, form: str | None = None) -> tuple[float, str]:
         """Return (time in Unix seconds, note) from the field `name`, in the strptime format `form`
-        or by default in ISO
-        8601. A time without a time zone is read in this machine's zone. If the field is absent, the
-              time is the modification time of the file. In these two cases the note says so,
-              otherwise it is empty."""
+        or by default in ISO 8601. A time without a time zone is read in this machine's zone. If the
+        field is absent, the time is the modification time of the file. In these two cases the note
+        says so, otherwise it is empty."""
         text = self.text(name)
         if text is None:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"
@@ -327,15 +326,15 @@ def _why_impossible_latency(parts: Mapping[str, float | None]) -> str:
         if why := why_impossible(value, *range_of("ms")):
             return why
     rising = [known[part] for part in _RISING if part in known]
-    if not all(starmap(_may_be_in_order, pairwise(rising))):
+    if not all(starmap(_is_ascending_within_rounding, pairwise(rising))):
         return "its percentiles in the file are not in order"
     around_mean = [known[part] for part in ("min", "mean", "max") if part in known]
-    if "mean" in known and not all(starmap(_may_be_in_order, pairwise(around_mean))):
+    if "mean" in known and not all(starmap(_is_ascending_within_rounding, pairwise(around_mean))):
         return "its mean in the file is not between its minimum and its maximum"
     return ""
 
 
-def _may_be_in_order(lower: float, higher: float) -> bool:
+def _is_ascending_within_rounding(lower: float, higher: float) -> bool:
     """Return whether the values can be in this order, apart from how they were rounded."""
     return higher >= lower * (1 - _ROUNDED)
 

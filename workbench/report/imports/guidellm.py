@@ -92,7 +92,7 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
         "requests": ok + failed + cut,
     }
     model = served_model_name(fields, options, _model_name(fields, run))
-    unix_s = run.unix_number("start_time")
+    unix_s = run.unix_seconds_or_file_time("start_time")
     return imported_result(tool, options, model, workload, made, unix_s)
 
 

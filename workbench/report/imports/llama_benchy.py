@@ -47,7 +47,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     tool = f"{TOOL} {fields.text_or('version')}".rstrip()
-    unix_s, zone = fields.unix_time("timestamp")
+    unix_s, zone = fields.unix_seconds_and_note("timestamp")
     model = served_model_name(fields, options, fields.text("model"))
     cached = fields.flag("prefix_caching_enabled")
     runs = fields.objects("benchmarks")

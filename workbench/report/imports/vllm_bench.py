@@ -55,9 +55,9 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         failed = (prompts or completed) - completed
     # the backend is not read, and need not be a text, if the file has the type of the endpoint
     chat = "chat" in (fields.text("endpoint_type") or fields.text_or("backend"))
-    unix_s, zone_note = fields.unix_time("date", "%Y%m%d-%H%M%S")
+    unix_s, zone_note = fields.unix_seconds_and_note("date", "%Y%m%d-%H%M%S")
     samples = _request_samples(fields)
-    whole, partial = _latency_distributions(fields, samples, completed)
+    whole, partial = _distributions_and_partial_statistics(fields, samples, completed)
     workload = _workload_fields(fields, completed, prompts or completed + failed, chat)
     reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
     if not completed:
@@ -119,7 +119,7 @@ def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     ttfts, itls = fields.numbers("ttfts", "s"), fields.data.get("itls")
     if ttfts is None or itls is None:
         return ()
-    gaps, count = _gaps_of_requests(fields, itls, len(ttfts)), len(ttfts)
+    gaps, count = _inter_chunk_gaps_s(fields, itls, len(ttfts)), len(ttfts)
     prompts = _column_of_length(fields, "input_lens", count)
     answers = _column_of_length(fields, "output_lens", count)
     starts = _column_of_length(fields, "start_times", count)
@@ -148,7 +148,7 @@ def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _gaps_of_requests(fields: Fields, itls: Any, count: int) -> list[list[float]]:
+def _inter_chunk_gaps_s(fields: Fields, itls: Any, count: int) -> list[list[float]]:
     """Return the gaps between the chunks of each request, in seconds, from the field "itls"."""
     if not isinstance(itls, list) or len(itls) != count:
         raise fields.field_error("itls", f"the field must be a list of {count} lists of numbers")
@@ -172,7 +172,7 @@ def _microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _latency_distributions(
+def _distributions_and_partial_statistics(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     """Return (distributions by metric, percentiles by metric). A metric has a distribution if the

@@ -54,7 +54,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     except ValueError as error:
         text = f"the field is not valid in a Workbench result ({error})"
         raise fields.field_error("conditions", text) from None
-    if problem := _impossible_load(read_spec, made):
+    if problem := _find_impossible_load_field(read_spec, made):
         raise fields.inner_value_error(*problem)
     uid = fields.text_or("uid")
     if uid and not _UID.fullmatch(uid):  # files are named after it
@@ -94,9 +94,9 @@ def _parse_tags(fields: Fields) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def _impossible_load(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:
-    """Return (field, expectation) of the first option of the load with a value that no benchmark can
-    have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
+def _find_impossible_load_field(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:
+    """Return (field, expectation) of the first option of the load with a value that no benchmark
+    can have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
     for option in OPTIONS:
         value = getattr(spec, option.field)
         is_mean = value == 0 and conditions.known_workload

@@ -70,7 +70,7 @@ def export_plan(
         if not found:
             names = ", ".join(one.key for one, _ in launch.nodes) or "none"
             raise InputError(f"the plan has no node {node!r}", next_step=f"its nodes: {names}")
-        if launch.with_ray:
+        if launch.needs_ray:
             parts = ", ".join(one.key for one, _ in launch.nodes)
             text = f"this starts one of the {len(launch.nodes)} parts of the server: {parts}"
             notes.add(Level.WARN, "one-part", text, fix=f"export each of them; {RAY_ORDER}")
@@ -137,9 +137,9 @@ class Recipes:
     def _read_recipe(
         self, text: str, source: str, preset_id: str | None, given: Given
     ) -> ImportedRecipe:
-        from workbench.recipes.registry import read_text
+        from workbench.recipes.registry import parse_recipe_text
 
-        recipe = read_text(text, given)
+        recipe = parse_recipe_text(text, given)
         return self._import_recipe(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
     async def read_process(self, pid: int, preset_id: str | None = None) -> ImportedRecipe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.compare import compare
 from workbench.model.errors import InputError
-from workbench.report.content import Layout, Report, comparisons_by_result
+from workbench.report.content import Layout, Report, comparisons_by_result_id
 from workbench.report.registry import find_output_format
 from workbench.store.quality_db import QualityDb
 
@@ -45,8 +45,8 @@ class Reports:
         *,
         experiment_id: int | None = None,
     ) -> str:
-        """Return the proof of an experiment or of two groups of results, as "html" or "json". Raises
-        InputError if the results prove nothing (proofs.py)."""
+        """Return the proof of an experiment or of two groups of results, as "html" or "json".
+        Raises InputError if the results prove nothing (proofs.py)."""
         from workbench.report.proof_document import json_text
         from workbench.session.results import proofs
 
@@ -108,7 +108,7 @@ class Reports:
             experiment=experiment,
             sweep=sweep,
             quality=quality,
-            answers=comparisons_by_result(results, known),
+            answers=comparisons_by_result_id(results, known),
             layout=layout,
             groups=tuple(tuple(group) for group in groups),
         )

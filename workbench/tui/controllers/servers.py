@@ -122,10 +122,10 @@ class ServerController(Controller):
         doing: str = "",
         answers: str = "",
     ) -> None:
-        """Show the plan with its command, and call `agreed` with the page if the user agrees to start
-        it. If the user chose the change that the reason against a start proposes, make this change
-        and call `again`. `doing` says what follows the start, and `answers` what comparing the answers
-        adds; "" if they are not compared."""
+        """Show the plan with its command, and call `agreed` with the page if the user agrees to
+        start it. If the user chose the change that the reason against a start proposes, make this
+        change and call `again`. `doing` says what follows the start, and `answers` what comparing
+        the answers adds; "" if they are not compared."""
         state = self.state
         server, changes = state.server, None
         if state.living_server is not None:
@@ -505,12 +505,15 @@ class ServerController(Controller):
     def open_settings_in_force(self) -> None:
         """Open the page that compares each setting of the selected server's plan with the value
         that the server reports or that its process shows."""
-        from workbench.report.in_force_blocks import in_force_blocks
+        from workbench.report.in_force_blocks import settings_in_force_blocks
         from workbench.tui.block_rows import block_rows
 
         def show(report: InForceReport) -> None:
             self.services.pages.open(
-                Page("Asked and in force", lambda width: block_rows(in_force_blocks(report), width))
+                Page(
+                    "Asked and in force",
+                    lambda width: block_rows(settings_in_force_blocks(report), width),
+                )
             )
 
         self.run_in_background(self.session.servers.in_force(), show, only="in force")

@@ -51,8 +51,8 @@ def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
 def trap_rows(width: int) -> list[Row]:
     """Return the rows of the published traps, as `workbench doctor --list` prints them."""
     from workbench.doctor.known_traps import known_traps, known_traps_summary
-    from workbench.report.finding_blocks import trap_blocks
+    from workbench.report.finding_blocks import trap_table_blocks
     from workbench.tui.block_rows import block_rows
 
     traps = [(t.id, t.title, t.detection_text, t.versions or "", t.status) for t in known_traps()]
-    return block_rows(trap_blocks(known_traps_summary(), traps), width)
+    return block_rows(trap_table_blocks(known_traps_summary(), traps), width)

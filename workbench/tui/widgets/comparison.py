@@ -38,7 +38,8 @@ QUALITY_COMES = "quality not measured yet"
 
 
 def replace_unmeasured_quality(comparison: Comparison, text: str) -> Comparison:
-    """Return the comparison with `text` in place of "quality not measured", while it is measured."""
+    """Return the comparison with `text` in place of "quality not measured", while it is
+    measured."""
     from workbench.model.quality import NOT_MEASURED  # not for the first frame
 
     return replace(comparison, quality=text) if comparison.quality == NOT_MEASURED else comparison
@@ -115,7 +116,7 @@ def comparison_rows(comparison: Comparison, width: int, reason_for_b: str = "") 
         answer_text_blocks,
         change_table,
         difference_blocks,
-        likeness_block,
+        like_for_like_blocks,
         quality_line_block,
     )
     from workbench.tui.block_rows import block_rows
@@ -123,7 +124,7 @@ def comparison_rows(comparison: Comparison, width: int, reason_for_b: str = "") 
     blocks = [
         *quality_line_block(comparison),
         change_table(comparison.metrics),
-        *likeness_block(comparison),
+        *like_for_like_blocks(comparison),
         *answer_text_blocks(comparison),
     ]
     if comparison.notes:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +228,22 @@ def test_a_night_is_shown_with_its_history_and_written_for_ci(
     assert ran.code == 2 and "there is no night 9" in ran.err
     ran = cli("watch", "show", "--junit", "/no/such/place.xml")
     assert ran.code == 2 and "cannot be written" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("age_s", "goes_on"), [(60.0, True), (24 * 3600.0, False)], ids=["last night", "days ago"]
+)
+def test_the_list_names_a_night_that_is_not_finished(
+    cli: Cli, store: WatchStore, age_s: float, goes_on: bool
+) -> None:
+    stored_night(store)
+    assert "not finished" not in cli("watch", "list").out
+    begun = replace(store.new_night(), unix_s=time.time() - age_s, entries=(NightEntry(WATCH),))
+    night = store.save(begun)
+    ran = cli("watch", "list")
+    assert f"night {night.id} is not finished" in ran.out, ran
+    assert ("`workbench watch run` goes on" in ran.out) == goes_on
+    assert json.loads(cli("watch", "list", "--json").out)["unfinished_night"] == night.id
 
 
 def test_a_failed_watch_is_an_error_of_the_suite(store: WatchStore) -> None:

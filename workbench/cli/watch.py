@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
@@ -130,14 +130,29 @@ def _parse_time_of_day(text: str) -> str:
 
 @command("watch list", "list the watches", examples=("workbench watch list",))
 def list_watches(arguments: argparse.Namespace) -> int:
-    found = _watch_store().watches()
+    store = _watch_store()
+    found = store.watches()
     if not found and not arguments.json:
         print_message("nothing is watched; `workbench watch add` begins")
-    lines = (
+    lines = [
         f"{one.nightly}  {_host_text_with_simulated_suffix(one)}  {one.preset} {one.candidate}"
         for one in found
-    )
-    return print_json_or_lines(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
+    ]
+    night = next(iter(store.nights()), None)
+    document: dict[str, Any] = {"watches": [asdict(one) for one in found], "unfinished_night": None}
+    if night is not None and not night.done:
+        document["unfinished_night"] = night.id
+        lines.append(_unfinished_night_text(night))
+    return print_json_or_lines(arguments.json, document, lines)
+
+
+def _unfinished_night_text(night: Night) -> str:
+    from workbench.store.watches import find_unfinished_night
+
+    text = f"night {night.id} is not finished; `workbench watch show {night.id}` shows it"
+    if find_unfinished_night([night], _SAME_NIGHT_S) is None:
+        return text
+    return f"{text}, and `workbench watch run` goes on with it unless it runs now"
 
 
 def _host_text_with_simulated_suffix(watch: Watch) -> str:

@@ -565,6 +565,22 @@ def test_the_image_says_which_version_of_its_own_project_it_has() -> None:
     assert parse_version_in_tag("my/vllm:1.2.3", vllm) is None
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "image"),
+    [
+        ("vllm", "0.32.0", "vllm/vllm-openai:v0.32.0"),
+        ("vllm", "0.32.0.dev4", "vllm/vllm-openai:latest"),  # not published as an image
+        ("vllm", None, "vllm/vllm-openai:latest"),
+        ("llamacpp", "1.2.3", "ghcr.io/ggml-org/llama.cpp:server-cuda"),  # has no tags of versions
+    ],
+)
+def test_an_image_of_the_project_has_the_version_of_the_plan(
+    engine: str, version: str | None, image: str
+) -> None:
+    plan = LaunchPlan(engine, "m", engine_version=version)
+    assert choose_image(plan, registry.get_engine(engine)) == image
+
+
 def test_a_program_that_hangs_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

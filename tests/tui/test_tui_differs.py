@@ -14,7 +14,7 @@ from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
 from workbench.tui.cells import row_width
-from workbench.tui.pages.differs import differs_rows
+from workbench.tui.pages.differs import result_differences_rows
 
 A = made.result(
     1,
@@ -37,7 +37,7 @@ B = made.result(
 
 
 def text(a: BenchResult, b: BenchResult, width: int = 80) -> str:
-    return "\n".join("".join(run for run, _ in row) for row in differs_rows(a, b, width))
+    return "\n".join("".join(run for run, _ in row) for row in result_differences_rows(a, b, width))
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -67,7 +67,7 @@ def test_commands_without_known_flags_differ_in_words() -> None:
 def test_no_row_is_wider_than_the_page(width: int) -> None:
     long = {"x" * 50: "ü 文字 " * 12, "kv-transfer-config": {"a": ["b" * 70]}}
     other = replace(B, conditions=replace(B.conditions, flags=long, host="h" * 90))
-    assert all(row_width(row) <= width for row in differs_rows(A, other, width))
+    assert all(row_width(row) <= width for row in result_differences_rows(A, other, width))
 
 
 @pytest.mark.slow

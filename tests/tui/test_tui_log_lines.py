@@ -15,8 +15,8 @@ from workbench.tui.panes.log_lines import (
     condense_line,
     format_log_line,
     is_access_line,
-    is_own_poll,
-    line_kind,
+    is_workbench_poll,
+    line_group_key,
 )
 
 ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
@@ -77,18 +77,20 @@ OTHERS = 'INFO:     127.0.0.1:5 - "GET /metrics HTTP/1.1" 200 OK'
 
 
 def test_only_polls_of_workbench_that_succeeded_are_its_own() -> None:
-    assert is_own_poll(POLL) and is_own_poll(f"[2026-11-21 12:03:07] {POLL}")
-    assert not is_own_poll(OTHERS)
-    assert not is_own_poll(POLL.replace("200 OK", "500 Internal Server Error"))
-    assert not is_own_poll("a prompt that contains ?asked_by=workbench")
+    assert is_workbench_poll(POLL) and is_workbench_poll(f"[2026-11-21 12:03:07] {POLL}")
+    assert not is_workbench_poll(OTHERS)
+    assert not is_workbench_poll(POLL.replace("200 OK", "500 Internal Server Error"))
+    assert not is_workbench_poll("a prompt that contains ?asked_by=workbench")
 
 
 def test_a_line_has_the_kind_of_those_that_share_its_row() -> None:
     failed = OTHERS.replace("200 OK", "500 Internal Server Error")
     again = OTHERS.replace("127.0.0.1:", "127.0.0.1:1")
-    assert again != OTHERS and line_kind(again) == line_kind(OTHERS) == condense_line(OTHERS)
-    assert [line_kind(POLL), line_kind("loading weights")] == [OWN, ""]
-    assert line_kind(failed) == "GET /metrics 500"
+    assert again != OTHERS and line_group_key(again) == line_group_key(OTHERS) == condense_line(
+        OTHERS
+    )
+    assert [line_group_key(POLL), line_group_key("loading weights")] == [OWN, ""]
+    assert line_group_key(failed) == "GET /metrics 500"
 
 
 def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:
@@ -101,7 +103,7 @@ def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:
     pane = LogPane(session)
     newest = pane._read_newest(len(ring), 12)
     assert len(newest) == 12
-    texts = ["".join(text for text, _ in pane._counted_row(raw, n, 80)) for raw, n in newest]
+    texts = ["".join(text for text, _ in pane._repeated_line_row(raw, n, 80)) for raw, n in newest]
     assert texts[-1] == "Workbench asked 11 times"
     assert [text for text in texts if "asked_by" in text] == []
     assert sum("Prefill batch" in text for text in texts) == 5

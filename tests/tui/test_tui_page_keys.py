@@ -77,14 +77,14 @@ def test_a_page_takes_the_keys_but_for_those_listed(
 
     async def scenario(d: Any) -> None:
         await d.press(*keys.split())
-        await d.until(lambda: d.app.main.panes.pages.top is not None, f"a page: {d.text}")
-        page = d.app.main.panes.pages.top
-        page.keys, page.leave = dict, lambda: None
+        await d.until(lambda: d.app.main.panes.pages.visible_page is not None, f"a page: {d.text}")
+        page = d.app.main.panes.pages.visible_page
+        page.keys, page.close_page = dict, lambda: None
         await press_every_key(d, acted, monkeypatch)
         own = {f"screen {key}" for key in (*CLOSING, *page.OWN)}
         listed = {key.id for key in SCREEN if key.id in ON_PAGES} - own
         assert set(acted) - {"screen q"} == listed  # q by ctrl+q
-        assert d.app.main.panes.pages.top is page
+        assert d.app.main.panes.pages.visible_page is page
 
     drive(scenario, stage=stage)
 

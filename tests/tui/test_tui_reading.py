@@ -46,15 +46,15 @@ def test_pages_lie_over_each_other_and_make_room_for_a_pane() -> None:
         await s.load()
         pages = s.app.main.panes.pages
         await s.press("v")
-        await s.until("The full command", "y Copy", lambda: s.app.focused is pages.top)
+        await s.until("The full command", "y Copy", lambda: s.app.focused is pages.visible_page)
         await s.press("f1", "f1")
         assert [page.title for page in pages.pages] == ["The full command", "Keys"]
         await s.resize(80, 24)
-        await s.until("GPU", lambda: pages.top.content_size.height >= 10)
+        await s.until("GPU", lambda: pages.visible_page.content_size.height >= 10)
         await s.press("down", "down", "q")  # q closes the page and asks nothing
         await s.until(
             "The full command",
-            lambda: pages.top.title == "The full command" and s.app.screen is s.app.main,
+            lambda: pages.visible_page.title == "The full command" and s.app.screen is s.app.main,
         )
         await s.press("4")
         await s.until(

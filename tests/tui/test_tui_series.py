@@ -461,7 +461,7 @@ def test_a_measurement_redraws_only_the_fields_that_changed(drive: Any) -> None:
 
     async def scenario(d: Any) -> None:
         await d.press("S")
-        page = d.app.main.panes.pages.top
+        page = d.app.main.panes.pages.visible_page
         drawn = page._plotted
         d.app.main.draw_elapsed_times(d.session.state)
         assert page._plotted is drawn

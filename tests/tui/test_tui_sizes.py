@@ -86,7 +86,7 @@ async def every_page(s: RealScreen, names: Iterable[str], sizes: Sizes) -> None:
             await s.resize(*size)
             assert len(s.text.splitlines()) == size[1], (name, size)
             assert not crashes(), (name, size, crashes()[0].read_text())
-        while s.app.screen is not s.app.main or s.app.main.panes.pages.top:
+        while s.app.screen is not s.app.main or s.app.main.panes.pages.visible_page:
             await s.press("escape")
         if s.app.main.panes.zoomed:
             await s.press("z")

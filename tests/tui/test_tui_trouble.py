@@ -82,7 +82,7 @@ def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[in
         d.session.notice(Level.ERROR, "box: the link was lost", "it is tried again")
         await d.until(lambda: "! LINK LOST" in d.row(0) and "x box: the link was lost" in d.text)
         assert (
-            isinstance(d.app.main.panes.pages.top, ExperimentPage)
+            isinstance(d.app.main.panes.pages.visible_page, ExperimentPage)
             and ("next: it is tried again") in d.text
         )
         d.session.fail["stop_experiment"] = HostError("no answer", host="box")
@@ -147,7 +147,7 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
         await d.until(lambda: "These commands" in d.text)
         await d.press("enter")
         await d.until(lambda: "x failed" in d.text and "x the server is crashed: exit 1" in d.text)
-        assert isinstance(d.app.main.panes.pages.top, SweepPage)
+        assert isinstance(d.app.main.panes.pages.visible_page, SweepPage)
         assert (
             "x box: the sweep could not go on" in d.text
             and ("next: e shows the first error") in d.text

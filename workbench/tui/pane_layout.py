@@ -85,7 +85,7 @@ class PaneLayout:
         width, height = self.screen.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current.AREA
-        reading = self.pages.top is not None
+        reading = self.pages.visible_page is not None
         strip_rows = self.strip.wanted_height(width, height)
         bottom_rows = self._bottom_pane_rows(height - strip_rows - FIXED_ROWS)
         shown: list[Pane] = []
@@ -121,7 +121,7 @@ class PaneLayout:
     def _bottom_pane_rows(self, available_rows: int) -> int:
         """Return the rows of the lower panes, which share `available_rows` rows with the upper
         ones. Panes without content give their rows away."""
-        if all(pane.is_bare for pane in self.panes if pane.AREA == "bottom"):
+        if all(pane.shows_only_sentence for pane in self.panes if pane.AREA == "bottom"):
             return BARE_ROWS
         return max(LEAST_ROWS, min(MOST_ROWS, available_rows // 2))
 
@@ -130,7 +130,7 @@ class PaneLayout:
         self.active = name
         self.pages.close_all()
         self.arrange()
-        self.current.show_present_state()
+        self.current.show_session_state()
         self.screen.set_focus(self.current)
         self.refresh_titles()
 
@@ -141,11 +141,11 @@ class PaneLayout:
         """Show and focus the page that has become visible. If no page is open any more, show the
         panes again."""
         self.arrange()
-        if self.pages.top is None:
+        if self.pages.visible_page is None:
             for pane in self.panes:
                 if self.is_shown(pane):
-                    pane.show_present_state()
-        self.screen.set_focus(self.pages.top or self.current)
+                    pane.show_session_state()
+        self.screen.set_focus(self.pages.visible_page or self.current)
         self.refresh_titles()
 
     def activate_focused_pane(self, widget: Widget) -> None:
@@ -160,17 +160,17 @@ class PaneLayout:
     def refresh_titles(self) -> None:
         """Set the title of each pane, and the key hints of the active pane. On a small terminal,
         also set the texts in the tabs, such as the number of results."""
-        hints = {self.active: self.current.hint}
+        hints = {self.active: self.current.key_hints}
         if self.single:
             hints = {}
         for name, frame in self.frames.items():
-            frame.title(frame.body.detail, hints.get(name, ""))
+            frame.show_title(frame.body.title_detail, hints.get(name, ""))
         if not self.single:
             self.pages.footer.show_pane(())
             return
         self.pages.footer.show_pane(self.current.footer_keys)
         active = self.frames[self.active].number
-        if self.pages.top is not None:
+        if self.pages.visible_page is not None:
             active = 0
-        badges = {frame.number: frame.body.badge for frame in self.frames.values()}
+        badges = {frame.number: frame.body.tab_badge for frame in self.frames.values()}
         self.tabs.show(active, badges)

@@ -128,7 +128,7 @@ class MainScreen(Screen[None]):
         """Wait until the screen and the open page, if any, are mounted and receive keys."""
         await self._mounted.wait()
         await self.panes.pages.wait_until_mounted()
-        page = self.panes.pages.top
+        page = self.panes.pages.visible_page
         if self.is_current and page not in (None, self.focused):
             self.set_focus(page)
 
@@ -143,7 +143,7 @@ class MainScreen(Screen[None]):
                 text, Level.WARN, "press q to leave, then open the host with `workbench HOST`"
             )
             return
-        if key not in ON_PAGES and self.panes.pages.top is not None:
+        if key not in ON_PAGES and self.panes.pages.visible_page is not None:
             text = f"{KEYS[key].printed_name} does not work on a page: {KEYS[key].help}"
             self.services.show_message(
                 text, next_step=f"press esc to close the page, then {KEYS[key].printed_name}"
@@ -241,13 +241,13 @@ class MainScreen(Screen[None]):
 
     def _show_on_page(self, state: SessionState) -> None:
         """Draw the state on the open page."""
-        if self.panes.pages.top is not None:
-            self.panes.pages.top.show(state)
+        if self.panes.pages.visible_page is not None:
+            self.panes.pages.visible_page.show(state)
 
     def _show_since_left(self, state: SessionState, since: SinceLeft) -> None:
-        from workbench.tui.pages.since_left import since_left_text  # seldom needed
+        from workbench.tui.pages.since_left import changes_since_leaving_text  # seldom needed
 
-        self.services.show_when_no_message(since_left_text(since, len(state.gpus)))
+        self.services.show_when_no_message(changes_since_leaving_text(since, len(state.gpus)))
 
     def _handle_host_change(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,

@@ -45,7 +45,7 @@ from workbench.session.bench.spec import spec_from_fields
 from workbench.tui.modals.bench_form import IN_FORM, spec_overrides
 from workbench.tui.modals.declared_fields import option_text
 from workbench.tui.modals.sweep_form import Wanted, make_search_load
-from workbench.tui.pages.result import load_text
+from workbench.tui.pages.result import result_load_text
 
 NO_NUMBERS = ("12", "", None, True, float("nan"), float("inf"), -(10**400), 10**400)
 IMPOSSIBLE: dict[type, tuple[Any, ...]] = {  # kind of an option -> values that it refuses
@@ -196,7 +196,11 @@ def made_with(option: DeclaredOption) -> BenchResult:
 def test_the_screen_and_the_command_say_an_option_alike(option: DeclaredOption) -> None:
     result = made_with(option)
     said = option.line_text(getattr(result.spec, option.field))
-    assert said and f", {said}" in load_text(result) and f", {said}" in next(result_lines(result))
+    assert (
+        said
+        and f", {said}" in result_load_text(result)
+        and f", {said}" in next(result_lines(result))
+    )
     assert option_texts(made_results.result().spec) == ()
 
 

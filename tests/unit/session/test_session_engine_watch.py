@@ -13,7 +13,7 @@ from support.scripted_server import ScriptedServer, plain
 from workbench import engines
 from workbench.server.small_requests import make_asker
 from workbench.session.bench.engine_watch import EngineWatch
-from workbench.tui.panes.log_lines import is_own_poll
+from workbench.tui.panes.log_lines import is_workbench_poll
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
@@ -32,7 +32,7 @@ def test_the_readings_of_a_benchmark_are_known_in_the_log(engine: str) -> None:
 
     asyncio.run(go())
     lines = [f'INFO:     127.0.0.1:5000 - "GET {path} HTTP/1.1" 200 OK' for path in asked]
-    assert lines and all(map(is_own_poll, lines)), lines
+    assert lines and all(map(is_workbench_poll, lines)), lines
 
 
 ASKED = """

@@ -20,7 +20,7 @@ from workbench.session.since_left import SinceLeft, changes_since_left
 from workbench.session.state import Activity, HostView, SessionState
 from workbench.session.state_holder import StateHolder
 from workbench.store import screen_state
-from workbench.tui.pages.since_left import since_left_rows, since_left_text
+from workbench.tui.pages.since_left import changes_since_leaving_rows, changes_since_leaving_text
 from workbench.tui.pages.texts import activity_rows
 
 LEFT_S = 1_790_000_000.0
@@ -64,11 +64,13 @@ def test_only_what_is_newer_is_told_and_a_series_once() -> None:
         alterations=(limit(-3),),
         others=(limit(3, by="bob"), limit(3, by="bob", gpu=1)),
     )
-    text = since_left_text(since, gpus=2)
+    text = changes_since_leaving_text(since, gpu_count=2)
     assert text.endswith(
         ": 1 result, 1 experiment, 1 server ended, 2 GPU settings changed (l lists it)"
     )
-    page = "\n".join("".join(run[0] for run in row) for row in since_left_rows(since, 2, 100))
+    page = "\n".join(
+        "".join(run[0] for run in row) for row in changes_since_leaving_rows(since, 2, 100)
+    )
     for line in (
         "experiment 3: B is slower by 33 %",
         "result 7: max-num-seqs=64, 421.7 tok/s",
@@ -91,8 +93,10 @@ def test_times_of_the_host_are_those_of_its_clock(ahead_s: float, is_new: bool) 
 
 def test_one_change_is_told_itself() -> None:
     since = found(servers=(server("a", ServerState.READY, started_unix_s=10, ready_unix_s=20),))
-    assert since_left_text(since, 1).endswith(": vllm :8000 became READY (l lists it)")
-    assert since_left_rows(found(), 1, 80) == [] == since_left_rows(None, 1, 80)
+    assert changes_since_leaving_text(since, 1).endswith(": vllm :8000 became READY (l lists it)")
+    assert (
+        changes_since_leaving_rows(found(), 1, 80) == [] == changes_since_leaving_rows(None, 1, 80)
+    )
 
 
 def test_a_killed_screen_has_seen_what_it_showed() -> None:

@@ -120,7 +120,11 @@ class BenchController(Controller):
         """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing
         if there is no comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
-        if not panes.single or panes.active != "results" or self.services.pages.top is not None:
+        if (
+            not panes.single
+            or panes.active != "results"
+            or self.services.pages.visible_page is not None
+        ):
             return
         if self.state.comparison is not None:
             self.go_to_pane("compare")

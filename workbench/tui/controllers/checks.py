@@ -89,7 +89,7 @@ class CheckController(Controller):
                 page.title = f"Check of {name}: {said}"
                 page.draw()
 
-        self.run_in_background(self._check_target(name), show, failed=page.leave, only="check")
+        self.run_in_background(self._check_target(name), show, failed=page.close_page, only="check")
 
     async def _check_target(self, name: str) -> HostCheck | ClusterLook:
         """Check the host or cluster `name`, and return the findings. A host is checked over a new

@@ -26,7 +26,7 @@ from workbench.tui.modals.experiment_form import (
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, experiment_precision_question
-from workbench.tui.pages.live import ExperimentPage, Live
+from workbench.tui.pages.live import ExperimentPage, MeasurementPage
 from workbench.tui.panes.compare import Compare
 from workbench.tui.widgets.experiment import format_arm_as_words
 
@@ -64,8 +64,8 @@ class ExperimentController(SeriesController[Experiment]):
     async def stop(self) -> None:
         await self.session.experiments.stop()
 
-    def resume(self, page: Live, outcome: str) -> Resume[Experiment] | None:
-        e = page.shown
+    def resume(self, page: MeasurementPage, outcome: str) -> Resume[Experiment] | None:
+        e = page.shown_measurement
         if not isinstance(e, Experiment):
             return None
         pairs: int | None = None

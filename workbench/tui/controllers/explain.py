@@ -28,9 +28,9 @@ class ExplainController(Controller):
         bar contains. If this page is open already, open the page of all keys instead."""
         from workbench.store import glossary
 
-        page, panes = self.services.pages.top, self.services.panes
+        page, panes = self.services.pages.visible_page, self.services.panes
         if page is not None and page.kind == IN_SIGHT:
-            page.leave()
+            page.close_page()
             self.open_keys()
             return
         flag = (

@@ -19,7 +19,7 @@ from workbench.tui.modals.ask import Confirm, leaving_rows
 from workbench.tui.modals.base import Choice, PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.doctor import host_rows, trap_rows
+from workbench.tui.pages.doctor import host_rows, known_trap_rows
 
 if TYPE_CHECKING:
     from workbench.session.hosts.doctor import HostReport
@@ -239,7 +239,7 @@ class HostController(Controller):
             found.clear()
             page.draw()
             self.run_in_background(
-                examine_host(self.session), show, failed=page.leave, only="doctor"
+                examine_host(self.session), show, failed=page.close_page, only="doctor"
             )
 
         async def ask_copies() -> None:
@@ -273,7 +273,7 @@ class HostController(Controller):
 
     def show_traps(self) -> None:
         """Open a page with the published traps of serving, and what of Workbench sees each."""
-        self.services.pages.open(Page("Known traps of serving", trap_rows))
+        self.services.pages.open(Page("Known traps of serving", known_trap_rows))
 
     def connect_again(self) -> None:
         self.run_in_background(self.session.try_again())

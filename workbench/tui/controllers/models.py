@@ -15,7 +15,7 @@ from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.models import ModelsPage, about_copy, file_rows
+from workbench.tui.pages.models import ModelsPage, file_rows, model_copy_rows
 
 if TYPE_CHECKING:
     from workbench.model.model_copy import ModelCopy
@@ -52,11 +52,11 @@ class ModelController(Controller):
         page.show_searching()
 
         def show(found: Sequence[HostModels]) -> None:
-            page.show_found(found, several=len(hosts) > 1)
+            page.show_found_models(found, with_host_headings=len(hosts) > 1)
             page.draw()
 
         self.run_in_background(
-            self.session.models.find_copies("", hosts), show, failed=page.leave, only="models"
+            self.session.models.find_copies("", hosts), show, failed=page.close_page, only="models"
         )
 
     @property
@@ -74,13 +74,13 @@ class ModelController(Controller):
         """Return the model copy under the cursor of the page of models. If there is none, show a
         message and return None."""
         page = self._open_page
-        if page is None or page.copy is None:
+        if page is None or page.copy_under_cursor is None:
             self.show_message(
                 "no model is under the cursor",
                 next_step="press C to list models, and move the cursor to one",
             )
             return None
-        return page.copy
+        return page.copy_under_cursor
 
     # ---- keys of one copy
 
@@ -146,7 +146,7 @@ class ModelController(Controller):
         )
 
         def intro(width: int) -> list[Row]:
-            return [*about_copy(copy, width), ()]
+            return [*model_copy_rows(copy, width), ()]
 
         def agreed(values: Values | None) -> None:
             if values is None:

@@ -123,10 +123,12 @@ class ResultController(Controller):
             return await self.session.results.get(first), await self.session.results.get(second)
 
         def open_page(pair: tuple[BenchResult, BenchResult]) -> None:
-            from workbench.tui.pages.differs import differs_rows  # not for the first frame
+            from workbench.tui.pages.differs import (
+                result_differences_rows,  # not for the first frame
+            )
 
             title = f"What differs between #{pair[0].id} and #{pair[1].id}"
-            self.services.pages.open(Page(title, lambda w: differs_rows(*pair, w)))
+            self.services.pages.open(Page(title, lambda w: result_differences_rows(*pair, w)))
 
         self.run_in_background(read(*found), open_page)
 

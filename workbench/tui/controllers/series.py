@@ -10,7 +10,7 @@ from workbench.model.experiment import Experiment
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import Sweep
 from workbench.tui.controllers.base import Controller
-from workbench.tui.pages.live import STOPPING, Live
+from workbench.tui.pages.live import STOPPING, MeasurementPage
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
@@ -60,7 +60,7 @@ class SeriesController(Controller, Generic[M]):
         """Return the sweep or experiment that is running or ran last; None if there is none."""
         raise AssertionError("a subclass of SeriesController must define latest")
 
-    def new_page(self) -> Live:
+    def new_page(self) -> MeasurementPage:
         raise AssertionError("a subclass of SeriesController must define new_page")
 
     async def open_form(self) -> None:
@@ -69,7 +69,7 @@ class SeriesController(Controller, Generic[M]):
     async def stop(self) -> None:
         """Stop the running measurement."""
 
-    def resume(self, page: Live, outcome: str) -> Resume[M] | None:
+    def resume(self, page: MeasurementPage, outcome: str) -> Resume[M] | None:
         """Return how to resume the measurement on `page`; None if it cannot be resumed. `outcome` is
         "resume" to continue the measurement, or "more" to add runs to it."""
 
@@ -82,7 +82,7 @@ class SeriesController(Controller, Generic[M]):
         """Show a list of the measurements on this host, and open the page of the chosen one."""
 
     # the page
-    async def run_page_action(self, page: Live, outcome: str) -> None:
+    async def run_page_action(self, page: MeasurementPage, outcome: str) -> None:
         """Do what a key of the page asks for. `outcome` is "new" (open the form), "list" (list the
         measurements), "stop" (stop the measurement), or "resume" or "more" (resume the measurement
         on the page). The page stays open."""
@@ -91,20 +91,20 @@ class SeriesController(Controller, Generic[M]):
         elif outcome == "list":
             self.pick_stored()
         elif outcome == "stop":
-            page.show_request(STOPPING)
-            self.run_in_background(self.stop, failed=lambda: page.request_failed(self.state))
+            page.show_requested_action(STOPPING)
+            self.run_in_background(self.stop, failed=lambda: page.clear_failed_request(self.state))
         elif (found := self.resume(page, outcome)) is not None:
             self._resume_on_page(page, found)
 
-    def _resume_on_page(self, page: Live, how: Resume[M]) -> None:
+    def _resume_on_page(self, page: MeasurementPage, how: Resume[M]) -> None:
         """Resume the measurement on `page`. If it changes GPU settings, show the commands first."""
 
         def go_on(password: str | None = None) -> None:
-            page.show_request(how.said)
+            page.show_requested_action(how.said)
             self.run_measurement(
                 lambda: how.work(password),
                 self._report_end,
-                failed=lambda: page.request_failed(self.state),
+                failed=lambda: page.clear_failed_request(self.state),
             )
 
         if how.changes is None:
@@ -126,13 +126,18 @@ class SeriesController(Controller, Generic[M]):
         """Open the page of a new measurement, then start the measurement by calling `work`. The
         page opens first, so that the next key of the user acts on the page."""
         page = self.new_page()
-        page.show_request(self.STARTING, blank=True)
+        page.show_requested_action(self.STARTING, hide_rows=True)
         self.services.pages.open(page)
-        self.run_measurement(work, self._report_end, failed=lambda: page.request_failed(self.state))
+        self.run_measurement(
+            work, self._report_end, failed=lambda: page.clear_failed_request(self.state)
+        )
 
     def _report_end(self, measured: M) -> None:
         """Show a message that the measurement has ended, unless the page of a measurement is open."""
-        if not isinstance(self.services.pages.top, Live) and measured.state != "running":
+        if (
+            not isinstance(self.services.pages.visible_page, MeasurementPage)
+            and measured.state != "running"
+        ):
             text, next_step = self.end_message(measured)
             self.show_message(text, next_step=next_step)
 

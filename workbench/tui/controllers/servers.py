@@ -520,7 +520,7 @@ class ServerController(Controller):
 
     # the log
     def show_next_error(self) -> None:
-        if not self.pane(LogPane).next_error():
+        if not self.pane(LogPane).move_to_next_error():
             self.show_message("the log contains no error")
 
     def search_log(self, text: str) -> None:
@@ -528,9 +528,9 @@ class ServerController(Controller):
         in the whole log file."""
         pane = self.pane(LogPane)
         if not text:
-            pane.find("")
+            pane.move_to_line_with("")
             return
-        hit = pane.find(text, again=pane.hit is not None and text == self.searched)
+        hit = pane.move_to_line_with(text, again=pane.hit is not None and text == self.searched)
         self.searched = text
         self.run_in_background(
             self.session.servers.search_log(text),

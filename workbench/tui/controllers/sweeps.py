@@ -19,7 +19,7 @@ from workbench.tui.modals.sweep_form import (
     sets_gpus,
     sweep_form,
 )
-from workbench.tui.pages.live import Live, SweepPage
+from workbench.tui.pages.live import MeasurementPage, SweepPage
 from workbench.tui.panes.launch import Launch
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SweepController(SeriesController[Sweep]):
     def latest(self) -> Sweep | None:
         return self.state.sweep
 
-    def new_page(self) -> Live:
+    def new_page(self) -> MeasurementPage:
         if self.controllers.tunes.latest is not None:
             return self.controllers.tunes.new_page()
         return SweepPage(self.state, self.services.progress.remaining_s, self.run_page_action)
@@ -41,7 +41,7 @@ class SweepController(SeriesController[Sweep]):
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
 
-    def resume(self, page: Live, outcome: str) -> Resume[Sweep] | None:
+    def resume(self, page: MeasurementPage, outcome: str) -> Resume[Sweep] | None:
         sweep = self.latest
         if sweep is None:
             return None

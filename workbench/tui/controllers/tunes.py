@@ -16,7 +16,7 @@ from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.tune_form import parse_tune_form, tune_form
-from workbench.tui.pages.live import Live, TunePage
+from workbench.tui.pages.live import MeasurementPage, TunePage
 
 if TYPE_CHECKING:
     from workbench.session.series.sweep_parts import PlannedSweep
@@ -36,7 +36,7 @@ class TuneController(SeriesController[Sweep]):
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
 
-    def resume(self, page: Live, outcome: str) -> Resume[Sweep] | None:
+    def resume(self, page: MeasurementPage, outcome: str) -> Resume[Sweep] | None:
         tune = self.latest
         if tune is None or tune.spec is None:
             return None

@@ -19,7 +19,7 @@ from workbench.tui.interfaces import Themed
 from workbench.tui.modals.ask import Quit
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.since_left import since_left_rows
+from workbench.tui.pages.since_left import changes_since_leaving_rows
 from workbench.tui.pages.texts import activity_rows
 from workbench.tui.panes.search import Search
 
@@ -32,7 +32,7 @@ class ViewController(Controller):
 
     def toggle_zoom(self) -> None:
         panes = self.services.panes
-        if self.services.pages.top is not None:  # it has all the room there is
+        if self.services.pages.visible_page is not None:  # it has all the room there is
             return
         panes.zoomed = not panes.zoomed
         panes.activate(panes.active)
@@ -60,7 +60,7 @@ class ViewController(Controller):
             gpus = len(self.state.gpus)
 
             def rows(width: int) -> list[Row]:
-                since = since_left_rows(self.state.since_left, gpus, width)
+                since = changes_since_leaving_rows(self.state.since_left, gpus, width)
                 return [*since, *activity_rows(done, width)]
 
             self.services.drop_postponed_notice()

@@ -68,13 +68,19 @@ def _rule_row(view: RuleView, width: int) -> Row:
     )
 
 
-def _alert_table_row(sign: str, role: str, name: str, state: str, effects: str, width: int) -> Row:
+def _alert_table_row(
+    state_sign: str, state_role: str, name: str, state: str, effects_text: str, width: int
+) -> Row:
     """Return a row of the table. A narrow one has no effects: they stand with the meanings."""
     room = width - 2 - _NAME_CELLS - _EFFECT_CELLS
-    first: Row = ((f"{sign} ", role), (text_cell(name, _NAME_CELLS), role))
+    first: Row = ((f"{state_sign} ", state_role), (text_cell(name, _NAME_CELLS), state_role))
     if room < _LEAST_STATE:
-        return (*first, (cut_text(state, max(1, width - 2 - _NAME_CELLS)), role))
-    return (*first, (text_cell(state, room), role), (cut_text(effects, _EFFECT_CELLS), "dim"))
+        return (*first, (cut_text(state, max(1, width - 2 - _NAME_CELLS)), state_role))
+    return (
+        *first,
+        (text_cell(state, room), state_role),
+        (cut_text(effects_text, _EFFECT_CELLS), "dim"),
+    )
 
 
 def state_text(view: RuleView) -> str:

@@ -59,7 +59,7 @@ class Page(Scrolled):
         if self.frame is not None:
             self.frame.show_title()
 
-    def leave(self) -> None:
+    def close_page(self) -> None:
         if self.frame is not None:
             self.frame.close(self)
 
@@ -70,7 +70,7 @@ class Page(Scrolled):
 
     async def action_press(self, key: str) -> None:
         """Run the function of a key of this page. Escape closes the page."""
-        found = ("", self.leave) if key == "escape" else self.keys().get(key)
+        found = ("", self.close_page) if key == "escape" else self.keys().get(key)
         if found is None and key not in self.OWN:
             raise SkipAction
         running = found[1]() if found is not None else None

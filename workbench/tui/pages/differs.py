@@ -38,12 +38,12 @@ _VERSIONS = {
 _HOST = ("host", "GPUs", "nodes", "load from", "run as", "measured by", "simulated")
 
 
-def differs_rows(a: BenchResult, b: BenchResult, width: int) -> list[Row]:
+def result_differences_rows(a: BenchResult, b: BenchResult, width: int) -> list[Row]:
     """Return the rows of the page about two results: each part of what they depend on, with only its
     differences."""
     rows: list[Row] = []
     same: list[str] = []
-    for title, found in _difference_parts(a, b):
+    for title, found in _titled_differences(a, b):
         if not found:
             same.append(title.lower())
             continue
@@ -58,7 +58,9 @@ def differs_rows(a: BenchResult, b: BenchResult, width: int) -> list[Row]:
     return [*head, *rows, (), *paragraph_rows(f"The same: {', '.join(same)}.", width, "dim")]
 
 
-def _difference_parts(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, Sequence[Difference]]]:
+def _titled_differences(
+    a: BenchResult, b: BenchResult
+) -> Iterator[tuple[str, Sequence[Difference]]]:
     """Yield (title, differences) of each part that a result depends on."""
     x, y = a.conditions, b.conditions
     yield "Command", _command_differences(x, y)

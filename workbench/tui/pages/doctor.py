@@ -48,7 +48,7 @@ def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
     return rows
 
 
-def trap_rows(width: int) -> list[Row]:
+def known_trap_rows(width: int) -> list[Row]:
     """Return the rows of the published traps, as `workbench doctor --list` prints them."""
     from workbench.doctor.known_traps import known_traps, known_traps_summary
     from workbench.report.finding_blocks import trap_table_blocks

@@ -28,7 +28,7 @@ class PageFrame(Vertical):
         self._mounting: AwaitMount | None = None
 
     @property
-    def top(self) -> Page | None:
+    def visible_page(self) -> Page | None:
         """Return the visible page; None if no page is open."""
         return self.pages[-1] if self.pages else None
 
@@ -38,7 +38,7 @@ class PageFrame(Vertical):
         self.pages = [*(one for one in self.pages if one not in replaced), page]
         page.frame = self
         self._mounting = self.mount(page)
-        self._show_top(replaced)
+        self._show_visible_page(replaced)
 
     async def wait_until_mounted(self) -> None:
         """Wait until the page that was opened last is mounted. Return at once if another caller
@@ -51,17 +51,17 @@ class PageFrame(Vertical):
         """Close the page. Do nothing if it is closed already."""
         if page in self.pages:
             self.pages.remove(page)
-            self._show_top([page])
+            self._show_visible_page([page])
 
     def close_all(self) -> None:
         """Close all pages."""
         if self.pages:
             closed, self.pages = self.pages, []
-            self._show_top(closed)
+            self._show_visible_page(closed)
 
-    def _show_top(self, closed: list[Page]) -> None:
+    def _show_visible_page(self, closed: list[Page]) -> None:
         for page in self.pages:
-            page.display = page is self.top
+            page.display = page is self.visible_page
         self.moved()
         self.show_title()
         for page in closed:
@@ -70,7 +70,7 @@ class PageFrame(Vertical):
 
     def show_title(self) -> None:
         """Show the title of the visible page in the border, and its keys in the footer."""
-        if self.top is not None and self.top.title != self._title:
-            self._title = self.top.title
+        if self.visible_page is not None and self.visible_page.title != self._title:
+            self._title = self.visible_page.title
             self.border_title = border_text(self._title)
-        self.footer.show(self.top)
+        self.footer.show(self.visible_page)

@@ -20,19 +20,20 @@ from workbench.tui.widgets.sweep import operating_map_rows, sweep_rows, tune_row
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
     from workbench.session.state import SessionState
+    from workbench.tui.widgets.sweep import ServerRates
 
 _SWEEP_WORDS = {"stop": ("K", "Stop"), "resume": ("R", "Resume"), "new": ("n", "New")}
 STOPPING = "stopping: complete runs are kept, settings are reverted"
-Left = Callable[["SessionState"], "float | None"]  # seconds left of the running measurement now
-Do = Callable[[Any, str], Any]  # (page, outcome): does what the key asks for
+RemainingSeconds = Callable[["SessionState"], "float | None"]  # of the running measurement now
+RunPageAction = Callable[[Any, str], Any]  # (page, action): does what the key asks for
 
 
-class Live(Page):
+class MeasurementPage(Page):
     """The page of an experiment or a sweep. Closing the page does not stop the measurement.
 
-    A key of the page calls `do(page, action)` with the name of an action, such as "stop", which the
-    session carries out. The page shows that the action was requested until the session's state has
-    changed.
+    A key of the page calls `run_page_action(page, action)` with the name of an action, such as
+    "stop", which the session carries out. The page shows that the action was requested until the
+    session's state has changed.
     """
 
     # outcome -> key and its word, shown if the outcome is possible
@@ -40,48 +41,57 @@ class Live(Page):
     KIND: ClassVar[str]
     OWN = "KRnom"
 
-    def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left` returns the seconds left of the running measurement. The progress row of the main
-        screen uses the same function, so that page and row show the same number. `do` is called
-        with the page and an action when the user presses a key."""
+    def __init__(
+        self,
+        state: SessionState,
+        compute_remaining_s: RemainingSeconds,
+        run_page_action: RunPageAction,
+    ) -> None:
+        """`compute_remaining_s` returns the seconds left of the running measurement. The progress
+        row of the main screen uses the same function, so that page and row show the same number.
+        `run_page_action` is called with the page and an action when the user presses a key."""
         super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
-        self.state, self.left, self.do = state, left, do
-        self.request, self.blank = "", False
+        self.state, self.compute_remaining_s, self.run_page_action = (
+            state,
+            compute_remaining_s,
+            run_page_action,
+        )
+        self.request, self.hides_rows = "", False
         self._before: object = None  # the measurement when the request was made
         self.title = self.current_title
 
     def _keys(self) -> Keys:
         keys: dict[str, tuple[str, Callable[[], Any]]] = {}
         for outcome, (key, word) in self.WORDS.items():
-            if not self.request and self.is_possible(outcome):
-                keys[key] = (word, partial(self.do, self, outcome))
+            if not self.request and self.is_action_possible(outcome):
+                keys[key] = (word, partial(self.run_page_action, self, outcome))
         return keys
 
-    def show_request(self, text: str, *, blank: bool = False) -> None:
+    def show_requested_action(self, text: str, *, hide_rows: bool = False) -> None:
         """Show that the user has requested an action, until the session's state changes. `text`
-        describes the action, such as "stopping". With `blank`, hide the rows of the previous
+        describes the action, such as "stopping". With `hide_rows`, hide the rows of the previous
         measurement meanwhile."""
-        self.request, self.blank, self._before = text, blank, self.latest
+        self.request, self.hides_rows, self._before = text, hide_rows, self.latest_measurement
         self.draw()
 
     def _clear_request(self) -> None:
-        self.request, self.blank = "", False
+        self.request, self.hides_rows = "", False
 
-    def request_failed(self, state: SessionState) -> None:
+    def clear_failed_request(self, state: SessionState) -> None:
         """Stop showing that an action is requested, because it has failed. A message of the main
         screen shows the error. Close the page if it has no measurement to show."""
         self.show(state)
-        nothing = self.blank
-        self.request, self.blank = "", False
+        nothing = self.hides_rows
+        self.request, self.hides_rows = "", False
         if nothing:
-            self.leave()
+            self.close_page()
         else:
             self.draw()
 
     def show(self, state: SessionState) -> None:
         self.state = state
-        goes_on = self.request == STOPPING and self.running
-        if self.request and self.latest is not self._before and not goes_on:
+        goes_on = self.request == STOPPING and self.shows_running_measurement
+        if self.request and self.latest_measurement is not self._before and not goes_on:
             self._clear_request()
         self.draw()
 
@@ -93,7 +103,7 @@ class Live(Page):
         rows: list[Row] = []
         if self.request:
             rows += [((f"~ {self.request}", "warn"),), ()]
-        if not self.blank:
+        if not self.hides_rows:
             rows += self.make_rows(self.measurement_rows, width, height - len(rows))
         return rows
 
@@ -101,51 +111,54 @@ class Live(Page):
     @property
     def current_title(self) -> str:
         """Return the title: the kind of the measurement, and which one is shown."""
-        if self.shown is None or self.blank:
+        if self.shown_measurement is None or self.hides_rows:
             return self.KIND
-        return f"{self.KIND} {self.name_of(self.shown)}"
+        return f"{self.KIND} {self.name_of(self.shown_measurement)}"
 
     def name_of(self, shown: Any) -> str:
         return str(shown.id)
 
     @property
-    def latest(self) -> Experiment | Sweep | None:
+    def latest_measurement(self) -> Experiment | Sweep | None:
         """Return the sweep or experiment that is running or ran last; None if there is none."""
         return None
 
     @property
-    def shown(self) -> Experiment | Sweep | None:
+    def shown_measurement(self) -> Experiment | Sweep | None:
         """Return the sweep or experiment on the page; None if there is none."""
-        return self.latest
+        return self.latest_measurement
 
     @property
-    def running(self) -> bool:
-        return self.shown is not None and self.shown.state == "running"
+    def shows_running_measurement(self) -> bool:
+        return self.shown_measurement is not None and self.shown_measurement.state == "running"
 
-    def is_possible(self, outcome: str) -> bool:
-        """Return whether the action `outcome` of a key, such as "stop", is possible now."""
-        if outcome == "resume":
+    def is_action_possible(self, action: str) -> bool:
+        """Return whether the action `action` of a key, such as "stop", is possible now."""
+        if action == "resume":
             return self.is_resumable
-        return outcome == "list" or (outcome == "stop") == self.running
+        return action == "list" or (action == "stop") == self.shows_running_measurement
 
     @property
     def is_resumable(self) -> bool:
-        return isinstance(self.latest, Sweep) and self.latest.can_be_resumed
+        return isinstance(self.latest_measurement, Sweep) and self.latest_measurement.can_be_resumed
 
     def measurement_rows(self, width: int, height: int) -> list[Row]:
         return []
 
     @property
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Return the seconds left of the running measurement, as the progress row of the main
         screen shows them. Return None if the time is unknown, if the measurement has ended, or if
         another Workbench carries it out."""
-        if not self.running or self.shown is not self.latest:
+        if (
+            not self.shows_running_measurement
+            or self.shown_measurement is not self.latest_measurement
+        ):
             return None
-        return self.left(self.state)
+        return self.compute_remaining_s(self.state)
 
 
-class ExperimentPage(Live):
+class ExperimentPage(MeasurementPage):
     KIND = "A/B experiment"
     WORDS: ClassVar = {
         "stop": ("K", "Stop"),
@@ -158,8 +171,8 @@ class ExperimentPage(Live):
     def __init__(
         self,
         state: SessionState,
-        left: Left,
-        do: Do,
+        compute_remaining_s: RemainingSeconds,
+        run_page_action: RunPageAction,
         interval_history: Callable[[int], IntervalHistory],
         fixed: Experiment | None = None,
     ) -> None:
@@ -167,51 +180,51 @@ class ExperimentPage(Live):
         its pairs. `fixed` is an earlier experiment that the user chose from the list. If it is
         None, the page follows the experiment that is running or ran last."""
         self.interval_history, self.fixed = interval_history, fixed
-        super().__init__(state, left, do)
+        super().__init__(state, compute_remaining_s, run_page_action)
 
     def _clear_request(self) -> None:
         super()._clear_request()
         self.fixed = None
 
     @property
-    def latest(self) -> Experiment | None:
+    def latest_measurement(self) -> Experiment | None:
         return self.state.experiment
 
     @property
-    def shown(self) -> Experiment | None:
-        return self.fixed or self.latest
+    def shown_measurement(self) -> Experiment | None:
+        return self.fixed or self.latest_measurement
 
-    def is_possible(self, outcome: str) -> bool:
-        if outcome == "more":
+    def is_action_possible(self, action: str) -> bool:
+        if action == "more":
             return self._has_ended_as("done")
-        if outcome == "stop" and self.fixed is not None:
+        if action == "stop" and self.fixed is not None:
             return False  # another Workbench runs it
-        return super().is_possible(outcome)
+        return super().is_action_possible(action)
 
     @property
     def is_resumable(self) -> bool:
         return self._has_ended_as("stopped", "failed")
 
-    def _has_ended_as(self, *states: str) -> bool:
+    def _has_ended_as(self, *end_states: str) -> bool:
         """Return whether the experiment on the page is in one of these states. False for one that
         is part of a sweep, which resumes it."""
-        e = self.shown
-        return e is not None and e.sweep_id is None and e.state in states
+        e = self.shown_measurement
+        return e is not None and e.sweep_id is None and e.state in end_states
 
     def measurement_rows(self, width: int, height: int) -> list[Row]:
-        e = self.shown
+        e = self.shown_measurement
         if e is None:
             return []
         return experiment_rows(
             e,
             width,
-            remaining_s=self.left_s,
+            remaining_s=self.remaining_s,
             bench_progress=progress_text(self.state),
             interval_history=self.interval_history(e.id),
         )
 
 
-class SweepPage(Live):
+class SweepPage(MeasurementPage):
     KIND = "Sweep"
     WORDS: ClassVar = _SWEEP_WORDS
     _plotted: tuple[object, list[Row]] = (None, [])  # the key and the rows of the last plots
@@ -220,18 +233,18 @@ class SweepPage(Live):
         return f"of {shown.name}"
 
     @property
-    def latest(self) -> Sweep | None:
+    def latest_measurement(self) -> Sweep | None:
         return self.state.sweep
 
     def measurement_rows(self, width: int, height: int) -> list[Row]:
-        s = self.latest
+        s = self.latest_measurement
         if s is None:
             return []
         return sweep_rows(
             s,
             width,
             height,
-            remaining_s=self.left_s,
+            remaining_s=self.remaining_s,
             bench_progress=progress_text(self.state),
             draw_plots=self._plot_rows,
         )
@@ -239,13 +252,13 @@ class SweepPage(Live):
     def _plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Return the plots of the sweep. Draw the plots again only if a point, the size, the knee
         (the point beyond which more gains little) or the place of the server has changed."""
-        live = self._server_point(s)
+        live = self._server_rates(s)
         key = (s.points, s.knee, width, height, live)
         if key != self._plotted[0]:
             self._plotted = key, operating_map_rows(s, width, height, live)
         return self._plotted[1]
 
-    def _server_point(self, s: Sweep) -> tuple[float, float] | None:
+    def _server_rates(self, s: Sweep) -> ServerRates | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
         of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
         if s.facts.counts != "user" or (found := operating_map_from_sweep(s)) is None:
@@ -256,22 +269,22 @@ class SweepPage(Live):
         return float(f"{now.user_tok_s:.2g}"), float(f"{now.gpu_tok_s:.2g}")
 
 
-class TunePage(Live):
+class TunePage(MeasurementPage):
     KIND = "Tune"
     WORDS: ClassVar = _SWEEP_WORDS
 
     @property
-    def latest(self) -> Sweep | None:
+    def latest_measurement(self) -> Sweep | None:
         s = self.state.sweep
         if s is None or s.kind != TUNE:
             return None
         return s
 
     def measurement_rows(self, width: int, height: int) -> list[Row]:
-        s = self.latest
+        s = self.latest_measurement
         if s is None:
             return []
         now = progress_text(self.state)
         return tune_rows(
-            s, self.state.experiment, width, remaining_s=self.left_s, bench_progress=now
+            s, self.state.experiment, width, remaining_s=self.remaining_s, bench_progress=now
         )

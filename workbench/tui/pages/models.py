@@ -47,7 +47,8 @@ class ModelsPage(PickList, Page):
         self.began_s: float | None = None  # monotonic time since which the hosts are asked
 
     def show_searching(self) -> None:
-        """Show how long the search for models has been running, until `show_found` gets the results."""
+        """Show how long the search for models has been running, until `show_found_models` gets the
+        results."""
         self.began_s = time.monotonic()
         self.draw()
 
@@ -57,23 +58,23 @@ class ModelsPage(PickList, Page):
         if self.began_s is not None:
             self.draw()
 
-    def show_found(self, found: Sequence[HostModels], several: bool) -> None:
-        """Show the result of the search: the hosts in `found` with their model copies. If `several`
-        is true, each host has a heading."""
+    def show_found_models(self, found: Sequence[HostModels], with_host_headings: bool) -> None:
+        """Show the result of the search: the hosts in `found` with their model copies. If
+        `with_host_headings` is true, each host has a heading."""
         items: list[ModelCopy | str] = []
         for host in found:
             if host.problem:
                 items.append(f"{host.host}{UNREAD}{host.problem.removeprefix(f'{host.host}: ')}")
-            elif several and host.copies:
+            elif with_host_headings and host.copies:
                 items.append(host.host)
-            elif several:
+            elif with_host_headings:
                 items.append(f"{host.host}  no models")
             items += host.copies
         self.began_s = None
         self.set_items(items)
 
     @property
-    def copy(self) -> ModelCopy | None:
+    def copy_under_cursor(self) -> ModelCopy | None:
         """Return the model copy under the cursor; None if there is none."""
         if isinstance(self.current_item, str):
             return None
@@ -131,12 +132,12 @@ class ModelsPage(PickList, Page):
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        if self.copy is None or height <= 2 * MOST_FOOT:
+        if self.copy_under_cursor is None or height <= 2 * MOST_FOOT:
             return []
-        return [(), *about_copy(self.copy, width)[:MOST_FOOT]]
+        return [(), *model_copy_rows(self.copy_under_cursor, width)[:MOST_FOOT]]
 
 
-def about_copy(copy: ModelCopy, width: int) -> list[Row]:
+def model_copy_rows(copy: ModelCopy, width: int) -> list[Row]:
     """Return the rows about a model copy: its directory, commit, problems, and the digest of its
     small files."""
     facts = [("place", f"{copy.path} on {copy.host}  ({copy.kind})", "text")]
@@ -158,7 +159,7 @@ def file_rows(copy: ModelCopy, width: int) -> list[Row]:
     files with size and hash."""
     damaged = [file.name for file in copy.files if file.is_damaged]
     hashed = sum(file.sha256 is not None for file in copy.files)
-    rows = about_copy(copy, width)
+    rows = model_copy_rows(copy, width)
     if damaged:
         text = (
             f"x {count_of(len(damaged), 'file has', 'files have')} other bytes than the hub names: "

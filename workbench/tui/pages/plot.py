@@ -18,7 +18,7 @@ class Plot(Page):
     closes the page."""
 
     def __init__(self, state: SessionState) -> None:
-        super().__init__("Results", lambda width: [], lambda: {"t": ("Close", self.leave)})
+        super().__init__("Results", lambda width: [], lambda: {"t": ("Close", self.close_page)})
         self.state = state
 
     def show(self, state: SessionState) -> None:

@@ -57,12 +57,12 @@ class QualityPage(Page):
         self.draw()
 
     @property
-    def running(self) -> QualityView | None:
+    def running_comparison(self) -> QualityView | None:
         return self.state.running_quality
 
     def _keys(self) -> Keys:
         found: dict[str, tuple[str, Callable[[], Any]]] = {}
-        running = self.running
+        running = self.running_comparison
         if running is not None and not running.stopping:
             found["K"] = ("Stop", partial(self.do, self, "stop"))
         replayed = self.state.host.replay is not None
@@ -73,8 +73,8 @@ class QualityPage(Page):
         return found
 
     def _rows(self, width: int) -> list[Row]:
-        if self.running is not None:
-            return running_comparison_rows(self.running, width)
+        if self.running_comparison is not None:
+            return running_comparison_rows(self.running_comparison, width)
         view = self.state.quality
         rows: list[Row] = []
         if view is not None and view.ended:

@@ -21,13 +21,14 @@ from workbench.tui.formats import measurement_text, setting_name, settings_texts
 def result_rows(
     result: BenchResult,
     width: int,
-    timeline: Sequence[Row] = (),
-    advice: Sequence[Row] = (),
-    known: Sequence[QualityResult] = (),
+    timeline_rows: Sequence[Row] = (),
+    advice_rows: Sequence[Row] = (),
+    quality_results: Sequence[QualityResult] = (),
 ) -> list[Row]:
-    """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the
-    benchmark, and `advice` are rows with the most important findings of the advisor. `known` are
-    comparisons of answers; the page has a line about each that concerns the result."""
+    """Return the rows of a result's page. `timeline_rows` are rows with graphs of the seconds
+    around the benchmark, and `advice_rows` are rows with the most important findings of the
+    advisor. `quality_results` are comparisons of answers; the page has a line about each that
+    concerns the result."""
     from workbench.engines.answer_settings import find_quality_comparisons_and_side
     from workbench.report.quality_blocks import answer_blocks
     from workbench.report.result_blocks import (  # not needed by the first frame
@@ -47,9 +48,9 @@ def result_rows(
         rows += [*paragraph_rows(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += block_rows([key_metrics(summary)], width)
     rows += fact_rows(list_titled_speed_comparisons(result), width)
-    if advice:
-        rows += [(), *advice]
-    answers = find_quality_comparisons_and_side(result.conditions, known)
+    if advice_rows:
+        rows += [(), *advice_rows]
+    answers = find_quality_comparisons_and_side(result.conditions, quality_results)
     rows += block_rows(answer_blocks(answers, whole=False), width)
     rows += block_rows(latency_blocks(summary), width)
     if summary.notes or summary.command_output:
@@ -59,10 +60,10 @@ def result_rows(
     for line in summary.command_output:
         rows += paragraph_rows(f"| {line}", width, "dim", "  ")
     measured = block_rows(metric_blocks(summary), width)
-    return [*rows, *timeline, *measured, *_condition_rows(result, width)]
+    return [*rows, *timeline_rows, *measured, *_condition_rows(result, width)]
 
 
-def load_text(result: BenchResult) -> str:
+def result_load_text(result: BenchResult) -> str:
     """Return the load of a result in one line: profile, streams, requests, prompts, warm-up and
     client."""
     spec = result.spec
@@ -93,7 +94,7 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
 
     c = result.conditions
     facts = [
-        ("load", load_text(result)),
+        ("load", result_load_text(result)),
         *condition_texts(c),
         ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]

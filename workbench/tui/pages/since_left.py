@@ -28,24 +28,24 @@ _DAY_S = 86_400.0
 _SERIES = {"A/B": "experiment"}  # by the word in the list of results
 
 
-def since_left_text(since: SinceLeft, gpus: int) -> str:
+def changes_since_leaving_text(since: SinceLeft, gpu_count: int) -> str:
     """Return the message in one line: the change itself if there is one, else how many of each kind
-    there are. `gpus` is the number of GPUs of the host."""
-    changes = [text for _, text in _timed_changes(since, gpus)]
+    there are. `gpu_count` is the number of GPUs of the host."""
+    changes = [text for _, text in _timed_changes(since, gpu_count)]
     if len(changes) > 1:
         changes = _count_texts(since)
     what = ", ".join(changes)
     return f"since you left at {_moment_text(since.left_unix_s)}: {what} (l lists it)"
 
 
-def since_left_rows(since: SinceLeft | None, gpus: int, width: int) -> list[Row]:
+def changes_since_leaving_rows(since: SinceLeft | None, gpu_count: int, width: int) -> list[Row]:
     """Return the rows of the activity page about what happened since the last screen closed. [] if
     nothing did."""
     if since is None or not since.has_changes:
         return []
     rows: list[Row] = [((f"Since you left at {_moment_text(since.left_unix_s)}", "title"),)]
     times, texts = [], []
-    for unix_s, text in _timed_changes(since, gpus):
+    for unix_s, text in _timed_changes(since, gpu_count):
         times.append(_change_time_text(unix_s))
         texts.append(text)
     cells = max(map(len, times)) + 2
@@ -68,7 +68,7 @@ def _change_time_text(unix_s: float) -> str:
     return moment_text(unix_s)
 
 
-def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
+def _timed_changes(since: SinceLeft, gpu_count: int) -> Iterator[tuple[float, str]]:
     """Yield each change with its time, 0.0 if its time is not known."""
     for row in since.results:
         yield row.unix_s, _result_text(row)
@@ -79,7 +79,7 @@ def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
         by_user.setdefault(alteration.by, []).append(alteration)
     for of_user in by_user.values():
         at_unix_s = max(one.set_unix_s or one.since_unix_s for one in of_user)
-        for text in altered_setting_texts(of_user, gpus or 1):
+        for text in altered_setting_texts(of_user, gpu_count or 1):
             yield at_unix_s, text
     if since.guard_did:
         yield 0.0, f"the guard {since.guard_did}"

@@ -67,22 +67,22 @@ class Pane(Painted, can_focus=True):
         self.state = state
         self.repaint()
 
-    def show_present_state(self) -> None:
+    def show_session_state(self) -> None:
         """Draw the present state of the session, because the pane becomes the active one."""
         self.show(self.session.state)
 
     @property
-    def detail(self) -> str:
+    def title_detail(self) -> str:
         """Return the text that follows the title in the pane's border; "" for none."""
         return ""
 
     @property
-    def is_bare(self) -> bool:
+    def shows_only_sentence(self) -> bool:
         """Return whether the pane has only a sentence to show now."""
         return False
 
     @property
-    def hint(self) -> str:
+    def key_hints(self) -> str:
         """Return the key hints for the pane's border, which shows them while the pane has the
         focus."""
         return self.SEARCH_HINT if self.lit else format_key_hints(self.KEYS, *self.HINTS)
@@ -94,7 +94,7 @@ class Pane(Painted, can_focus=True):
         return [key for key in self.KEYS if key.key in self.HINTS]
 
     @property
-    def badge(self) -> str:
+    def tab_badge(self) -> str:
         """Return the short text in the pane's tab on a small terminal, such as the number of
         results; "" for none."""
         return ""

@@ -83,28 +83,28 @@ class Compare(Pane, Scrolled):
             self.top, self.of_experiment = 0, False
         if before.experiment is not state.experiment:
             self.of_experiment = state.experiment is not None
-        if _drawn_state(before) != _drawn_state(state):
+        if _drawn_parts_of_state(before) != _drawn_parts_of_state(state):
             self.repaint()
 
     @property
-    def is_bare(self) -> bool:
+    def shows_only_sentence(self) -> bool:
         state = self.session.state
         return state.comparison is None and state.experiment is None
 
     @property
-    def hint(self) -> str:
+    def key_hints(self) -> str:
         if self.session.state.experiment:
             return format_key_hints(self.KEYS, "c", "enter", "d", "o")
         return format_key_hints(self.KEYS, "c", "t", "d", "o")
 
     @property
-    def detail(self) -> str:
+    def title_detail(self) -> str:
         state = self.state
         if state.experiment is not None and self.of_experiment:
             return f"experiment {state.experiment.id}"
         if state.comparison is None:
             return ""
-        return enclose_text("B is ", self._why_this_b(state, state.comparison))
+        return enclose_text("B is ", self._reason_for_b(state, state.comparison))
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
@@ -115,12 +115,12 @@ class Compare(Pane, Scrolled):
         comparison = state.comparison
         if state.running_quality is not None:
             comparison = replace_unmeasured_quality(comparison, QUALITY_UNDER_WAY)
-        which = self._why_this_b(state, comparison)
-        noise = _noise_pct(state, comparison)
+        which = self._reason_for_b(state, comparison)
+        noise = _chance_difference_pct(state, comparison)
         return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
 
     @staticmethod
-    def _why_this_b(state: SessionState, comparison: Comparison) -> str:
+    def _reason_for_b(state: SessionState, comparison: Comparison) -> str:
         """Return why B is the result that it is; "" if it is not the marked one."""
         if (comparison.a, comparison.b) != (state.mark_a, state.mark_b):
             return ""
@@ -147,7 +147,7 @@ class Compare(Pane, Scrolled):
         return [*rows, *comparison_rows(comparison, width)]
 
 
-def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
+def _chance_difference_pct(state: SessionState, comparison: Comparison) -> float | None:
     """Return the percent that the two runs may differ by chance, if their change is not larger."""
     rows = {row.id: row for row in state.results}
     if comparison.b not in rows:
@@ -155,7 +155,7 @@ def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
     return throughput_noise_pct(rows[comparison.b], rows.get(comparison.a))
 
 
-def _drawn_state(state: SessionState) -> tuple[object, ...]:
+def _drawn_parts_of_state(state: SessionState) -> tuple[object, ...]:
     """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
     under_way = state.bench.under_way
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)

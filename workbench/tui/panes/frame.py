@@ -25,7 +25,7 @@ class PaneFrame(Vertical):
         self.number, self.body = number, body
         self._texts: tuple[str, str] = ("", "")
         self._looks: object = None  # with which it was drawn last
-        self.title()
+        self.show_title()
 
     def compose(self) -> ComposeResult:
         yield self.body
@@ -47,10 +47,11 @@ class PaneFrame(Vertical):
         ends = (Region(-left, -top, width, 1), Region(-left, height - 1 - top, width, 1))
         return super().refresh(*sides, *ends) if top else self
 
-    def title(self, detail: str = "", hint: str = "") -> None:
-        """Draw the pane's title in the border, followed by `detail`, and the key hints `hint`. Do
-        nothing for unchanged texts, because setting them would repaint the border."""
-        texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), hint)
+    def show_title(self, detail: str = "", key_hints: str = "") -> None:
+        """Draw the pane's title in the border, followed by `title_detail`, and the key hints
+        `key_hints`. Do nothing for unchanged texts, because setting them would repaint the
+        border."""
+        texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), key_hints)
         if texts != self._texts:
             self._texts = texts
             self.border_title, self.border_subtitle = map(border_text, texts)

@@ -92,7 +92,7 @@ class GpuPane(Pane, Scrolled):
             rows += paragraph_rows(f"! {driver.message}", width, "warn")
         if slow := telemetry.slow_text:
             rows += paragraph_rows(f"! {slow}", width, "warn")
-        load = _known_text("{:.1f}", host.load_1m)
+        load = _text_if_known("{:.1f}", host.load_1m)
         rows += paragraph_rows(
             f"host memory {gib_text(host.memory_available_bytes)} of {gib_text(host.memory_total_bytes)} GiB "
             f"free  load {load} "
@@ -158,7 +158,7 @@ class GpuPane(Pane, Scrolled):
         absent = {**sample.absent}
         if info is not None:
             absent = {**info.absent, **absent}
-        return [*rows, *self._process_rows(sample, width), *_absent_rows(absent, width)]
+        return [*rows, *self._process_rows(sample, width), *_absent_value_rows(absent, width)]
 
     def _value_pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
         """Return pairs (label, text) with the values of a GPU."""
@@ -186,9 +186,9 @@ class GpuPane(Pane, Scrolled):
             *pairs,
             ("memory", memory),
             ("reserved", reserved),
-            ("P-state", _known_text("P{}", s.pstate)),
-            *((one.name, _switch_text(one.value_in_force(s))) for one in SWITCHES),
-            ("PCIe", _known_text("gen {} x{}", s.pcie_gen, s.pcie_width)),
+            ("P-state", _text_if_known("P{}", s.pstate)),
+            *((one.name, _on_off_text(one.value_in_force(s))) for one in SWITCHES),
+            ("PCIe", _text_if_known("gen {} x{}", s.pcie_gen, s.pcie_width)),
             ("PCIe rx/tx", rates),
             ("energy", energy),
             ("virtual", virtual),
@@ -222,26 +222,26 @@ class GpuPane(Pane, Scrolled):
         return paragraph_rows(f"  processes: {listed}", width, "text", "    ")
 
 
-def _known_text(form: str, value: object, *more: object) -> str:
-    """Return the values in the text `form`; "n/a" if the first one is None."""
+def _text_if_known(format_string: str, value: object, *more_values: object) -> str:
+    """Return the values in the text `format_string`; "n/a" if the first one is None."""
     if value is None:
         return NA
-    return form.format(value, *more)
+    return format_string.format(value, *more_values)
 
 
-def _switch_text(value: object) -> str:
+def _on_off_text(value: object) -> str:
     if value is None:
         return NA
     return "on" if value else "off"
 
 
-def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
-    """Return rows that list the absent values, grouped by the reason of their absence. `absent`
-    maps the name of a value to this reason."""
+def _absent_value_rows(reasons_by_name: Mapping[str, str], width: int) -> list[Row]:
+    """Return rows that list the absent values, grouped by the reason of their absence.
+    `reasons_by_name` maps the name of a value to this reason."""
     from workbench.model.gpu import absent_texts  # not for the first frame
 
     rows: list[Row] = []
-    for reason, titles in absent_texts(absent):
+    for reason, titles in absent_texts(reasons_by_name):
         rows += paragraph_rows(f"  n/a ({reason}): {titles}", width, "dim", "    ")
     return rows
 
@@ -255,7 +255,7 @@ def _engine_rows(state: SessionState, width: int) -> list[Row]:
         return []
     titles = {metric.field: metric.title for metric in LIVE_METRICS}
     absent = {titles[field]: reason for field, reason in state.engine.absent.items()}
-    return [(), ((state.engine.title, "title"),), *_absent_rows(absent, width)]
+    return [(), ((state.engine.title, "title"),), *_absent_value_rows(absent, width)]
 
 
 def _instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:
@@ -302,7 +302,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
                     rows += paragraph_rows(f"    {drift.text}", width, "warnb", "    ")
     for change, outcome in begun:
         if change.gpu_index == index:
-            rows += _begun_rows(change, outcome, width)
+            rows += _begun_change_rows(change, outcome, width)
     _, of_others = split_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
@@ -316,7 +316,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     return rows
 
 
-def _begun_rows(change: Alteration, outcome: str, width: int) -> list[Row]:
+def _begun_change_rows(change: Alteration, outcome: str, width: int) -> list[Row]:
     text = setting_text(change.setting, change.now)
     at = clock_text(change.set_unix_s or change.since_unix_s)
     said = f"  {G.alert} {text} {outcome}, at {at} (r clears it)"

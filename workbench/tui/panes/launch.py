@@ -57,7 +57,7 @@ class Launch(Pane, PickList):
             "a",
             "all",
             "all flags of the engine, or only those that are set",
-            lambda c: c.pane(Launch).toggle_all(),
+            lambda c: c.pane(Launch).toggle_all_flags(),
         ),
         Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
         Key(
@@ -132,10 +132,10 @@ class Launch(Pane, PickList):
         shown = (state.plan, state.host, self._changes, self._served)
         if shown != self._filled_from:
             self._filled_from = shown
-            self._list_flags(keep=True)
+            self._show_flags(keep_cursor=True)
 
     @property
-    def detail(self) -> str:
+    def title_detail(self) -> str:
         plan = self.session.state.plan
         if self.query_text:
             return f"/{self.query_text}"
@@ -158,11 +158,11 @@ class Launch(Pane, PickList):
     # search
     def apply_search(self, text: str, controllers: Controllers) -> None:
         self.lit, self.query_text = True, text
-        self._list_flags(keep=False)
+        self._show_flags(keep_cursor=False)
 
     def end_search(self, controllers: Controllers) -> None:
         self.lit, self.query_text = False, ""
-        self._list_flags(keep=True)
+        self._show_flags(keep_cursor=True)
 
     async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Open the editor for the flag that matches the search best. If no flag matches, open it
@@ -174,9 +174,9 @@ class Launch(Pane, PickList):
         if row is not None:
             await controllers.plan.edit_row(row)
 
-    def toggle_all(self) -> None:
+    def toggle_all_flags(self) -> None:
         self.all = not self.all
-        self._list_flags(keep=True)
+        self._show_flags(keep_cursor=True)
 
     # groups
     @property
@@ -187,18 +187,19 @@ class Launch(Pane, PickList):
     def go_to_group(self, name: str) -> None:
         """List all flags, and move the cursor to the first flag of the group `name`."""
         self.all, self.query_text = True, ""
-        self._list_flags(keep=True)
+        self._show_flags(keep_cursor=True)
         self._move_cursor_below_heading(self.items.index(name))
 
-    def jump_to_group(self, by: int) -> None:
-        """Move the cursor to the first flag of the next group (`by` 1) or of the group before (`by`
-        -1). With -1, a cursor inside a group first moves to the first flag of that group."""
+    def jump_to_group(self, direction: int) -> None:
+        """Move the cursor to the first flag of the next group (`direction` 1) or of the group
+        before (`direction` -1). With -1, a cursor inside a group first moves to the first flag of
+        that group."""
         if not self.all or self.query_text:
             self.go_to_group(self.groups[0])
             return
         heads = [n for n, item in enumerate(self.items) if self.is_heading(item)]
         found = bisect_right(heads, self.cursor)
-        if by < 0:
+        if direction < 0:
             found = bisect_left(heads, self.cursor - 1) - 1
         if 0 <= found < len(heads):
             self._move_cursor_below_heading(heads[found])
@@ -211,27 +212,29 @@ class Launch(Pane, PickList):
     def is_heading(self, item: Any) -> bool:
         return isinstance(item, str)
 
-    def _list_flags(self, keep: bool) -> None:
+    def _show_flags(self, keep_cursor: bool) -> None:
         if self.state.plan is None:
             self.set_items(())
         elif self.query_text:
-            self.set_items(self.session.plans.flag_rows("all", self.query_text), keep_cursor=keep)
+            self.set_items(
+                self.session.plans.flag_rows("all", self.query_text), keep_cursor=keep_cursor
+            )
         elif self.all:
-            self.set_items(self._group_flags(), keep_cursor=keep)
+            self.set_items(self._group_flags(), keep_cursor=keep_cursor)
         else:
-            self.set_items(self._sort_changed_first(self.state.plan.rows), keep_cursor=keep)
+            self.set_items(self._sort_changed_first(self.state.plan.rows), keep_cursor=keep_cursor)
 
     def _sort_changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
         """Return the rows with those of the changed flags behind the model and the program, so that a
         pane of few rows shows them. The port comes last of them: it changes most and matters least.
         """
 
-        def place(row: FlagRow) -> int:
+        def rank(row: FlagRow) -> int:
             if not self._is_changed(row):
                 return 2
             return int(row.name == "port")
 
-        return [*rows[:_FIXED_ROWS], *sorted(rows[_FIXED_ROWS:], key=place)]
+        return [*rows[:_FIXED_ROWS], *sorted(rows[_FIXED_ROWS:], key=rank)]
 
     def _is_changed(self, row: FlagRow) -> bool:
         key = (row.is_env, row.name)
@@ -253,7 +256,7 @@ class Launch(Pane, PickList):
     def _column_widths(self, width: int) -> tuple[int, int, int]:
         flags = [item for item in self.items if not self.is_heading(item)][:60]
         longest = max((len(flag.name) for flag in flags), default=20)
-        longest_default = max(map(len, map(_own_default_text, flags)), default=0)
+        longest_default = max(map(len, map(_flag_default_text, flags)), default=0)
         most = 16  # flag and value are more important
         if width < 44:
             most = 0
@@ -284,7 +287,7 @@ class Launch(Pane, PickList):
         edited = self._is_changed(item)
         mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None and not edited
-        value, default, name = value_text(item.value), _own_default_text(item), item.name
+        value, default, name = value_text(item.value), _flag_default_text(item), item.name
         if item.is_env:
             name = f"${name}"
         if default in ("", "-") and len(value) >= value_w and not unset:
@@ -296,7 +299,7 @@ class Launch(Pane, PickList):
         shown: Row = ((pad_text(cut_middle(value, value_w - 1), value_w - 1), role),)
         if edited:
             sign = "+"
-            shown = changed_runs(value, edit, unlike, self._served, value_w + default_w)
+            shown = changed_value_runs(value, edit, unlike, self._served, value_w + default_w)
         head = (
             (sign, "warn"),
             (mark, mark_role),
@@ -374,7 +377,7 @@ class Launch(Pane, PickList):
         )
 
 
-def _own_default_text(row: FlagRow) -> str:
+def _flag_default_text(row: FlagRow) -> str:
     """Return the default of a flag; "" for a variable, which has none."""
     if row.is_env:
         return ""
@@ -404,31 +407,36 @@ def _changes_by_row(
     return found
 
 
-def changed_runs(
-    value: str, edit: PlanDifference | None, unlike: PlanDifference | None, served: str, room: int
+def changed_value_runs(
+    value: str,
+    preset_change: PlanDifference | None,
+    server_difference: PlanDifference | None,
+    server_state: str,
+    max_cells: int,
 ) -> Row:
-    """Return the value of a changed row in at most `room` cells: the old value, the new one, and
-    what the running server has. `edit` is the change of the preset, and `unlike` the difference
-    from the running server. `served` is "running" or "starting" for a server of a known plan, ""
-    without one. With little room, the words about the server go first: the row below the flags
-    counts the changes that it does not have. Then both values are cut."""
+    """Return the value of a changed row in at most `max_cells` cells: the old value, the new one,
+    and what the running server has. `preset_change` is the change of the preset, and
+    `server_difference` the difference from the running server. `server_state` is "running" or
+    "starting" for a server of a known plan, "" without one. With little room, the words about the
+    server go first: the row below the flags counts the changes that it does not have. Then both
+    values are cut."""
     old = arrow = ""
-    if before := edit or unlike:
+    if before := preset_change or server_difference:
         old = value_text(before.a)
         arrow = f"{old} {G.becomes} "
     running, role = value, "dim"
-    if unlike is not None:
-        running, role = value_text(unlike.a), "warn"
+    if server_difference is not None:
+        running, role = value_text(server_difference.a), "warn"
     notes = []
-    if served:
-        brief = SERVED_WORDS[served]
-        notes = [f"  {served}: {running}", f"  {brief} {running}", f" {brief} {running}"]
+    if server_state:
+        brief = SERVED_WORDS[server_state]
+        notes = [f"  {server_state}: {running}", f"  {brief} {running}", f" {brief} {running}"]
     for note in (*notes, ""):
-        if width_of(arrow + value + note) < room:
+        if width_of(arrow + value + note) < max_cells:
             return ((arrow, "dim"), (value, "warn"), (note, role))
-    if not arrow or room < _LEAST_FOR_TWO:
-        return ((cut_middle(value, room - 1), "warn"),)
-    both = room - 1 - width_of(f" {G.becomes} ")
+    if not arrow or max_cells < _LEAST_FOR_TWO:
+        return ((cut_middle(value, max_cells - 1), "warn"),)
+    both = max_cells - 1 - width_of(f" {G.becomes} ")
     new = cut_middle(value, max(both // 2, both - width_of(old)))
     old = cut_middle(old, both - width_of(new))
     return ((f"{old} {G.becomes} ", "dim"), (new, "warn"))

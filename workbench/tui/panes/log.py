@@ -22,8 +22,8 @@ from workbench.tui.panes.log_lines import (
     OWN,
     format_log_line,
     is_access_line,
-    is_own_poll,
-    line_kind,
+    is_workbench_poll,
+    line_group_key,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ TITLE_CELLS = 9
 ROOMY = 12  # rows from which a known line has two rows for its cause and two for its fix
 FAILED = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
+LogRow = tuple[Row, bool]  # a row, and whether it is a log line
 
 
 class LogPane(Pane):
@@ -123,7 +124,7 @@ class LogPane(Pane):
         self.in_sight = 0  # lines of the log that are drawn; explanations take rows, too
 
     @property
-    def detail(self) -> str:
+    def title_detail(self) -> str:
         server = self.session.state.server
         if server is None:
             return ""
@@ -154,7 +155,7 @@ class LogPane(Pane):
         self.post_message(self.TitleChanged())
 
     @property
-    def badge(self) -> str:
+    def tab_badge(self) -> str:
         if self.session.state.ready_server is None:
             return ""
         return G.on
@@ -195,31 +196,30 @@ class LogPane(Pane):
         shown: list[tuple[str, Row]] = []
         if self.follow and not self.left:
             for raw, count in self._read_newest(total, room):
-                shown.append((raw, self._counted_row(raw, count, width)))
+                shown.append((raw, self._repeated_line_row(raw, count, width)))
         else:
             for number, raw in enumerate(self.view.lines(self.top, room), self.top):
                 shown.append((raw, self._line_row(raw, width, number == self.hit)))
-        explained = self._add_explanation_rows(shown, width, room)
+        explained = self._rows_with_explanations(shown, width, room)
         if self.follow:
             explained = explained[-room:]
         explained = explained[:room]
         self.in_sight = sum(is_line for _, is_line in explained)
         return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
-    def _add_explanation_rows(
-        self, shown: Sequence[tuple[str, Row]], width: int, room: int
-    ) -> list[tuple[Row, bool]]:
-        """Return the log lines `shown`, with rows that explain them, as pairs (row, whether the row
-        is a log line). An explanation has cause and fix, and follows the first line of each kind
-        that Workbench can explain."""
+    def _rows_with_explanations(
+        self, shown: Sequence[tuple[str, Row]], width: int, height: int
+    ) -> list[LogRow]:
+        """Return the log lines `shown`, with rows that explain them. An explanation has cause and
+        fix, and follows the first line of each kind that Workbench can explain."""
         server = self.state.server
         if server is None:
             return [(row, True) for _, row in shown]
         explained: set[str] = set()
         if server.state in FAILED:
             explained.update(finding.code for finding in server.findings[:2])
-        most = 2 if room >= ROOMY else 1
-        rows: list[tuple[Row, bool]] = []
+        most = 2 if height >= ROOMY else 1
+        rows: list[LogRow] = []
         for raw, row in shown:
             rows.append((row, True))
             finding = self.view.explain(raw, server.engine)
@@ -239,7 +239,7 @@ class LogPane(Pane):
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
-                kind = line_kind(raw)
+                kind = line_group_key(raw)
                 if kind == OWN:
                     polls += 1
                     if polls > 1:
@@ -256,38 +256,38 @@ class LogPane(Pane):
         counts = {OWN: polls}
         return [(raw, counts.get(kind, count)) for raw, kind, count in reversed(shown)]
 
-    def _counted_row(self, raw: str, count: int, width: int) -> Row:
-        if is_own_poll(raw):
-            text = f"Workbench asked {count_of(count, 'time')}"
+    def _repeated_line_row(self, raw_line: str, repeat_count: int, width: int) -> Row:
+        if is_workbench_poll(raw_line):
+            text = f"Workbench asked {count_of(repeat_count, 'time')}"
             return ((cut_text(text, width), "dim"),)
-        if count == 1:
-            return self._line_row(raw, width, False)
-        number = f"  x{count}"
-        return (*self._line_row(raw, width - len(number), False), (number, "dim"))
+        if repeat_count == 1:
+            return self._line_row(raw_line, width, False)
+        number = f"  x{repeat_count}"
+        return (*self._line_row(raw_line, width - len(number), False), (number, "dim"))
 
-    def _line_row(self, raw: str, width: int, hit: bool) -> Row:
-        if hit:
-            return ((cut_text(self._hit_text(raw, width), width).ljust(width), "rest"),)
+    def _line_row(self, raw_line: str, width: int, is_match: bool) -> Row:
+        if is_match:
+            return ((cut_text(self._match_text(raw_line, width), width).ljust(width), "rest"),)
         role = "dim"
-        if not is_access_line(raw):
-            role = ROLES.get(self.view.level(raw), "text")
-        text = raw[self.left :]
+        if not is_access_line(raw_line):
+            role = ROLES.get(self.view.level(raw_line), "text")
+        text = raw_line[self.left :]
         if not self.left:
-            text = format_log_line(raw, width)
+            text = format_log_line(raw_line, width)
         return ((cut_text(text, width), role),)
 
-    def _hit_text(self, raw: str, width: int) -> str:
+    def _match_text(self, raw_line: str, width: int) -> str:
         """Return what is shown of the line that a search found. The searched text must be visible,
         also at the end of a long line."""
         if self.left:
-            return raw[self.left :]
-        at = raw.lower().find(self.search.lower())
+            return raw_line[self.left :]
+        at = raw_line.lower().find(self.search.lower())
         if at < 0 or not self.search:
-            return format_log_line(raw, width)
+            return format_log_line(raw_line, width)
         start = max(0, at - width // 3)
         if start == 0 or at + len(self.search) <= width:
-            return raw
-        return G.more + raw[start + 1 :]
+            return raw_line
+        return G.more + raw_line[start + 1 :]
 
     def _failure_rows(self, width: int, height: int) -> list[Row]:
         """Return rows with the reason and the known causes of a failed server; [] if the server has
@@ -350,7 +350,7 @@ class LogPane(Pane):
         self.repaint()
         self.post_message(self.TitleChanged())
 
-    def find(self, text: str, *, again: bool = False) -> bool:
+    def move_to_line_with(self, text: str, *, again: bool = False) -> bool:
         """Move to a line that contains `text`, and return whether there is such a line. Search
         backwards from the end of the log or, with `again`, forwards from the line found last. If
         `text` is "", end the search and return True."""
@@ -361,13 +361,13 @@ class LogPane(Pane):
             return True
         if not again:
             return self._show_line(self.view.find(text, len(self.view) - 1, backwards=True))
-        found = self.view.find(text, self._behind_hit)
+        found = self.view.find(text, self._line_after_match)
         if found is None:
             found = self.view.find(text, 0)
         return self._show_line(found)
 
     @property
-    def _behind_hit(self) -> int:
+    def _line_after_match(self) -> int:
         """The line behind the one that was found last."""
         if self.hit is None:
             return 0
@@ -382,12 +382,12 @@ class LogPane(Pane):
             at = self.view.find(server.reason, 0)
             if at is not None and self._show_line(at):
                 return
-        self.next_error()
+        self.move_to_next_error()
 
-    def next_error(self) -> bool:
+    def move_to_next_error(self) -> bool:
         """Move to the next line with an error, and after the last error to the first one. Return
         whether the log has an error."""
-        total, start = len(self.view), self._behind_hit
+        total, start = len(self.view), self._line_after_match
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):
                 for offset, line in enumerate(self.view.lines(chunk, min(2000, end - chunk))):
@@ -418,15 +418,15 @@ def _no_run_text(state: SessionState) -> str:
     return "No server has run yet. Press p to load a preset, then s to start it."
 
 
-def explanation_rows(finding: Finding, width: int, most: int) -> list[Row]:
-    """Return the explanation of a log line: its cause and its fix, each in at most `most` rows. If
-    the line needs no action, return one dim row with the cause."""
+def explanation_rows(finding: Finding, width: int, max_rows: int) -> list[Row]:
+    """Return the explanation of a log line: its cause and its fix, each in at most `max_rows` rows.
+    If the line needs no action, return one dim row with the cause."""
     if finding.level is Level.INFO:
         return [((cut_text(f"  = {finding.text}", width), "dim"),)]
     role = "warn"
     if finding.level is Level.ERROR:
         role = "bad"
     return [
-        *short_paragraph(f"  ! {finding.text}", width, most, role, "    "),
-        *short_paragraph(f"    fix: {finding.fix}", width, most, "text", "    "),
+        *short_paragraph(f"  ! {finding.text}", width, max_rows, role, "    "),
+        *short_paragraph(f"    fix: {finding.fix}", width, max_rows, "text", "    "),
     ]

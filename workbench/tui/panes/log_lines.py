@@ -52,7 +52,7 @@ def is_access_line(text: str) -> bool:
     return found["status"] < "400" or found["what"].split(" ", 1)[1].startswith(_PROBES)
 
 
-def is_own_poll(text: str) -> bool:
+def is_workbench_poll(text: str) -> bool:
     """Return whether a log line reports a request with which Workbench watches the server, and
     which succeeded."""
     if OWN not in text[:_SEARCHED]:
@@ -62,10 +62,10 @@ def is_own_poll(text: str) -> bool:
 
 
 @lru_cache(_KEPT_KINDS)  # the newest lines are looked at again for each drawing
-def line_kind(text: str) -> str:
+def line_group_key(text: str) -> str:
     """Return what a log line shares with others that may stand in one row with it: OWN for a request
     with which Workbench watches the server, the condensed line for another request, "" otherwise."""
-    if is_own_poll(text):
+    if is_workbench_poll(text):
         return OWN
     if is_access_line(text):
         return condense_line(text)
@@ -78,9 +78,9 @@ def condense_line(text: str) -> str:
     12:03:07 text" for a line of "[rank 0]". Unknown formats are unchanged."""
     rank = _RANK.match(text)
     if rank is None:
-        return _drop_source(text)
+        return _remove_source_prefix(text)
     kind = rank[1].replace("rank", "r")
-    return f"{kind}{rank[2]} {_drop_source(text[rank.end() :])}"
+    return f"{kind}{rank[2]} {_remove_source_prefix(text[rank.end() :])}"
 
 
 @lru_cache(_KEPT_KINDS)
@@ -117,7 +117,7 @@ def format_log_line(text: str, width: int) -> str:
     return next((form for form in forms if len(form) <= width), forms[-1])
 
 
-def _drop_source(text: str) -> str:
+def _remove_source_prefix(text: str) -> str:
     found = None
     for pattern in _prefix_patterns():  # a generator takes twice the time
         found = pattern.match(text)

@@ -75,10 +75,10 @@ class Presets(Pane, PickList):
         self.state = state
         if state.presets_read:
             self._read.set()
-        self._narrow_down(keep=not untouched)
-        self._follow_plan(state)
+        self._filter_presets(keep_cursor=not untouched)
+        self._move_cursor_to_plan(state)
 
-    def _follow_plan(self, state: SessionState) -> None:
+    def _move_cursor_to_plan(self, state: SessionState) -> None:
         """Put the cursor on the preset of the plan when that has become another one. A search keeps
         its own cursor."""
         loaded = _loaded_preset_id(state)
@@ -89,7 +89,7 @@ class Presets(Pane, PickList):
             self.select(loaded)
 
     @property
-    def detail(self) -> str:
+    def title_detail(self) -> str:
         if self.query_text:
             return f"/{self.query_text}"
         return str(len(self.session.state.presets) or "")
@@ -97,11 +97,11 @@ class Presets(Pane, PickList):
     # search
     def apply_search(self, text: str, controllers: Controllers) -> None:
         self.lit, self.query_text = True, text
-        self._narrow_down(keep=False)
+        self._filter_presets(keep_cursor=False)
 
     def end_search(self, controllers: Controllers) -> None:
         self.lit, self.query_text = False, ""
-        self._narrow_down(keep=True)
+        self._filter_presets(keep_cursor=True)
 
     async def submit_search(self, text: str, controllers: Controllers) -> None:
         """Load the preset that matches the typed text best. If the presets have not been read yet,
@@ -112,14 +112,15 @@ class Presets(Pane, PickList):
         await controllers.search.close_input()
         await controllers.plan.load_preset(entry)
 
-    def _narrow_down(self, keep: bool) -> None:
+    def _filter_presets(self, keep_cursor: bool) -> None:
         """Show the presets that match the search, the best match first. Without a search, show all
-        presets, those for the host's GPUs first. With `keep`, the cursor stays on its preset."""
+        presets, those for the host's GPUs first. With `keep_cursor`, the cursor stays on its
+        preset."""
         entries = sorted(self.state.presets, key=_preset_sort_key)
         found = fuzzy.best_matches(
             self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}"
         )
-        self.set_items(found, keep_cursor=keep)
+        self.set_items(found, keep_cursor=keep_cursor)
 
     def item_key(self, item: Any) -> Hashable:
         return str(item.id)

@@ -18,6 +18,7 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view, plot_results
 from workbench.tui.cells import (
     Row,
+    Run,
     cut_middle,
     cut_text,
     fit_row,
@@ -96,10 +97,10 @@ class Column:
     wide_cells: int = 0  # 0: as in a narrow list
 
     @property
-    def of_baseline(self) -> bool:
+    def is_baseline_column(self) -> bool:
         return self.head == BASELINE
 
-    def widen(self) -> Column:
+    def wide_variant(self) -> Column:
         """Return the column for a wide list."""
         if not self.wide_cells:
             return self
@@ -143,7 +144,7 @@ def _newest_id(state: SessionState) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowLayout:
     """How a row of the list is divided: its columns, and the cells of the label and of the bar."""
 
     columns: tuple[Column, ...]
@@ -157,7 +158,7 @@ def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
     chosen: list[Column] = []
     room = width - _NUMBER_CELLS - _LEAST_LABEL
     for column in sorted(COLUMNS, key=lambda each: each.importance):
-        if column.of_baseline and not with_baseline:
+        if column.is_baseline_column and not with_baseline:
             continue
         if column.cells > room and chosen:
             break
@@ -165,7 +166,7 @@ def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
         room -= column.cells
     shown = [each for each in COLUMNS if each in chosen]
     if room >= _WIDER:
-        return tuple(map(Column.widen, shown))
+        return tuple(map(Column.wide_variant, shown))
     return tuple(shown)
 
 
@@ -227,7 +228,7 @@ class Results(Pane, PickList):
             "o",
             "order",
             "sort the results by the next column",
-            lambda c: c.pane(Results).sort_by_next(),
+            lambda c: c.pane(Results).sort_by_next_column(),
         ),
         Key(
             "n", "note", "edit the note and the tags of the result", lambda c: c.results.edit_note()
@@ -252,13 +253,13 @@ class Results(Pane, PickList):
         self._plot: list[Row] = []
         self._opened: set[str] = set()  # names of the series whose runs are listed
         self._shaped: tuple[object, ...] = ()  # for which the rows were divided last
-        self._shape_kept = Shape((), 0, 0)
+        self._row_layout_cache = RowLayout((), 0, 0)
         self._top_tok_s = 0.0  # of the valid results: the longest bar
         self._before: Mapping[int, BenchRow | None] = {}  # by result, the one before it
         self.order = NEWEST_FIRST  # column, and whether its highest value comes first
 
     @property
-    def is_bare(self) -> bool:
+    def shows_only_sentence(self) -> bool:
         state = self.session.state
         return not (state.results or state.results_search or state.bench.error)
 
@@ -268,15 +269,15 @@ class Results(Pane, PickList):
         return self.session.state.results_search
 
     @property
-    def detail(self) -> str:
-        shown = enclose_text("/", self.search) or self.badge
+    def title_detail(self) -> str:
+        shown = enclose_text("/", self.search) or self.tab_badge
         if self.order == NEWEST_FIRST:
             return shown
         column, is_highest = self.order
         return f"{shown}  by {column}, {FIRST_OF_ORDER[is_highest]} first".lstrip()
 
     @property
-    def badge(self) -> str:
+    def tab_badge(self) -> str:
         # 0 in the first frame, which does not wait for the results
         shown = len(self.session.state.results)
         if not shown:
@@ -309,13 +310,13 @@ class Results(Pane, PickList):
     def show(self, state: SessionState) -> None:
         new = _newest_id(state) > _newest_id(self.state)
         self.state = state
-        self._note_comparisons(state)
+        self._record_comparisons(state)
         self.set_items(self._list_items(state), keep_cursor=not new)
         if new:
             self.post_message(self.Selected())
 
-    def _note_comparisons(self, state: SessionState) -> None:
-        """Note what the rows are compared with: the result before each, and the fastest one."""
+    def _record_comparisons(self, state: SessionState) -> None:
+        """Record what the rows are compared with: the result before each, and the fastest one."""
         valid = (row.output_tok_s for row in state.results if not row.refused)
         self._top_tok_s = highest_value(valid)
         self._before = {row.id: row_before(row, state.results) for row in state.results}
@@ -353,7 +354,7 @@ class Results(Pane, PickList):
         self.set_items(self._list_items(self.state))
         self.post_message(self.TitleChanged())
 
-    def sort_by_next(self) -> None:
+    def sort_by_next_column(self) -> None:
         columns = list(ORDERS)
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
@@ -427,14 +428,14 @@ class Results(Pane, PickList):
     def head_rows(self, width: int) -> list[Row]:
         rows = self._error_rows(width)
         if self.items:
-            shape = self._row_shape(width)
+            shape = self._row_layout(width)
             first, *rest = (pad_text(each.head, each.cells, right=True) for each in shape.columns)
             heads = first + " " * shape.bar_cells + "".join(rest)
             label = pad_text("change", shape.label_cells)
             rows.append(((f"{'':<2}{'#':>3} {label}{heads}", "head"),))
         return rows
 
-    def _row_shape(self, width: int) -> Shape:
+    def _row_layout(self, width: int) -> RowLayout:
         """Return how the rows are divided. It is found once for all rows of the list."""
         baseline = self._baseline()
         key = (width, baseline.id if baseline is not None else None)
@@ -445,8 +446,8 @@ class Results(Pane, PickList):
             taken = sum(each.cells for each in columns)
             bar_cells = _bar_cells(width - _NUMBER_CELLS - taken, longest)
             label_cells = max(6, width - _NUMBER_CELLS - taken - bar_cells)
-            self._shaped, self._shape_kept = key, Shape(columns, label_cells, bar_cells)
-        return self._shape_kept
+            self._shaped, self._row_layout_cache = key, RowLayout(columns, label_cells, bar_cells)
+        return self._row_layout_cache
 
     def _baseline(self) -> BenchRow | None:
         """Return the result that is marked as A; None if none is, or if it is not listed."""
@@ -464,13 +465,13 @@ class Results(Pane, PickList):
         head, label = f"{mark:<2}{item.id:>3} ", self._label_text(item)
         if item.refused:
             return self._rejected_row(item, head, label, width)
-        shape = self._row_shape(width)
+        shape = self._row_layout(width)
         if item.requests_failed and not mark:
             role = "bad"
         named = pad_text(_cut_label(item, label, shape.label_cells), shape.label_cells)
         runs = [(head + named, role)]
         for at, column in enumerate(shape.columns):
-            text, own_role = self._value_run(item, column)
+            text, own_role = self._value_and_role(item, column)
             runs.append((pad_text(text, column.cells, right=True), own_role or role))
             if at == 0 and shape.bar_cells:
                 runs.append((self._bar_text(item, shape.bar_cells), bar_role))
@@ -486,12 +487,12 @@ class Results(Pane, PickList):
         """Return a bar of tok/s from 0, so that its length is in proportion."""
         return f" {bar_text(item.output_tok_s, self._top_tok_s, cells - 1)}".ljust(cells)
 
-    def _value_run(self, item: BenchRow, column: Column) -> tuple[str, str]:
+    def _value_and_role(self, item: BenchRow, column: Column) -> Run:
         """Return the text of a result in a column, and its role; "" is the role of the row."""
-        if column.of_baseline:
-            return change_cell(item, self._baseline(), column.cells)
+        if column.is_baseline_column:
+            return change_text_and_role(item, self._baseline(), column.cells)
         if column.head == BEFORE:
-            return change_cell(item, self._before.get(item.id), column.cells)
+            return change_text_and_role(item, self._before.get(item.id), column.cells)
         return column.text(item, column.cells), ""
 
     def _label_text(self, item: BenchRow) -> str:
@@ -516,24 +517,26 @@ class Results(Pane, PickList):
         return short_paragraph(f"x {error}", width, 2, "bad")
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        rows = [*self._absence_rows(width, height), *self._limit_rows(width)]
+        rows = [*self._missing_value_rows(width, height), *self._limit_rows(width)]
         taken = len(self.items) + 1 + len(rows)  # with the head of the table
         most = max(min(MAX_FINDINGS, (height - 4) // 2), min(MOST_ADVICE, height - taken))
         return [*rows, *self._advice_rows(width, most)]
 
-    def _advice_rows(self, width: int, most: int) -> list[Row]:
-        """Return at most `most` rows with the most important findings of the advice on a result.
-        The result is the newest one that has advice."""
+    def _advice_rows(self, width: int, max_rows: int) -> list[Row]:
+        """Return at most `max_rows` rows with the most important findings of the advice on a
+        result. The result is the newest one that has advice."""
         newest = next((row for row in self.state.results if row.advice), None)
-        if newest is None or most < 1:
+        if newest is None or max_rows < 1:
             return []
-        findings = newest.advice[: min(MAX_FINDINGS, most)]
+        findings = newest.advice[: min(MAX_FINDINGS, max_rows)]
         label = f"i advice #{newest.id} "
         rows: list[Row] = []
         for number, finding in enumerate(findings):
             gain = enclose_text("", finding.expected_gain, ": ")
             lines = paragraph_rows(f"{gain}{finding.text}", max(8, width - len(label)))
-            room = most - len(rows) - (len(findings) - number - 1)  # a row for each that follows
+            room = (
+                max_rows - len(rows) - (len(findings) - number - 1)
+            )  # a row for each that follows
             if len(lines) > room:
                 rest = " ".join(map(row_text, lines[room - 1 :]))
                 lines = [*lines[: room - 1], _cut_row(rest, width - len(label), "i")]
@@ -545,7 +548,7 @@ class Results(Pane, PickList):
                 label = " " * len(label)
         return rows
 
-    def _absence_rows(self, width: int, height: int) -> list[Row]:
+    def _missing_value_rows(self, width: int, height: int) -> list[Row]:
         """Return rows that say why the result under the cursor has no TTFT, or no power; [] if it
         has both."""
         item = self.result
@@ -615,15 +618,15 @@ def _cut_label(item: BenchRow, label: str, cells: int) -> str:
     return cut_text(item.changes[0], cells - 1 - len(more)) + more
 
 
-def _cut_row(text: str, width: int, key: str, role: str = "text") -> Row:
+def _cut_row(text: str, width: int, more_key: str, text_role: str = "text") -> Row:
     """Return `text` in one row, which ends with the key that shows all of it if a part is missing."""
     if width_of(text) <= width:
-        return ((text, role),)
-    tail = f" {key}: all"
-    return ((cut_text(text, width - len(tail)), role), (tail, "dim"))
+        return ((text, text_role),)
+    tail = f" {more_key}: all"
+    return ((cut_text(text, width - len(tail)), text_role), (tail, "dim"))
 
 
-def change_cell(item: BenchRow, base: BenchRow | None, cells: int) -> tuple[str, str]:
+def change_text_and_role(item: BenchRow, base: BenchRow | None, cells: int) -> Run:
     """Return the change of a result from another one as a text without a blank, and its role. If the
     change may be chance, the text says by how much: "+1.9%±3", or "+2%±12" where cells are few."""
     text, role = throughput_change_and_role(item, base)

@@ -23,7 +23,7 @@ from workbench.tui.widgets.graph_cache import GraphCache
 from workbench.tui.widgets.strip_layout import arrange_strip, max_strip_rows
 from workbench.tui.widgets.time_axis import (
     ZOOMS,
-    KeptAxis,
+    AxisCache,
     Label,
     TimeView,
     Window,
@@ -367,7 +367,7 @@ def test_kept_cells_are_those_that_would_be_drawn_again(
 
 def test_a_kept_axis_is_the_one_that_would_be_drawn_again() -> None:
     history, view = History(), TimeView()
-    kept = KeptAxis(history)
+    kept = AxisCache(history)
     happened = {
         5: EventKind.BENCH_BEGIN,
         20: EventKind.BENCH_END,

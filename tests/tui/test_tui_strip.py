@@ -24,8 +24,8 @@ from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
-from workbench.tui.widgets.gpu_metrics import POWER, is_scale_top_reported, step_values
-from workbench.tui.widgets.gpu_strip import _cpu_load
+from workbench.tui.widgets.gpu_metrics import POWER, is_scale_top_reported, stepped_limit_values
+from workbench.tui.widgets.gpu_strip import _cpu_overload_row
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 AGO_S = (12, 2)  # begin and end of the benchmark
@@ -289,7 +289,7 @@ def test_a_limit_that_is_drawn_was_in_force(before: int, after: int, size: int, 
     """The mean of 250 and 170 W was drawn, and told, as a limit of 190 W."""
     seconds = [250.0] * (before + size) + [now] * after
     cells = [mean(seconds[at : at + size]) for at in range(0, len(seconds), size)]
-    shown = step_values(cells, now)
+    shown = stepped_limit_values(cells, now)
     assert len(shown) == len(cells) and set(shown) <= {250.0, now}
     assert shown == sorted(shown, reverse=now < 250.0)
 
@@ -300,5 +300,5 @@ def test_a_limit_that_is_drawn_was_in_force(before: int, after: int, size: int, 
 )
 def test_a_host_whose_cpus_are_all_taken_is_told(load: float | None, said: str) -> None:
     host = HostSample(load_1m=load, cpu_count=2)
-    row = _cpu_load(SimpleNamespace(host=host))  # type: ignore[arg-type]
+    row = _cpu_overload_row(SimpleNamespace(host=host))  # type: ignore[arg-type]
     assert "".join(text for text, _ in row) == said

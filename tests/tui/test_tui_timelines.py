@@ -13,7 +13,7 @@ from workbench.store import paths, result_timelines
 from workbench.store.recording import CellWriter, Header, format_event
 from workbench.store.results_db import ResultsDb
 from workbench.tui.cells import row_width
-from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
+from workbench.tui.widgets.result_timeline import aligned_timeline_rows, timeline_rows
 
 T0 = 1_764_000_000
 
@@ -91,7 +91,7 @@ def test_timelines_fit_every_width_and_begin_in_the_same_column(width: int) -> N
         "A #1": read(stored(T0, 200.0)),
         "B #2": read(stored(T0 + 3601, 300.0, seconds=700)),
     }
-    rows = ["".join(text for text, _ in row) for row in aligned_rows(timelines, width)]
+    rows = ["".join(text for text, _ in row) for row in aligned_timeline_rows(timelines, width)]
     assert all(len(row) <= width for row in rows)
     marks = [row for row in rows if "events" in row]
     assert len(marks) == 2 and marks[0].index("[") == marks[1].index("[")

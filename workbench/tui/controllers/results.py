@@ -19,7 +19,7 @@ from workbench.tui.pages.plot import Plot
 from workbench.tui.pages.result import result_rows
 from workbench.tui.panes.result_groups import SeriesRow
 from workbench.tui.panes.results import Results
-from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
+from workbench.tui.widgets.result_timeline import aligned_timeline_rows, timeline_rows
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -146,7 +146,7 @@ class ResultController(Controller):
         def open_page(found: Sequence[ResultTimeline | None]) -> None:
             named = {f"A #{a}": found[0], f"B #{b}": found[1]}
             self.services.pages.open(
-                Page(f"Timelines of #{a} and #{b}", lambda w: aligned_rows(named, w))
+                Page(f"Timelines of #{a} and #{b}", lambda w: aligned_timeline_rows(named, w))
             )
 
         self.run_in_background(read(a, b), open_page)

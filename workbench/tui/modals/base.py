@@ -126,7 +126,7 @@ class TextAboveChoices(TextBody):
 
 class ReadFirst(Modal[T], Generic[T]):
     """A box with a text and a list of choices below it. The keys pgup and pgdn scroll the text,
-    wherever the focus is. The choice `agreement`, if there is one, cannot be taken until the end of
+    wherever the focus is. The choice `agreement`, if there is one, cannot be chosen until the end of
     the text was visible."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -169,12 +169,12 @@ class ReadFirst(Modal[T], Generic[T]):
             self.choices.set_items(self.wanted)
 
     def action_read(self, by: int) -> None:
-        self.body.page(by)
+        self.body.scroll_page(by)
 
     def _choose_or_scroll(self, choice_name: str) -> None:
-        """Take a choice. Before the end of the text was visible, scroll on instead of agreeing."""
+        """Act on a choice. Before the end of the text was visible, scroll on instead of agreeing."""
         if choice_name == self.agreement and not self.body.end_seen:
-            self.body.page(1)
+            self.body.scroll_page(1)
         else:
             self.choose(choice_name)
 

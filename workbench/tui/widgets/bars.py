@@ -270,12 +270,12 @@ def _first_step_keys_row(width: int, keys: Sequence[tuple[str, str]]) -> Row:
     return fit_row(tuple(row), width)
 
 
-def _cut_rows(rows: list[Row], max_rows: int, room: int) -> list[Row]:
+def _cut_rows(rows: list[Row], max_rows: int, width: int) -> list[Row]:
     """Return the first `max_rows` rows, of which the last one says if rows are left out."""
     if len(rows) <= max_rows:
         return rows
     kept = rows[:max_rows]
-    kept[-1] = (*fit_row(kept[-1], room - 1), (G.more, "text"))
+    kept[-1] = (*fit_row(kept[-1], width - 1), (G.more, "text"))
     return kept
 
 

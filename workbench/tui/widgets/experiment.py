@@ -292,7 +292,7 @@ class _PairTable:
             verdict,
         )
 
-    def metric_row(self, m: MetricChange, chosen: bool) -> Row:
+    def metric_row(self, m: MetricChange, is_deciding: bool) -> Row:
         word = m.verdict
         if m.interval_pct is None:
             word = ""
@@ -305,7 +305,7 @@ class _PairTable:
             (metric_number(m.metric, m.a), metric_number(m.metric, m.b)),
             m.change_pct or 0.0,
             m.interval_pct,
-            METRIC_ROLES[chosen],
+            METRIC_ROLES[is_deciding],
             verdict,
             bar_role=role,
         )

@@ -64,53 +64,53 @@ class Metric:
         return f"{value:.0f}{self.unit}"
 
 
-def limit_w(s: GpuSample, i: GpuInfo | None) -> float | None:
-    if s.limit_w or i is None:
-        return s.limit_w
-    return i.power_max_w
+def limit_or_max_power_w(sample: GpuSample, info: GpuInfo | None) -> float | None:
+    if sample.limit_w or info is None:
+        return sample.limit_w
+    return info.power_max_w
 
 
-def total_bytes(s: GpuSample | None, i: GpuInfo | None) -> int | None:
-    for known in (s, i):
+def memory_size_bytes(sample: GpuSample | None, info: GpuInfo | None) -> int | None:
+    for known in (sample, info):
         if known is not None and known.memory_total_bytes:
             return known.memory_total_bytes
     return None
 
 
-def _power_text(power_w: float, s: GpuSample, i: GpuInfo | None) -> str:
-    limit = limit_w(s, i)
+def _power_text(power_w: float, sample: GpuSample, info: GpuInfo | None) -> str:
+    limit = limit_or_max_power_w(sample, info)
     if not limit:
         return f"{power_w:.0f}W"
     return f"{power_w:.0f}/{limit:.0f}W"
 
 
-def _memory_text(used_bytes: float, s: GpuSample, i: GpuInfo | None) -> str:
+def _memory_text(used_bytes: float, sample: GpuSample, info: GpuInfo | None) -> str:
     used = gib_text(used_bytes, digits=int(used_bytes < 100 * GIB))
-    total = total_bytes(s, i)
+    total = memory_size_bytes(sample, info)
     if not total:
         return f"{used}G"
     return f"{used}/{total / GIB:.0f}G"
 
 
-def _pcie_text(rate_mb_s: float, s: GpuSample, i: GpuInfo | None) -> str:
+def _pcie_text(rate_mb_s: float, sample: GpuSample, info: GpuInfo | None) -> str:
     if rate_mb_s < 100:
         return f"{rate_mb_s:.0f}M/s"
     return f"{rate_mb_s / 1000:.1f}G/s"
 
 
-def _pcie_scale_top_mb_s(i: GpuInfo | None) -> float:
-    if i is None:
+def _pcie_scale_top_mb_s(info: GpuInfo | None) -> float:
+    if info is None:
         return link_mb_s(4, 16) or UNKNOWN_LINK_MB_S
-    return link_mb_s(i.pcie_gen_max or 4, i.pcie_width_max or 16) or UNKNOWN_LINK_MB_S
+    return link_mb_s(info.pcie_gen_max or 4, info.pcie_width_max or 16) or UNKNOWN_LINK_MB_S
 
 
-def _power_scale_top_w(i: GpuInfo | None) -> float:
-    if i is None:
+def _power_scale_top_w(info: GpuInfo | None) -> float:
+    if info is None:
         return UNKNOWN_TOP_W
     usual_w = UNKNOWN_TOP_W
-    if i.unified_memory:
+    if info.unified_memory:
         usual_w = UNIFIED_TOP_W
-    return i.power_max_w or i.power_default_w or usual_w
+    return info.power_max_w or info.power_default_w or usual_w
 
 
 def _scale_top_from_field(field: str, default_top: float) -> Callable[[GpuInfo | None], float]:
@@ -119,7 +119,7 @@ def _scale_top_from_field(field: str, default_top: float) -> Callable[[GpuInfo |
     return lambda info: float(getattr(info, field, None) or default_top)
 
 
-def _percent_scale_top(i: GpuInfo | None) -> float:
+def _percent_scale_top(info: GpuInfo | None) -> float:
     return 100.0
 
 
@@ -187,23 +187,23 @@ def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
     return f"{gpu_name(sample, info)} {card_title(info, sample)}".strip()
 
 
-def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
+def gpu_name(sample: GpuSample, info: GpuInfo | None, max_cells: int = 80) -> str:
     """Return the name of a GPU, such as "GPU0", or "spark-02 GPU1" in a cluster. If the name is
-    longer than `room` cells, return only the end of the node's name, because the names of nodes
-    differ there."""
+    longer than `max_cells` cells, return only the end of the node's name, because the names of
+    nodes differ there."""
     own = f"GPU{sample.index}"
     if info is None or not info.node:
         return own
-    if len(info.node) + len(own) + 1 <= room:
+    if len(info.node) + len(own) + 1 <= max_cells:
         return f"{info.node} {own}"
-    return path_text(node_name(info.node, room), room)
+    return path_text(node_name(info.node, max_cells), max_cells)
 
 
-def node_name(node: str, room: int) -> str:
-    """Return the name of a cluster's node. If it has more than `room` cells, return only the part
-    that follows its machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of
+def node_name(node: str, max_cells: int) -> str:
+    """Return the name of a cluster's node. If it has more than `max_cells` cells, return only the
+    part that follows its machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of
     "proxmox/pct:101"."""
-    if len(node) <= room:
+    if len(node) <= max_cells:
         return node
     return re.split("[@/]", node)[-1]
 
@@ -213,7 +213,7 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
     properties of the GPU are not known."""
     if info is None:
         return ""
-    name, total = short_gpu_name(info.name), total_bytes(sample, info)
+    name, total = short_gpu_name(info.name), memory_size_bytes(sample, info)
     if total and not name.endswith("GB"):
         name += f" {total / GIB:.0f}G"
     if info.unified_memory:
@@ -221,15 +221,17 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
     return name
 
 
-def step_values(values: Sequence[float | None], after: float | None) -> list[float | None]:
+def stepped_limit_values(
+    values: Sequence[float | None], next_value: float | None
+) -> list[float | None]:
     """Return the values of a limit in successive cells. A limit changes in steps, so the mean of a
     cell in which it changed is a value that it never had: the value after the change replaces it.
-    `after` is the value that follows the last cell, None if it is not known."""
+    `next_value` is the value that follows the last cell, None if it is not known."""
     found = list(values)
-    distinct = {after, *values} - {None}
+    distinct = {next_value, *values} - {None}
     if len(distinct) <= 1:
         return found  # the limit has not changed
-    following = (*values[1:], after)
+    following = (*values[1:], next_value)
     for index, (last, value, later) in enumerate(
         zip((None, *values), values, following, strict=False)
     ):
@@ -261,7 +263,7 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
     following = around[2]
     if following is None:
         following = history.value_at(key, end_s)
-    limit_w = step_values(around[:2], following)[1]
+    limit_w = stepped_limit_values(around[:2], following)[1]
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
 
@@ -302,7 +304,7 @@ def stacked_value_and_note(
         if metric is UTIL and len(known) > 1:
             note = "all alike"
         return metric.text(samples[0], info), note
-    limit = limit_w(samples[0], info)
+    limit = limit_or_max_power_w(samples[0], info)
     if metric is POWER and limit is not None:
         note = f"of {limit:.0f}W"
     unit = "" if metric is SM else metric.unit  # the note has it

@@ -46,13 +46,13 @@ from workbench.tui.widgets.gpu_metrics import (
     gpu_title,
     group_label_value_note,
     is_scale_top_reported,
-    limit_w,
+    limit_or_max_power_w,
+    memory_size_bytes,
     node_name,
     other_node_warning,
     sample_at_cursor,
     stacked_value_and_note,
-    step_values,
-    total_bytes,
+    stepped_limit_values,
 )
 from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_value
 from workbench.tui.widgets.graph_cache import GraphCache
@@ -72,7 +72,7 @@ from workbench.tui.widgets.strip_layout import (
 )
 from workbench.tui.widgets.time_axis import (
     DAY_S,
-    KeptAxis,
+    AxisCache,
     TimeView,
     Window,
     events_in_window,
@@ -125,7 +125,7 @@ class GpuStrip(Painted):
         self.graph_cache = GraphCache(history)
         self.engine = EngineRows(history)
         self.unlike = UnlikeGpus(history)
-        self.axis = KeptAxis(history)
+        self.axis = AxisCache(history)
         self.view = TimeView()
         # the user's choice of a row per GPU; None: as there is room
         self.unfolded: bool | None = None
@@ -419,7 +419,7 @@ class GpuStrip(Painted):
                 if row_width((*left, *figures, *kept)) + 2 > width:
                     break
                 left += [*figures, ("  ", "text")]
-        load = _cpu_load(telemetry)
+        load = _cpu_overload_row(telemetry)
         if load and row_width((*left, *load, *warning_runs, *(signs or hints))) + 2 <= width:
             left += [*load, ("  ", "text")]
         whole = (*warning_runs, *signs) or hints
@@ -452,7 +452,7 @@ class GpuStrip(Painted):
             role = self._value_role(metric, samples)
             figures: list[Run] = [(f"{metric.label} ", "dim"), (text, role)]
             used = max((s.memory_used_bytes or 0 for s in samples), default=0)
-            total = total_bytes(samples[0], info)
+            total = memory_size_bytes(samples[0], info)
             if metric is VRAM and total:
                 figures.append((f" {gauge_text(used / total, METER_CELLS)}", VRAM.label))
             yield tuple(figures)
@@ -497,7 +497,7 @@ class GpuStrip(Painted):
         signs: list[tuple[int, Run]] = []
         for sample in state.telemetry.gpus:
             if not sample.has_readings:
-                signs.append((sample.index, _lost_text(sample)))
+                signs.append((sample.index, _lost_gpu_text_and_role(sample)))
             info = state.telemetry.info(sample.index)
             if info is not None and info.mig:
                 signs.append((sample.index, (info.mig_text, "dim")))
@@ -691,8 +691,8 @@ class GpuStrip(Painted):
     def _limit_cells(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
         """Return the values of a limit in the window. What the first one is depends on the value
         before it."""
-        values = window.values(self.history, (sample.index, field), before=1)
-        return step_values(values, getattr(sample, field, None))[1:]
+        values = window.values(self.history, (sample.index, field), earlier_values=1)
+        return stepped_limit_values(values, getattr(sample, field, None))[1:]
 
     def _spark_role(self, metric: Metric) -> str:
         return metric.label if self.shows_past else self._role_if_fresh(metric.label)
@@ -715,7 +715,7 @@ class GpuStrip(Painted):
         name = str(sample.index)
         if lead >= 6:
             name = gpu_name(sample, info, lead - 1)
-        lost = _lost_text(sample)[0]
+        lost = _lost_gpu_text_and_role(sample)[0]
         first, *more = paragraph_rows(f"{lost}  {sample.message or ''}", width - lead)
         texts = [((first[0][0], "bad"),), *more][:height]
         rows = rows_beside_label(pad_text(name, lead), "dim", texts)
@@ -821,7 +821,7 @@ def _differing_gpus_text(indexes: Sequence[int]) -> str:
     return f"{gpus_text(indexes)} differ"
 
 
-def _cpu_load(telemetry: Telemetry) -> Row:
+def _cpu_overload_row(telemetry: Telemetry) -> Row:
     """Return the load of the host's CPUs if more programs want to run than there are CPUs: such a
     host delays the engine and the load client. () if it is lower or not known."""
     load, count = telemetry.host.load_1m, telemetry.host.cpu_count
@@ -848,7 +848,7 @@ def _group_texts_left_of_graphs(
 
 def _limits_text(telemetry: Telemetry) -> str:
     """Return the power limits of the GPUs, such as "   limit 250-300W"; "" if none is known."""
-    each = (limit_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
+    each = (limit_or_max_power_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
     limits = list(filter(None, each))
     if not limits:
         return ""
@@ -874,7 +874,7 @@ def _some_gpu_lacks_values(telemetry: Telemetry) -> bool:
     return not all(sample.has_readings for sample in telemetry.gpus)
 
 
-def _lost_text(sample: GpuSample) -> Run:
+def _lost_gpu_text_and_role(sample: GpuSample) -> Run:
     text = str(sample.state).upper()
     if sample.state == "not read":
         return f"? {text}", "warnb"

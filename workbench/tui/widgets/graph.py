@@ -112,7 +112,7 @@ def _run_at(runs: Sequence[Run], index: int) -> Run:
     return runs[index]
 
 
-def _texts_beside(graph: Graph) -> Sequence[Run]:
+def _value_and_note_texts(graph: Graph) -> Sequence[Run]:
     """Return the texts beside a graph, one below the other: its value, and its note."""
     notes = [(line, "dim") for line in graph.note.splitlines()]
     return [(graph.value, graph.value_role), *notes]
@@ -121,7 +121,7 @@ def _texts_beside(graph: Graph) -> Sequence[Run]:
 def _text_behind_graph(graph: Graph, width: int, y: int) -> Run:
     """Return the text behind row `y` of a graph, in `width` cells: the value, and the note below
     it."""
-    text, role = _run_at(_texts_beside(graph), y)
+    text, role = _run_at(_value_and_note_texts(graph), y)
     return pad_text(text, width, right=True), role
 
 
@@ -132,7 +132,7 @@ def _text_before_graph(graph: Graph, width: int, y: int, height: int, value_afte
     if value_after or height > 1:
         texts: list[Run] = [(graph.label, "dim")]
         if not value_after:
-            texts += _texts_beside(graph)
+            texts += _value_and_note_texts(graph)
         text, role = _run_at(texts, y)
         return ((pad_text(text, width), role),)
     room = width - 1 - width_of(graph.label)
@@ -146,7 +146,7 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
     """Return the graph in `height` rows, from top to bottom. A cell without a value is blank.
     `cursor` is the number of the cell to highlight; None for no cell."""
     if graph.per_cell == 2:
-        return _draw_with_dots(graph, height, cursor)
+        return _draw_braille_graph(graph, height, cursor)
     levels = _bar_heights(graph.cells, graph, height)
     if graph.low is not None and height > 1:
         low = _bar_heights(graph.low, graph, height)
@@ -179,7 +179,7 @@ _PATTERNS = tuple(
 )
 
 
-def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
+def _draw_braille_graph(graph: Graph, height: int, cursor: int | None) -> list[Row]:
     """Return a graph with two values in a cell in `height` rows, from top to bottom."""
     levels = _dot_heights(graph.cells, graph, height)
     pairs = list(zip(levels[::2], levels[1::2], strict=True))
@@ -249,7 +249,7 @@ def first_cells_of_row(row: Row, count: int) -> Row:
     return tuple(runs)
 
 
-def cells_after_first(row: Row, count: int) -> Row:
+def drop_first_cells_of_row(row: Row, count: int) -> Row:
     """Return a drawn row of a graph without its first `count` cells."""
     runs: list[Run] = []
     for text, role in row:
@@ -303,19 +303,19 @@ def _draw_faint_band(
     )
 
 
-def bar_height(value: float | None, floor: float, top: float, most: int) -> int:
+def bar_height(value: float | None, floor: float, top: float, max_height: int) -> int:
     """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row,
-    from 1 to `most`; 0 for None. In a graph of one row, a value at `top` fills the row, and no
-    other value does. In a higher graph no bar reaches `most`, so that the graph does not touch the
-    row above."""
+    from 1 to `max_height`; 0 for None. In a graph of one row, a value at `top` fills the row, and
+    no other value does. In a higher graph no bar reaches `max_height`, so that the graph does not
+    touch the row above."""
     if value is None or not math.isfinite(value):
         return 0
     fraction = (value - floor) / max(top - floor, 1e-9)
-    if most == EIGHTHS and fraction >= 0.995:
+    if max_height == EIGHTHS and fraction >= 0.995:
         return EIGHTHS
-    if most == EIGHTHS:
+    if max_height == EIGHTHS:
         return max(1, min(EIGHTHS - 1, int(fraction * (EIGHTHS - 1)) + 1))
-    return max(1, min(most - 1, round(fraction * (most - 1))))
+    return max(1, min(max_height - 1, round(fraction * (max_height - 1))))
 
 
 def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
@@ -417,14 +417,14 @@ def _draw_banded_row(
     )
 
 
-def _banded_cell(high: int, low: int, role: str) -> Run:
-    if high >= EIGHTHS > low > 0:
-        return _bar_character(low), f"{role} on band"
-    if low > 0:
-        return _bar_character(low), role
-    if high > 0:
-        return _bar_character(high), "band"
-    return _bar_character(high), role
+def _banded_cell(highest_height: int, lowest_height: int, graph_role: str) -> Run:
+    if highest_height >= EIGHTHS > lowest_height > 0:
+        return _bar_character(lowest_height), f"{graph_role} on band"
+    if lowest_height > 0:
+        return _bar_character(lowest_height), graph_role
+    if highest_height > 0:
+        return _bar_character(highest_height), "band"
+    return _bar_character(highest_height), graph_role
 
 
 def _highlight_cell(row: Row, cursor: int | None) -> Row:

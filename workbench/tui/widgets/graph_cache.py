@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, merge_runs
-from workbench.tui.widgets.graph import Graph, cells_after_first, draw_graph, first_cells_of_row
+from workbench.tui.widgets.graph import (
+    Graph,
+    draw_graph,
+    drop_first_cells_of_row,
+    first_cells_of_row,
+)
 
 if TYPE_CHECKING:
     from workbench.model.timeline import History, Key
@@ -37,7 +42,7 @@ class _DrawnCells:
 
     def drop_first_cells(self, count: int) -> _DrawnCells:
         """Return the cells without the first `count`, which have left the window."""
-        rows = [cells_after_first(row, count) for row in self.rows]
+        rows = [drop_first_cells_of_row(row, count) for row in self.rows]
         return replace(
             self, first_cell=self.first_cell + count, cells=self.cells - count, rows=rows
         )
@@ -54,7 +59,7 @@ class GraphCache:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._kept: dict[Hashable, _DrawnCells] = {}
+        self._drawn_by_name: dict[Hashable, _DrawnCells] = {}
 
     def make_graph(
         self,
@@ -79,7 +84,7 @@ class GraphCache:
         if more >= _KEPT_AT_ONCE:
             drawn = drawn.append_cells(more, draw_graph(replace(graph, earlier_rows=()), height))
             graph = _remove_first_values(graph, more * graph.per_cell, drawn.rows)
-        self._kept[name] = drawn
+        self._drawn_by_name[name] = drawn
         return graph
 
     def _first_changeable_cell(self, window: Window, keys: Collection[Key]) -> int:
@@ -93,7 +98,7 @@ class GraphCache:
         self, name: Hashable, shape: Hashable, window: Window, height: int
     ) -> _DrawnCells:
         """Return the kept cells that are in the window, none if there are none."""
-        kept = self._kept.get(name)
+        kept = self._drawn_by_name.get(name)
         if kept is not None and kept.shape == shape:
             moved = window.first_cell - kept.first_cell
             if moved == 0:

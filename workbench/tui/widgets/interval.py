@@ -65,19 +65,19 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     return Axis(limit, cells if cells % 2 else cells - 1)
 
 
-def change_bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
+def change_bar(axis: Axis, change_pct: float, half_width_pct: float | None, role: str) -> Row:
     """Return a change as a dot on the axis, with its confidence interval as a bar. A part beyond
-    the ends of the axis is shown as "<" or ">". `half_pct` is half the width of the interval in
-    percentage points, None without an interval."""
+    the ends of the axis is shown as "<" or ">". `half_width_pct` is half the width of the interval
+    in percentage points, None without an interval."""
     if not axis.cells:
         return ()
     cells: list[Run] = [(" ", "text")] * axis.cells
     cells[axis.middle_cell] = (G.rule, "faint")
     at = axis.cell_of_change(change_pct)
-    if half_pct is not None:
+    if half_width_pct is not None:
         left, right = (
-            axis.cell_of_change(change_pct - half_pct),
-            axis.cell_of_change(change_pct + half_pct),
+            axis.cell_of_change(change_pct - half_width_pct),
+            axis.cell_of_change(change_pct + half_width_pct),
         )
         for n in range(max(0, left), min(axis.cells - 1, right) + 1):
             sign = ENDS[1]

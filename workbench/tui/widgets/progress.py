@@ -150,12 +150,12 @@ def describe_model_work(work: ModelWorkView) -> Work:
     )
 
 
-def describe_foreign_measurement(by: MeasurementOwner) -> Work:
+def describe_foreign_measurement(owner: MeasurementOwner) -> Work:
     """Return the row about the measurement of another Workbench on this host."""
-    what = by.what
-    if by.since_unix_s is not None:
-        what = f"since {clock_text(by.since_unix_s)}: {what}"
-    return Work(f"{by.owner_text} measures", what, sign=G.alert)
+    what = owner.what
+    if owner.since_unix_s is not None:
+        what = f"since {clock_text(owner.since_unix_s)}: {what}"
+    return Work(f"{owner.owner_text} measures", what, sign=G.alert)
 
 
 class ProgressRows(Painted):

@@ -72,7 +72,7 @@ def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
     return [*title, *_graph_rows({"": timeline}, width)]
 
 
-def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
+def aligned_timeline_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
     """Return the graphs of several timelines. `timelines` maps the names of results to their
     timelines. For each metric, the graphs of all results are one below the other."""
     rows: list[Row] = []
@@ -97,7 +97,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
         if highest <= 0:
             continue
         for name, line in cells.items():
-            value = _mean_during(line, timelines[name], span)
+            value = _mean_during_bench(line, timelines[name], span)
             text = f"{number_text(value, 0)} / {number_text(top, 0)} {metric.unit}"
             graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
             rows += columns.draw_graph_line([graph], height)
@@ -137,7 +137,7 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells
     return list(map(mean_value, parts))
 
 
-def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
+def _mean_during_bench(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
     last = span.column(timeline.end_s - int(timeline.begin_s))
     first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
     return mean_value(known_values(cells[first : max(last, first + 1)]))

@@ -44,9 +44,9 @@ class Scrolled(Painted, can_focus=True):
     def handle_last_row_shown(self) -> None:
         """Act on the first time that the last row is visible. This class does nothing."""
 
-    def page(self, by: int) -> None:
-        """Scroll by a page down (`by` 1) or up (`by` -1)."""
-        self.action_move(by * max(1, self.content_size.height - 2))
+    def scroll_page(self, direction: int) -> None:
+        """Scroll by a page down (`direction` 1) or up (`direction` -1)."""
+        self.action_move(direction * max(1, self.content_size.height - 2))
 
     def action_move(self, by: int) -> None:
         self.top = max(0, self.top + by)

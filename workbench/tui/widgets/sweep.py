@@ -107,7 +107,7 @@ def current_point_text(s: Sweep, bench_progress: str) -> str:
         label = now.label
         if s.kind == TUNE:
             label = expand_block_label(label)
-        return f"; {label}: {bench_progress or _beginning_text(s)}"
+        return f"; {label}: {bench_progress or _preparation_text(s)}"
     if s.state != "running" or any(p.state == "planned" for p in s.points):
         return ""
     if s.kind == TUNE:
@@ -132,7 +132,7 @@ def sweep_remaining_time_text(s: Sweep, remaining_s: float | None) -> str:
     return ""
 
 
-def _beginning_text(s: Sweep) -> str:
+def _preparation_text(s: Sweep) -> str:
     """Return what the sweep does before it measures a value."""
     if s.facts.starts_servers:
         return "the server starts"
@@ -204,7 +204,7 @@ def operating_map_rows(
 
 def _map_plot(
     found: OperatingMap,
-    name: str,
+    field: str,
     title: str,
     width: int,
     height: int,
@@ -212,7 +212,7 @@ def _map_plot(
 ) -> list[Row]:
     points = []
     for p in found.points:
-        value = getattr(p, name)
+        value = getattr(p, field)
         if value is not None:
             sign = SIGNS.get(p.slo_verdict or "", POINT)
             if p is found.holds:
@@ -222,7 +222,7 @@ def _map_plot(
     if found.holds is not None and found.fails is not None:
         limit = (found.holds.user_tok_s + found.fails.user_tok_s) / 2
     role = "warn"
-    if name == "gpu_tok_s":
+    if field == "gpu_tok_s":
         role = "spark"
     beside = []
     if server_rates is not None:
@@ -256,20 +256,20 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     if s.facts.varies_load or few_readings:
         second = ("ttft_p50_ms", "TTFT p50 ms")
     if not count_points_with(second[0]):
-        return _plot(s, done, "tok_s", "tok/s", width, height, "spark")
+        return _metric_plot(s, done, "tok_s", "tok/s", width, height, "spark")
     half = (width - 3) // 2
-    left = _plot(s, done, "tok_s", "tok/s", half, height, "spark")
-    right = _plot(s, done, *second, half, height, "warn")
+    left = _metric_plot(s, done, "tok_s", "tok/s", half, height, "spark")
+    right = _metric_plot(s, done, *second, half, height, "warn")
     return _side_by_side(left, right, half)
 
 
-def _plot(
-    s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str
+def _metric_plot(
+    s: Sweep, done: Sequence[int], field: str, title: str, width: int, height: int, role: str
 ) -> list[Row]:
     places, joined = x_positions_and_can_connect([p.x for p in s.points])
     points = []
     for n in done:
-        value = getattr(s.points[n], name)
+        value = getattr(s.points[n], field)
         if value is not None:
             sign = POINT
             if n == s.knee:

@@ -117,12 +117,12 @@ class Window:
     cursor: int | None = None
     per_cell: int = 1
 
-    def values(self, history: History, key: Key, before: int = 0) -> list[float | None]:
+    def values(self, history: History, key: Key, earlier_values: int = 0) -> list[float | None]:
         """Return the values of a metric that the graphs show in this window, oldest first, and
-        `before` values before them."""
+        `earlier_values` values before them."""
         value_s = self.cell_s // self.per_cell
         last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
-        return history.cells(key, last_s, value_s, before + self.count * self.per_cell)
+        return history.cells(key, last_s, value_s, earlier_values + self.count * self.per_cell)
 
     def drop_first_cells(self, cells: int) -> Window:
         """Return the window without its first `cells` cells."""
@@ -227,10 +227,10 @@ def events_in_window(
 def axis_row(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
     """Return the row below the graphs, which has `window.count` cells with the times and the marks
     of the events. With `measuring`, a benchmark without an end event is drawn up to the present."""
-    return _axis(window, events, measuring)[0]
+    return _axis_row_and_unexplained_kinds(window, events, measuring)[0]
 
 
-def _axis(
+def _axis_row_and_unexplained_kinds(
     window: Window, events: Sequence[Event], measuring: bool
 ) -> tuple[Row, tuple[EventKind, ...]]:
     """Return the row below the graphs, and the kinds of marks in it that no word explains."""
@@ -278,7 +278,7 @@ def legend_row(kinds: Sequence[EventKind], width: int) -> Row:
     return tuple(row)
 
 
-class KeptAxis:
+class AxisCache:
     """The row of `axis_row`, which is made again only if the window or the events have changed: 0.3 us
     in place of 33 us (with warm caches) in four of five seconds at one second a cell."""
 
@@ -295,7 +295,9 @@ class KeptAxis:
         shown = window.end, window.count, window.cell_s, window.cursor
         made_of = *shown, measuring, history.events_revision
         if self._grows or made_of != self._made_of:
-            self._row, self.unexplained = _axis(window, history.events, measuring)
+            self._row, self.unexplained = _axis_row_and_unexplained_kinds(
+                window, history.events, measuring
+            )
             self._made_of = made_of
             self._grows = measuring or _link_is_lost(history.events)
         return self._row
@@ -453,16 +455,16 @@ def _place_label_between(
     return _place_label(label, max(ends, default=0), min(begins, default=cell_count))
 
 
-def _place_label(label: Label, first: int, end: int) -> PlacedLabel | None:
-    """Return (first column, text) of a label between the columns `first` and `end`; None if there
-    is no room. A form that tells enough and begins at its column comes before a longer one that
-    begins earlier."""
-    column = max(label.column, first)
+def _place_label(label: Label, first_column: int, end_column: int) -> PlacedLabel | None:
+    """Return (first column, text) of a label between the columns `first_column` and `end_column`;
+    None if there is no room. A form that tells enough and begins at its column comes before a
+    longer one that begins earlier."""
+    column = max(label.column, first_column)
     for text in label.texts[: label.telling]:
-        if column + row_width(text) <= end:
+        if column + row_width(text) <= end_column:
             return column, text
     for text in label.texts:
-        begin = max(first, min(column, end - row_width(text)))
-        if begin + row_width(text) <= end and label.column - begin <= _EARLIER:
+        begin = max(first_column, min(column, end_column - row_width(text)))
+        if begin + row_width(text) <= end_column and label.column - begin <= _EARLIER:
             return begin, text
     return None

@@ -63,7 +63,7 @@ def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
         assert e.measured and (await s.session.experiments.get(e.id)).measured == e.measured
         assert dict(e.spec.bench)["concurrency"] == 8
         await s.press("escape", "escape", "escape", "4")
-        s.pane("results").select(1)
+        s.pane("results").select_item(1)
         await s.press("enter")
         await s.until("Result #1", f"measured {e.measured} (experiment 1)")
 

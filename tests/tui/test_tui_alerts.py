@@ -12,7 +12,7 @@ from workbench.model.alerts import RULES, Alert, RuleView
 from workbench.store.config_schema import AlertsConfig
 from workbench.tui import alert_signals, textual_private
 from workbench.tui.alert_signals import desktop_problem, notification_sequence
-from workbench.tui.pages.alerts import state_text
+from workbench.tui.pages.alerts import rule_state_text
 
 HOT = Alert(
     3,
@@ -72,7 +72,7 @@ def test_the_page_begins_with_what_is_wrong_now(drive: Any, size: tuple[int, int
 def test_an_event_rule_without_an_alert_does_not_say_that_nothing_happened() -> None:
     """It was off when its event happened."""
     view = RuleView(RULES["server-ready"], None, EFFECTS)
-    assert state_text(view) == "not among the last alerts"
+    assert rule_state_text(view) == "not among the last alerts"
 
 
 def test_new_alerts_ring_once(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.model.load_spec import BenchSpec
-from workbench.tui.modals.bench_form import IN_FORM, describe_load
+from workbench.tui.modals.bench_form import IN_FORM, load_description_rows
 from workbench.tui.modals.declared_fields import option_text
 
 
@@ -23,7 +23,7 @@ def test_one_of_a_thing_is_not_a_plural(values: dict[str, str], said: tuple[str,
     first = {
         one.dest: "" if one.argument else option_text(getattr(spec, one.field)) for one in IN_FORM
     }
-    rows = describe_load({**first, **values}, 200)
+    rows = load_description_rows({**first, **values}, 200)
     text = "".join(part[0] for row in rows for part in row)
     assert all(part in text for part in said), text
     assert "1 requests" not in text

@@ -97,18 +97,18 @@ def test_an_empty_text_removes_a_flag_and_an_unchanged_one_keeps_it() -> None:
             plans.set_flag(name, text)
         before = plans.editor.plan
         for name in kept:
-            launch.select((False, name))
+            launch.select_item((False, name))
             await s.press("enter")
             await s.until("ctrl+r remove from the plan")
             await s.press("enter")
             await s.until(lambda: "ctrl+r remove from the plan" not in s.text)
         assert plans.editor.plan == before
-        launch.select((False, "api-server-count"))
+        launch.select_item((False, "api-server-count"))
         await s.press("enter")
         await s.until("ctrl+r remove from the plan")
         await s.press("backspace", "enter")
         await s.until(lambda: plans.editor.plan.flag("api-server-count") is None)
-        launch.select((False, "model"))
+        launch.select_item((False, "model"))
         await s.press("enter")
         await s.until("ctrl+r remove from the plan")
         await s.press("backspace", "enter")
@@ -124,7 +124,7 @@ def test_question_mark_explains_a_flag_and_then_lists_the_keys(key: str) -> None
     async def scenario(s: RealScreen) -> None:
         await in_launch(s)
         await s.press("a")
-        s.pane("launch").select((False, "max-num-seqs"))
+        s.pane("launch").select_item((False, "max-num-seqs"))
         await s.press("question_mark")
         await s.until(
             "Terms on the screen", "Most sequences decoded in one step", "group     batching"
@@ -186,7 +186,7 @@ def test_a_key_applies_the_fix_of_a_finding_and_another_undoes_it(size: tuple[in
         await s.press("f")  # the cursor is on a flag without a finding: the key asks
         await s.until("Fix which finding?", "--unset tensor-parallel-size")
         await s.press("escape")
-        launch.select((False, "tensor-parallel-size"))
+        launch.select_item((False, "tensor-parallel-size"))
         await s.press("f")
         await s.until(
             "press u to undo", lambda: "--data-parallel-size 4" in s.state.plan.shell_command()

@@ -101,7 +101,7 @@ def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:
     ring.extend([*lines, POLL])
     session: Any = SimpleNamespace(log=RunLog(lambda: ring), state=None)
     pane = LogPane(session)
-    newest = pane._read_newest(len(ring), 12)
+    newest = pane._read_newest_lines_and_counts(len(ring), 12)
     assert len(newest) == 12
     texts = ["".join(text for text, _ in pane._repeated_line_row(raw, n, 80)) for raw, n in newest]
     assert texts[-1] == "Workbench asked 11 times"

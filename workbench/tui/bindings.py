@@ -510,7 +510,7 @@ _FLEET: tuple[FleetKey, ...] = (
         "slash",
         "Filter",
         "show the hosts whose name, GPUs, servers or state contain words",
-        lambda f: f.type_filter(),
+        lambda f: f.start_filter_input(),
         2,
     ),
     FleetKey("s", "Sort", "sort by the next column", lambda f: f.sort_by_next_column(), 3),
@@ -529,7 +529,7 @@ _FLEET: tuple[FleetKey, ...] = (
         "escape",
         "Back",
         "remove the filter; without one, go back to the host",
-        lambda f: f.drop_filter_or_close(),
+        lambda f: f.remove_filter_or_close(),
     ),
     FleetKey("q", "Leave", "leave the fleet; servers keep running", lambda f: f.close_fleet(), 7),
 )

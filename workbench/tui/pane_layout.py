@@ -166,9 +166,9 @@ class PaneLayout:
         for name, frame in self.frames.items():
             frame.show_title(frame.body.title_detail, hints.get(name, ""))
         if not self.single:
-            self.pages.footer.show_pane(())
+            self.pages.footer.show_pane_keys(())
             return
-        self.pages.footer.show_pane(self.current.footer_keys)
+        self.pages.footer.show_pane_keys(self.current.footer_keys)
         active = self.frames[self.active].number
         if self.pages.visible_page is not None:
             active = 0

@@ -42,7 +42,7 @@ from workbench.model.load_spec import OF_A_SEARCH, OPTIONS, BenchSpec, option_te
 from workbench.model.preset import Benchmark
 from workbench.report.formats.stated_load import require_exportable_load
 from workbench.session.bench.spec import spec_from_fields
-from workbench.tui.modals.bench_form import IN_FORM, spec_overrides
+from workbench.tui.modals.bench_form import IN_FORM, bench_fields_from_values
 from workbench.tui.modals.declared_fields import option_text
 from workbench.tui.modals.sweep_form import Wanted, make_search_load
 from workbench.tui.pages.result import result_load_text
@@ -131,12 +131,12 @@ def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
     of_trace["trace_file"] = load.pop("trace_file")
     content = load.pop("content")
     no_trace = {**texts, "trace_file": ""}
-    assert spec_overrides(no_trace) == load, "a prompts file has its own content"
-    assert spec_overrides({**no_trace, "prompts_file": ""})["content"] == content
+    assert bench_fields_from_values(no_trace) == load, "a prompts file has its own content"
+    assert bench_fields_from_values({**no_trace, "prompts_file": ""})["content"] == content
     replayed = {**of_trace, "warmup": load["warmup"], "seconds": load["seconds"]}
-    assert spec_overrides({**texts, "prompts_file": ""}) == replayed
+    assert bench_fields_from_values({**texts, "prompts_file": ""}) == replayed
     with pytest.raises(InputError, match="exclude each other"):
-        spec_overrides(texts)
+        bench_fields_from_values(texts)
 
 
 @given(

@@ -25,7 +25,7 @@ class AlertController(Controller):
         from workbench.tui.alert_signals import desktop_problem
 
         page = Page(f"Alerts of {self.state.host.name}", self._rows, kind="alerts")
-        page.use_keys(ALERT_KEYS, self.controllers)
+        page.replace_keys(ALERT_KEYS, self.controllers)
         self.services.pages.open(page)
 
         def found(problem: str) -> None:

@@ -11,10 +11,10 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.ask import bench_rows
+from workbench.tui.modals.ask import running_bench_warning_rows
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
-from workbench.tui.modals.launch import other_measurement_rows
+from workbench.tui.modals.launch import other_measurement_warning_rows
 from workbench.tui.pages.base import Page
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class ApplyController(Controller):
 
         def text(width: int) -> list[Row]:
             rows = [
-                *other_measurement_rows(state.host.measured_by, width),
-                *bench_rows(self.state, width),
+                *other_measurement_warning_rows(state.host.measured_by, width),
+                *running_bench_warning_rows(self.state, width),
             ]
             rows += part_rows(whole.parts, width, "cannot be applied: ")
             for note in dict.fromkeys(outcome.command.note for outcome in whole.outcomes):

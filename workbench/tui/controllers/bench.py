@@ -7,7 +7,7 @@ from functools import partial
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.bench_form import BenchForm, spec_overrides
+from workbench.tui.modals.bench_form import BenchForm, bench_fields_from_values
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.launch import StartPlan
 
@@ -40,7 +40,7 @@ class BenchController(Controller):
         def decided(values: Values | None) -> None:
             if values is not None:
                 self.services.clear_message()
-                made = spec_overrides(values)
+                made = bench_fields_from_values(values)
                 self.go_to_pane("results")
                 self.run_measurement(
                     lambda: self.session.bench.benchmark_selected_run(**made),

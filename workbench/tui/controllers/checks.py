@@ -44,7 +44,7 @@ class CheckController(Controller):
         self._page = Page(f"Check of {name}", self._rows, kind="check")
         of_cluster = name.startswith(CLUSTER_PREFIX)
         keys = [key for key in CHECK_KEYS if of_cluster or key.key not in ("s", "x")]
-        self._page.use_keys(keys, self.controllers)
+        self._page.replace_keys(keys, self.controllers)
         self.services.pages.open(self._page)
         self.run_check()
 

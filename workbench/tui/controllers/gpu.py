@@ -41,7 +41,7 @@ from workbench.tui.modals.gpu_confirm import (
     has_more_details,
     report_rows,
     running_measurement_name,
-    running_measurement_rows,
+    running_measurement_warning_rows,
     setting_command_rows,
 )
 from workbench.tui.modals.gpu_settings import (
@@ -52,7 +52,7 @@ from workbench.tui.modals.gpu_settings import (
     split_by_setting,
     suggestion_from_entries,
 )
-from workbench.tui.modals.launch import other_measurement_rows
+from workbench.tui.modals.launch import other_measurement_warning_rows
 from workbench.tui.pages.base import Keys, Page
 
 VERIFY_S = 8.0
@@ -207,7 +207,7 @@ class GpuController(Controller):
             return [*rows, *paragraph_rows(after, width, "dim")]
 
         detailed: Make | None = None
-        if has_more_details(change.indexes, change.processes):
+        if has_more_details(change.gpu_indexes, change.processes):
             detailed = partial(text, listed=True)
         asks = any(c.right or c.foreign for c in change.commands)
         self._ask_consent(
@@ -297,8 +297,8 @@ class GpuController(Controller):
             return
 
         def text(width: int) -> list[Row]:
-            rows = other_measurement_rows(self.state.host.measured_by, width)
-            rows += running_measurement_rows(self.state, width)
+            rows = other_measurement_warning_rows(self.state.host.measured_by, width)
+            rows += running_measurement_warning_rows(self.state, width)
             return [*rows, *stack_paragraphs(texts, width)]
 
         self._ask_consent(

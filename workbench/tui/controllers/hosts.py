@@ -15,7 +15,7 @@ from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
 from workbench.tui.controllers.base import Controller, import_in_thread
 from workbench.tui.glyphs import G
-from workbench.tui.modals.ask import Confirm, leaving_rows
+from workbench.tui.modals.ask import Confirm, leaving_warning_rows
 from workbench.tui.modals.base import Choice, PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
@@ -192,7 +192,7 @@ class HostController(Controller):
         now = self.state.host.name
 
         def text(width: int) -> list[Row]:
-            rows = leaving_rows(self.state, width)
+            rows = leaving_warning_rows(self.state, width)
             if any(a.state != "kept" and not a.by for a in self.state.alterations):
                 about = (
                     f"{G.alert} GPU settings of {now} are altered: the guard reverts them "

@@ -15,7 +15,7 @@ from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.models import ModelsPage, file_rows, model_copy_rows
+from workbench.tui.pages.models import ModelsPage, model_copy_rows, model_file_rows
 
 if TYPE_CHECKING:
     from workbench.model.model_copy import ModelCopy
@@ -34,7 +34,7 @@ class ModelController(Controller):
     def open(self) -> None:
         """Open the page of models, and search this host for models."""
         self._page = ModelsPage(f"Models on {self.state.host.name}")
-        self._page.use_keys(MODEL_KEYS, self.controllers)
+        self._page.replace_keys(MODEL_KEYS, self.controllers)
         self.services.pages.open(self._page)
         self.search_models()
 
@@ -49,7 +49,7 @@ class ModelController(Controller):
         page.title = f"Models on {self.state.host.name}"
         if self.all_hosts:
             page.title = "Models on all hosts"
-        page.show_searching()
+        page.show_search_time()
 
         def show(found: Sequence[HostModels]) -> None:
             page.show_found_models(found, with_host_headings=len(hosts) > 1)
@@ -91,7 +91,7 @@ class ModelController(Controller):
 
     def _show_files(self, copy: ModelCopy) -> None:
         self.services.pages.open(
-            Page(f"Files of {copy.model}", lambda width: file_rows(copy, width), kind="files")
+            Page(f"Files of {copy.model}", lambda width: model_file_rows(copy, width), kind="files")
         )
 
     def copy_path(self) -> None:

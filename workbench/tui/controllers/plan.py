@@ -145,14 +145,14 @@ class PlanController(Controller):
 
         def chosen(name: str | None) -> None:
             if name is not None:
-                pane.go_to_group(name)
+                pane.move_to_group(name)
 
         await self.app.push_screen(picker, chosen)
 
     def go_to_next_group(self, by: int) -> None:
         """Move the cursor to the next group of flags (`by` 1) or to the group before (`by` -1)."""
         if self._plan_or_message() is not None:
-            self.pane(Launch).jump_to_group(by)
+            self.pane(Launch).move_to_adjacent_group(by)
 
     async def edit_row(self, row: FlagRow) -> None:
         if self._plan_or_message() is None:
@@ -243,7 +243,7 @@ class PlanController(Controller):
 
     def _show_edited(self, is_env: bool, name: str) -> None:
         self.go_to_pane("launch")
-        self.pane(Launch).select((is_env, name))
+        self.pane(Launch).select_item((is_env, name))
 
     async def add_variable(self) -> None:
         if self._plan_or_message() is None:

@@ -36,7 +36,7 @@ class ResultController(Controller):
     def row(self) -> BenchRow | None:
         """Return the result under the cursor of the Bench pane; None if the list is empty, or if the
         cursor is on an experiment or a sweep."""
-        return self.pane(Results).result
+        return self.pane(Results).result_under_cursor
 
     def compare_results(self) -> None:
         self.run_in_background(self.session.results.compare(), lambda _: self.go_to_pane("compare"))
@@ -55,7 +55,7 @@ class ResultController(Controller):
         sweep, list its runs."""
         pane = self.pane(Results)
         if isinstance(pane.current_item, SeriesRow):
-            pane.open_series(pane.current_item)
+            pane.toggle_series_runs(pane.current_item)
             return
 
         async def read(result_id: int) -> Found:

@@ -13,7 +13,12 @@ from workbench.model.run_options import PROCESS
 from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import duration_text, enclose_text
-from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_series_rows
+from workbench.tui.modals.ask import (
+    Confirm,
+    Question,
+    running_bench_warning_rows,
+    running_series_warning_rows,
+)
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import (
@@ -21,7 +26,7 @@ from workbench.tui.modals.launch import (
     command_rows,
     external_server_rows,
     finding_rows,
-    other_measurement_rows,
+    other_measurement_warning_rows,
 )
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import log_finding_rows
@@ -135,8 +140,8 @@ class ServerController(Controller):
 
         def disturbed(width: int) -> list[Row]:
             return [
-                *other_measurement_rows(state.host.measured_by, width),
-                *running_series_rows(self.state, width),
+                *other_measurement_warning_rows(state.host.measured_by, width),
+                *running_series_warning_rows(self.state, width),
             ]
 
         page = StartPlan(plan, server, changes or (), disturbed, doing=doing, answers=answers)
@@ -232,7 +237,10 @@ class ServerController(Controller):
             if server.outlived:
                 about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it"
             how = _stop_text(server, STOP_GRACE_S, unit)
-            rows = [*other_measurement_rows(measured_by, width), *bench_rows(self.state, width)]
+            rows = [
+                *other_measurement_warning_rows(measured_by, width),
+                *running_bench_warning_rows(self.state, width),
+            ]
             return [*rows, *paragraph_rows(about, width), *paragraph_rows(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
@@ -275,7 +283,10 @@ class ServerController(Controller):
             about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
             rows: list[Row] = []
             if runs:
-                rows = [*other_measurement_rows(measured_by, width), *bench_rows(self.state, width)]
+                rows = [
+                    *other_measurement_warning_rows(measured_by, width),
+                    *running_bench_warning_rows(self.state, width),
+                ]
             again = "its file and its environment. A start installs it again."
             return [
                 *rows,
@@ -317,8 +328,8 @@ class ServerController(Controller):
 
         def text(width: int) -> list[Row]:
             rows = [
-                *other_measurement_rows(self.state.host.measured_by, width),
-                *bench_rows(self.state, width),
+                *other_measurement_warning_rows(self.state.host.measured_by, width),
+                *running_bench_warning_rows(self.state, width),
             ]
             about = (
                 f"{server.engine} {server.model} loads its model again; run {server.run_id} "

@@ -16,7 +16,7 @@ from workbench.tui.modals.sweep_form import (
     Wanted,
     make_search_load,
     parse_sweep_form,
-    sets_gpus,
+    sets_gpu_setting,
     sweep_form,
 )
 from workbench.tui.pages.live import MeasurementPage, SweepPage
@@ -73,7 +73,7 @@ class SweepController(SeriesController[Sweep]):
                 return
             wanted = parse_sweep_form(values, count)
             self.session.memory.store_form("sweep", values)
-            if sets_gpus(wanted):
+            if sets_gpu_setting(wanted):
                 self._confirm_sweep(wanted, server.run_id)
             else:
                 self.begin(lambda: self._run_sweep(wanted))

@@ -35,8 +35,8 @@ class TotalsBar(Painted):
         self.hosts: Sequence[FleetHost] = ()
         self.simulated = False
 
-    def show(self, hosts: Sequence[FleetHost], simulated: bool) -> None:
-        self.hosts, self.simulated = hosts, simulated
+    def show(self, hosts: Sequence[FleetHost], is_simulated: bool) -> None:
+        self.hosts, self.simulated = hosts, is_simulated
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:

@@ -90,11 +90,11 @@ def sort_hosts(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Fl
     return [*(host for _, host in known), *unknown]
 
 
-def host_matches(host: FleetHost, words: str) -> bool:
-    """Return whether the host's row contains each word of `words`, in its name, label, state, GPUs,
-    servers or marks. Upper and lower case do not matter."""
+def host_matches(host: FleetHost, filter_words: str) -> bool:
+    """Return whether the host's row contains each word of `filter_words`, in its name, label,
+    state, GPUs, servers or marks. Upper and lower case do not matter."""
     text = " ".join(_searched_texts(host)).casefold()
-    return all(word in text for word in words.casefold().split())
+    return all(word in text for word in filter_words.casefold().split())
 
 
 def _searched_texts(host: FleetHost) -> list[str]:

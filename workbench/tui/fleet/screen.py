@@ -46,7 +46,7 @@ class FleetView:
 class _FleetKeys(Modal[None]):
     """The page with the keys and the signs of the fleet."""
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         return (TextBody(_key_rows),)
 
 
@@ -117,7 +117,7 @@ class FleetScreen(Screen[str]):
         self._hosts = sort_hosts(
             [h for h in state.hosts if host_matches(h, view.words)], view.order, view.reverse
         )
-        index = self._index
+        index = self._cursor_index
         chosen = next(iter(self._hosts[index:]), None)
         if chosen is not None and view.host is None:
             view.host = chosen.name
@@ -129,12 +129,12 @@ class FleetScreen(Screen[str]):
         self.footer.show(view.words, self.typing)
 
     @property
-    def _index(self) -> int:
+    def _cursor_index(self) -> int:
         """Return the index of the host under the cursor among the shown hosts; 0 if that host is
         not shown."""
         return next((n for n, host in enumerate(self._hosts) if host.name == self.view.host), 0)
 
-    def _draw(self) -> None:
+    def _redraw(self) -> None:
         self.show(self.fleet.state)
 
     # ---- keys
@@ -154,7 +154,7 @@ class FleetScreen(Screen[str]):
             self.view.words += event.character
         else:
             return event.key not in ("up", "down", "pageup", "pagedown", "home", "end", "f1")
-        self._draw()
+        self._redraw()
         return True
 
     async def action_do(self, key: str) -> None:
@@ -168,47 +168,49 @@ class FleetScreen(Screen[str]):
 
     def action_move(self, by: int) -> None:
         if self._hosts:
-            self.view.host = self._hosts[max(0, min(self._index + by, len(self._hosts) - 1))].name
-            self._draw()
+            self.view.host = self._hosts[
+                max(0, min(self._cursor_index + by, len(self._hosts) - 1))
+            ].name
+            self._redraw()
 
     def action_page(self, by: int) -> None:
         self.action_move(by * self.table.count_shown_hosts(self.table.content_size.height))
 
     def open_host(self) -> None:
         if self._hosts:
-            self._leave(self._hosts[self._index].name)
+            self._leave(self._hosts[self._cursor_index].name)
 
-    def type_filter(self) -> None:
+    def start_filter_input(self) -> None:
         self.typing = True
-        self._draw()
+        self._redraw()
 
     def sort_by_next_column(self) -> None:
         self.view.order = ORDERS[(ORDERS.index(self.view.order) + 1) % len(ORDERS)]
         self.view.reverse = False
-        self._draw()
+        self._redraw()
 
     def reverse_order(self) -> None:
         self.view.reverse = not self.view.reverse
-        self._draw()
+        self._redraw()
 
     def retry_login(self) -> None:
         """Connect again to the host under the cursor. The SSH login may ask the user questions."""
         if self._hosts:
             self.fleet.retry_login(
-                self._hosts[self._index].name, getattr(self.app, "ask_login", None)
+                self._hosts[self._cursor_index].name, getattr(self.app, "ask_login", None)
             )
 
     async def show_keys(self) -> None:
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))
 
-    def drop_filter_or_close(self) -> None:
+    def remove_filter_or_close(self) -> None:
         """Remove the filter of the hosts. If there is no filter, close this screen, but only if
         another screen is below it."""
         if self.leaves_by_escape and not self.view.words:
             self.close_fleet()
         else:
             self.view.words = ""
-            self._draw()
+            self._redraw()
 
     def close_fleet(self) -> None:
         self._leave(None)

@@ -126,10 +126,10 @@ class FleetTable(Painted):
 
 
 def _host_rows(
-    host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int
+    host: FleetHost, is_selected: bool, name_cells: int, gpu_cells: int, width: int, max_lines: int
 ) -> list[Row]:
     sign, role = INDENT, "strong"
-    if chosen:
+    if is_selected:
         sign, role = f"{G.arrow} ", "select"
     name = _host_name(host, name_cells - 1)
     gap = " " * (name_cells - width_of(name))
@@ -142,7 +142,7 @@ def _host_rows(
         first += server_runs(host, width - row_width(first))
     left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
     more = [_graphs_row(host, left, width), _gpu_values_row(host, width), notes_row(host)]
-    return [tuple(first), *more[: lines - 1]]
+    return [tuple(first), *more[: max_lines - 1]]
 
 
 def _host_name(host: FleetHost, cells: int) -> str:
@@ -153,19 +153,19 @@ def _host_name(host: FleetHost, cells: int) -> str:
     return cut_text(host.name, cells)
 
 
-def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
-    """Return the row with the names of the GPUs in the first `left` cells, and the graphs of
+def _graphs_row(host: FleetHost, left_cells: int, width: int) -> Row:
+    """Return the row with the names of the GPUs in the first `left_cells` cells, and the graphs of
     utilization, power and token rate in the rest of `width`. Without telemetry the row is empty."""
     if host.telemetry is None:
         return ()
     title = INDENT * 2 + gpus_title(host)
-    runs: list[Run] = [(pad_text(cut_text(title, left - 1), left), "dim")]
+    runs: list[Run] = [(pad_text(cut_text(title, left_cells - 1), left_cells), "dim")]
     graphs = (
         ("util", "util", host.util_trail, 100.0),
         ("power", "power", host.power_trail, _total_power_scale_top_w(host)),
         ("tok/s", "sm", host.tok_trail, highest_value(host.tok_trail)),
     )
-    each = (width - left) // len(graphs)
+    each = (width - left_cells) // len(graphs)
     for label, role, trail, top in graphs:
         cells = each - width_of(label) - 2
         if cells <= 0:  # a narrow terminal

@@ -43,15 +43,15 @@ class Question(ReadFirst[T]):
         super().__init__(title, keys, wide=wide)
         self.make, self.items, self.outcome, self.chosen = make, items, outcome, chosen
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         body = self.make_text(lambda w: [*self.make(w), ()], len(self.items) + 1)
         return (body, self.make_choices(self.items, self._close, self.chosen))
 
     def action_choose(self, choice: str) -> None:
         self._choose_or_scroll(choice)
 
-    def _close(self, choice: str) -> None:
-        self.dismiss(self.outcome(choice))
+    def _close(self, choice_name: str) -> None:
+        self.dismiss(self.outcome(choice_name))
 
 
 class Confirm(Question[bool]):
@@ -128,7 +128,7 @@ def concurrent_measurement_question(occupied_error: Exception) -> Confirm:
     )
 
 
-def running_series_rows(state: SessionState, width: int) -> list[Row]:
+def running_series_warning_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning for the running experiment, sweep or benchmark, which would end when the
     server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
@@ -138,20 +138,20 @@ def running_series_rows(state: SessionState, width: int) -> list[Row]:
             f"! {name} {series.id} is running: this ends the {name}, and its complete runs are kept"
         )
         rows += paragraph_rows(text, width, "warn")
-    return rows or bench_rows(state, width)
+    return rows or running_bench_warning_rows(state, width)
 
 
-def leaving_rows(state: SessionState, width: int) -> list[Row]:
+def leaving_warning_rows(state: SessionState, width: int) -> list[Row]:
     """Return warnings about everything that would end when Workbench leaves the host: the running
     measurement, and work on model files. Return [] if nothing is running."""
-    rows, work = running_series_rows(state, width), state.host.model_work
+    rows, work = running_series_warning_rows(state, width), state.host.model_work
     if work is not None:
         text = f"! {work.what} is not finished: leaving ends it, and begun again it goes on"
         rows += paragraph_rows(text, width, "warn", "  ")
     return rows
 
 
-def bench_rows(state: SessionState, width: int) -> list[Row]:
+def running_bench_warning_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning about the running benchmark; [] if none is running."""
     if not state.bench.running:
         return []
@@ -215,10 +215,10 @@ class Quit(Modal[dict[str, bool]]):
             items.append(("stop", f"server {server}", ("leave running", "stop")))
         self.toggles = _Toggles(items)
 
-    def content(self) -> Sequence[Widget]:
-        return (Text(self._text), self.toggles)
+    def make_widgets(self) -> Sequence[Widget]:
+        return (Text(self._warning_rows), self.toggles)
 
-    def _text(self, width: int) -> list[Row]:
+    def _warning_rows(self, width: int) -> list[Row]:
         rows: list[Row] = []
         altered, begun = split_begun_changes(self.state.alterations, self.state.telemetry)
         for gpus, now, before in alteration_gpus_now_and_before(altered):
@@ -226,7 +226,7 @@ class Quit(Modal[dict[str, bool]]):
         for change, outcome in begun:
             ((gpus, now, _),) = alteration_gpus_now_and_before([change])
             rows += paragraph_rows(f"{G.alert} {gpus}: {now} {outcome}", width, "warn")
-        rows += leaving_rows(self.state, width)
+        rows += leaving_warning_rows(self.state, width)
         if rows:
             rows.append(())
         return rows

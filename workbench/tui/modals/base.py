@@ -29,8 +29,9 @@ MOST_CHOICES = 24
 
 
 class Modal(ModalScreen[T], Generic[T]):
-    """A box in the middle of the screen. A subclass returns the widgets of the box from `content`.
-    The box closes with a value, its outcome, which is None if the user presses escape."""
+    """A box in the middle of the screen. A subclass returns the widgets of the box from
+    `make_widgets`. The box closes with a value, its outcome, which is None if the user presses
+    escape."""
 
     is_busy = False  # while true, keys other than escape are dropped (interfaces.OrderedKeys)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -46,12 +47,12 @@ class Modal(ModalScreen[T], Generic[T]):
         self.set_class(wide, "-wide")
 
     def compose(self) -> ComposeResult:
-        box = Vertical(*self.content(), classes="box")
+        box = Vertical(*self.make_widgets(), classes="box")
         box.border_title = border_text(self.box_title)
         box.border_subtitle = border_text(self.keys)
         yield box
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         return ()
 
     def show_keys(self, text: str) -> None:
@@ -265,7 +266,7 @@ class PickModal(Modal[str]):
         self.score = score
         self.choices = Choices(items, self.dismiss, chosen, reserved_rows=4)
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         parts: list[Widget] = []
         if self.intro:
             parts.append(Text(lambda w: [*paragraph_rows(self.intro, w), ()]))

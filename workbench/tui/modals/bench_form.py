@@ -28,7 +28,7 @@ _BY_PROFILE = tuple(
 _ALWAYS_SHOWN = ("concurrency", "requests")  # the other fields are details
 
 
-def spec_overrides(values: Values) -> dict[str, Any]:
+def bench_fields_from_values(values: Values) -> dict[str, Any]:
     """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an
     invalid value."""
     made: dict[str, Any] = {}
@@ -89,7 +89,7 @@ class BenchForm(Form):
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
         title = STANDING.get(chosen) or self.profiles.get(chosen, ("",))[0]
-        return [*paragraph_rows(title, width), *describe_load(values, width)]
+        return [*paragraph_rows(title, width), *load_description_rows(values, width)]
 
     def update_after_field_change(self, field_name: str) -> None:
         if field_name == "profile":
@@ -120,7 +120,7 @@ def _form_fields(spec: BenchSpec, profiles: Profiles, source_text: str) -> tuple
 
 
 def _check_values(values: Values) -> None:
-    made = spec_overrides(values)
+    made = bench_fields_from_values(values)
     if "trace_file" in made:
         return
     streams, requests = made["concurrency"], made["requests"]
@@ -132,10 +132,10 @@ def _check_values(values: Values) -> None:
         )
 
 
-def describe_load(values: Values, width: int) -> list[Row]:
+def load_description_rows(values: Values, width: int) -> list[Row]:
     """Return rows that say what the load of the form consists of; none for an invalid value."""
     try:
-        made = spec_overrides(values)
+        made = bench_fields_from_values(values)
     except InputError:  # enter shows the error
         return []
     if "trace_file" in made:

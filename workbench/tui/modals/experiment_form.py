@@ -160,12 +160,12 @@ def experiment_form(
     intro_text: str,
     load_text: str,
     estimate_s: Callable[[Wanted], float | None],
-    answers_cost: Callable[[Wanted], str],
+    answers_cost_text: Callable[[Wanted], str],
     last_values: Mapping[str, str] | None = None,
 ) -> Form:
     """Return the form of a new experiment. `intro_text` says where A and B come from, and
     `load_text` describes the benchmark of each run. `estimate_s` returns the duration in seconds,
-    None if unknown, and `answers_cost` what comparing the answers adds, "" for nothing.
+    None if unknown, and `answers_cost_text` what comparing the answers adds, "" for nothing.
     `last_values` has the texts of the fields when the user last accepted the form."""
     fields: tuple[Field, ...] = (
         Field("a", "A", format_arm(a), wide=True),
@@ -208,7 +208,7 @@ def experiment_form(
             time = f"about {duration_text(seconds)}"
         said = f"{count} runs of {load_text}, and a first run that is discarded"
         rows = paragraph_rows(f"{said}: {time}", width, "strong", "  ")
-        if cost := answers_cost(wanted):
+        if cost := answers_cost_text(wanted):
             rows += paragraph_rows(cost, width, "dim", "  ")
         return rows
 

@@ -113,11 +113,11 @@ class FlagEdit(Modal[bool]):
         self.entry.change = lambda _: self.effect.rebuild_rows()
         return self.entry
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         return (Text(self._about_rows, reserved_rows=9), self.field, self.effect, self.complaint)
 
     @property
-    def text(self) -> str:
+    def entered_value(self) -> str:
         """Return the value that the enter key would set; "" if it would remove the flag."""
         if self.entry is not None:
             return self.entry.value.strip()
@@ -134,7 +134,7 @@ class FlagEdit(Modal[bool]):
         if self.estimate is None:
             return []
         try:
-            text, role = self.estimate(self.text), "text"
+            text, role = self.estimate(self.entered_value), "text"
         except WorkbenchError as error:
             text, role = error.message, "dim"
         if "does not fit" in text:

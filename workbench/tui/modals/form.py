@@ -236,7 +236,7 @@ class Form(Modal[Values]):
         else:
             one.value = value
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         self._update_hints()
         self.lines = {f.name: self._make_field_line(f) for f in self.fields}
         parts: list[Widget] = []
@@ -300,7 +300,7 @@ class Form(Modal[Values]):
         self.complaint.rebuild_rows()
         if self.summary is not None:
             self.summary.rebuild_rows()
-        faulty = _field_of_problem(problem, self.fields)
+        faulty = _field_named_in_problem(problem, self.fields)
         if faulty is not None:
             if faulty.detail and not self.lines[faulty.name].display:
                 self.action_unfold()
@@ -341,7 +341,7 @@ class Form(Modal[Values]):
             self.dismiss(values)
 
 
-def _field_of_problem(problem: str, fields: Sequence[Field]) -> Field | None:
+def _field_named_in_problem(problem: str, fields: Sequence[Field]) -> Field | None:
     """Return the field that the error message `problem` is about; None if there is none. The
     message, such as "power limit: expected watts", begins with the name or the label of the field.
     """
@@ -358,10 +358,10 @@ def _field_of_problem(problem: str, fields: Sequence[Field]) -> Field | None:
 
 
 # values of fields, for `check`
-def parse_whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
+def parse_whole_number(values: Values, name: str, label: str, minimum: int = 1) -> int:
     text = values[name]
-    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
-        raise InputError(f"{label}: expected a whole number of at least {least}, got “{text}”")
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < minimum:
+        raise InputError(f"{label}: expected a whole number of at least {minimum}, got “{text}”")
     return int(text)
 
 
@@ -380,12 +380,12 @@ def parse_positive_number(values: Values, name: str, label: str, unit: str = "")
     return number
 
 
-def parse_gpu_index(values: Values, count: int) -> int | None:
+def parse_gpu_index(values: Values, gpu_count: int) -> int | None:
     """Return the number of the chosen GPU; None for all GPUs. Raise InputError if the text is not
-    one of the numbers from 0 to `count` - 1."""
+    one of the numbers from 0 to `gpu_count` - 1."""
     text = values.get("gpu", "all").lower()
     if text in ("", "all"):
         return None
-    if not text.isdecimal() or int(text) >= count:
-        raise InputError(f"GPU: expected “all” or a number 0..{count - 1}, got {text}")
+    if not text.isdecimal() or int(text) >= gpu_count:
+        raise InputError(f"GPU: expected “all” or a number 0..{gpu_count - 1}, got {text}")
     return int(text)

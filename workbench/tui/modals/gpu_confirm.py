@@ -36,7 +36,7 @@ from workbench.tui.formats import (
 )
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Label, ReadFirst, Text
-from workbench.tui.modals.launch import other_measurement_rows
+from workbench.tui.modals.launch import other_measurement_warning_rows
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.guard_state import guard_rows
 
@@ -82,7 +82,7 @@ class PlannedChange(NamedTuple):
         return [*(o.command for o in self.planned), *self.back]
 
     @property
-    def indexes(self) -> Sequence[int]:
+    def gpu_indexes(self) -> Sequence[int]:
         return sorted({c.gpu_index for c in self.commands})
 
 
@@ -98,7 +98,7 @@ def running_measurement_name(state: SessionState) -> str:
     return "comparison of answers" if state.running_quality is not None else ""
 
 
-def running_measurement_rows(state: SessionState, width: int) -> list[Row]:
+def running_measurement_warning_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning that this Workbench is measuring; [] if it is not."""
     what = running_measurement_name(state)
     if not what:
@@ -114,9 +114,9 @@ def consent_rows(
     the GPUs and their processes, the values before and requested, the commands, and the notes."""
     password = state.host.sudo_password
     rows = [
-        *other_measurement_rows(state.host.measured_by, width),
-        *running_measurement_rows(state, width),
-        *affected_gpu_rows(state, change.indexes, change.processes, width, one_row_each),
+        *other_measurement_warning_rows(state.host.measured_by, width),
+        *running_measurement_warning_rows(state, width),
+        *affected_gpu_rows(state, change.gpu_indexes, change.processes, width, one_row_each),
         (),
         *setting_change_rows(change.planned, width),
         (),
@@ -137,16 +137,16 @@ def gpu_label(index: int) -> str:
 
 def affected_gpu_rows(
     state: SessionState,
-    indexes: Sequence[int],
+    gpu_indexes: Sequence[int],
     processes: Sequence[Process] | None,
     width: int,
     one_row_each: bool = False,
 ) -> list[Row]:
-    """Return rows with the names of the GPUs that have the numbers `indexes`, and the processes on
-    these GPUs. Equal GPUs share a row, and so do the servers of Workbench and the other programs;
-    if `one_row_each` is true, each GPU and each process has its own. `processes` is None if the
-    processes are unknown."""
-    rows = _gpu_name_rows(state, indexes, one_row_each)
+    """Return rows with the names of the GPUs that have the numbers `gpu_indexes`, and the processes
+    on these GPUs. Equal GPUs share a row, and so do the servers of Workbench and the other
+    programs; if `one_row_each` is true, each GPU and each process has its own. `processes` is None
+    if the processes are unknown."""
+    rows = _gpu_name_rows(state, gpu_indexes, one_row_each)
     if processes is None:
         return [
             *rows,
@@ -154,14 +154,14 @@ def affected_gpu_rows(
         ]
     where: dict[tuple[int, str, bool], list[int]] = {}
     for index, pid, what, ours in processes:
-        if index in indexes:
+        if index in gpu_indexes:
             where.setdefault((pid, what, ours), []).append(index)
     for ours in (True, False):
         same = {key: on for key, on in where.items() if key[2] is ours}
         one, several, role = OF_WHOM[ours]
         if one_row_each or len(same) == 1:
             for (pid, what, _), on in same.items():
-                if len(indexes) > 1:
+                if len(gpu_indexes) > 1:
                     what += f" on {gpus_text(on)}"
                 text = f"      {pid} {what}: {one}"
                 rows += paragraph_rows(text, width, role, "        ")
@@ -175,26 +175,28 @@ def affected_gpu_rows(
     return rows
 
 
-def has_more_details(indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
+def has_more_details(gpu_indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
     """Return whether a list shows more than the summary: there are several GPUs, or several
     processes of a kind."""
-    concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in indexes}
+    concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in gpu_indexes}
     of_each_kind = Counter(ours for _, ours in concerned)
-    return max(len(indexes), *of_each_kind.values(), 0) > 1
+    return max(len(gpu_indexes), *of_each_kind.values(), 0) > 1
 
 
-def _gpu_name_rows(state: SessionState, indexes: Sequence[int], one_row_each: bool) -> list[Row]:
+def _gpu_name_rows(
+    state: SessionState, gpu_indexes: Sequence[int], one_row_each: bool
+) -> list[Row]:
     """Return rows with the names of GPUs: one row for GPUs with the same name, or, if
     `one_row_each`, one for each with its UUID."""
     infos = {info.index: info for info in state.gpu_infos}
     alike: dict[tuple[str, str], list[int]] = {}
-    for index in indexes:
+    for index in gpu_indexes:
         name, uuid = NA, ""
         if index == HOST_INDEX:
             name = "CPUs of the host"
         elif index in infos:
             name, uuid = short_gpu_name(infos[index].name), infos[index].uuid
-        if not one_row_each and len(indexes) > 1:
+        if not one_row_each and len(gpu_indexes) > 1:
             uuid = ""
         alike.setdefault((name, uuid), []).append(index)
     rows: list[Row] = []
@@ -360,7 +362,7 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
         if password:
             self.field = Entry(on_submit=lambda _: self._choose_or_scroll("yes"), secret=True)
 
-    def content(self) -> Sequence[Widget]:
+    def make_widgets(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
         parts: list[Widget] = [self.make_text(lambda w: [*self.make(w), ()], 4)]
         if self.field is not None:
@@ -453,8 +455,8 @@ def _message_without_gpu(o: SettingOutcome) -> str:
     return o.message.replace(o.command.gpu_uuid, "").replace(gpu_label(o.command.gpu_index), "")
 
 
-def _rows_of_equal_outcomes(same: Sequence[SettingOutcome], width: int) -> list[Row]:
-    o = same[0]
+def _rows_of_equal_outcomes(equal_outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
+    o = equal_outcomes[0]
     word, asked = setting_name(o.command.setting), o.requested
     if asked is None:
         asked = o.command.value
@@ -462,7 +464,9 @@ def _rows_of_equal_outcomes(same: Sequence[SettingOutcome], width: int) -> list[
     if not o.ok:
         said, role, message_role = "x failed", "bad", "warn"
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
-    line = _heading_text(width, gpus_text(one.command.gpu_index for one in same), word, *values, "")
+    line = _heading_text(
+        width, gpus_text(one.command.gpu_index for one in equal_outcomes), word, *values, ""
+    )
     rows: list[Row] = [((line, "text"), (said, role))]
     if len(values[0]) >= _column_sizes(width)[2]:
         rows += paragraph_rows(f"      before: {values[0]}", width, "text", "      ")

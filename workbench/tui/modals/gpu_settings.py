@@ -40,12 +40,12 @@ class Wanted(NamedTuple):
     trial_s: float | None = None
 
 
-def parse_settings_form(values: Values, count: int) -> Wanted:
+def parse_settings_form(values: Values, gpu_count: int) -> Wanted:
     """Return the settings, the GPU and the trial time from the texts in the form, without the
-    settings whose fields are empty. `count` is the number of GPUs on the host. Raise InputError for
-    an invalid field."""
+    settings whose fields are empty. `gpu_count` is the number of GPUs on the host. Raise InputError
+    for an invalid field."""
     gpu, trial_s = (
-        parse_gpu_index(values, count),
+        parse_gpu_index(values, gpu_count),
         parse_positive_number(values, "trial", "trial", "s"),
     )
     texts = [(setting, values.get(setting.name, "").strip()) for setting in SETTINGS]
@@ -105,22 +105,23 @@ def _settings_in(settings: GpuSettings) -> list[Setting]:
 
 
 def settings_form(
-    state: SessionState, suggested: Suggestion | None = None, look_up: Submit | None = None
+    state: SessionState, suggestion: Suggestion | None = None, find_commands: Submit | None = None
 ) -> SettingsForm:
-    """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up`
-    finds the commands for the accepted values, or raises the error that the form shows."""
+    """Return the form of GPU settings. `suggestion` has the first texts of its fields.
+    `find_commands` finds the commands for the accepted values, or raises the error that the form
+    shows."""
     gpus = state.gpus
     given, keys = {"gpu": "all"}, ""
     shown_intro: Make | None = None
-    if suggested is not None:
-        given, keys = dict(suggested.values), "ctrl+l empty"
+    if suggestion is not None:
+        given, keys = dict(suggestion.values), "ctrl+l empty"
     if given["gpu"] not in map(str, range(len(gpus))):
         given["gpu"] = "all"
 
     def make_intro_rows(width: int) -> list[Row]:
         rows: list[Row] = []
-        if suggested is not None:
-            source = ": ".join(filter(None, (suggested.preset_id, suggested.reason)))
+        if suggestion is not None:
+            source = ": ".join(filter(None, (suggestion.preset_id, suggestion.reason)))
             rows += paragraph_rows(f"Filled in from {source}", width, "text", "  ")
         if state.host.can_change_gpus:
             rows += paragraph_rows(
@@ -133,7 +134,7 @@ def settings_form(
             rows.append(())
         return rows
 
-    if suggested or state.host.can_change_gpus:
+    if suggestion or state.host.can_change_gpus:
         shown_intro = make_intro_rows
     heading = f"{'':<{LABEL}}{'new':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}"
     if state.alterations:
@@ -150,7 +151,7 @@ def settings_form(
         entry_cells=ENTRY,
         wide=True,
         keys=keys,
-        submit=look_up,
+        submit=find_commands,
         doing="looking up the commands: nothing is changed yet",
     )
 
@@ -206,14 +207,14 @@ def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[
     if setting.of_host:
         telemetry = state.telemetry
         return getattr(telemetry and telemetry.host, setting.reading or "", None) or NA
-    names = _readings_of(setting)
+    names = _reading_fields_of_setting(setting)
     known = known_values(_first_known_reading(sample, names) for sample in chosen)
     if isinstance(setting, SwitchSetting):
         return "/".join(sorted(set(map(setting.format, known)))) or NA
     return _range_text(known, f" {setting.unit}")
 
 
-def _readings_of(setting: Setting) -> Sequence[str]:
+def _reading_fields_of_setting(setting: Setting) -> Sequence[str]:
     """Return the fields of GpuSample that have the value of a setting, the best one first."""
     if isinstance(setting, ClockSetting):
         return (setting.clock,)

@@ -98,13 +98,13 @@ def external_server_rows(server: FoundServer, width: int) -> list[Row]:
     return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
 
 
-def other_measurement_rows(other_owner: MeasurementOwner | None, width: int) -> list[Row]:
-    """Return a warning that another Workbench is measuring on this host. `other_owner` describes
-    that Workbench. If `other_owner` is None, nobody else is measuring, and the result is []."""
-    if other_owner is None:
+def other_measurement_warning_rows(owner: MeasurementOwner | None, width: int) -> list[Row]:
+    """Return a warning that another Workbench is measuring on this host. `owner` describes
+    that Workbench. If `owner` is None, nobody else is measuring, and the result is []."""
+    if owner is None:
         return []
     try:
-        who = f": {other_owner}"
+        who = f": {owner}"
     except Exception:  # a text about somebody else must not stop a revert
         who = ""
     text = f"{G.alert} This host is being measured{who}. A change here disturbs that measurement."
@@ -166,7 +166,7 @@ class StartPlan(Modal[bool]):
         elif self.restart:
             self.verb, title = "restart", f"Restart {plan.plan.engine}"
         super().__init__(title)
-        self.keys = self._keys()
+        self.keys = self._key_hints()
         self.plan, self.server, self.changes, self.disturbed = plan, server, changes, disturbed
         self.add_class("-wide")
 
@@ -177,7 +177,7 @@ class StartPlan(Modal[bool]):
         Binding("a", "answers", show=False),
     ]
 
-    def _keys(self) -> str:
+    def _key_hints(self) -> str:
         if self.rejected:
             keys = "esc back to the plan"
             for change in self._proposed_changes[:1]:
@@ -197,8 +197,8 @@ class StartPlan(Modal[bool]):
             return ()
         return self.problem.changes
 
-    def content(self) -> Sequence[Widget]:
-        return (TextBody(self._text),)
+    def make_widgets(self) -> Sequence[Widget]:
+        return (TextBody(self._plan_rows),)
 
     def show_problem(self, problem: Finding | None) -> None:
         """Show why a start on the host would be refused, and refuse it. None if nothing is known
@@ -217,12 +217,12 @@ class StartPlan(Modal[bool]):
 
     def _redraw(self) -> None:
         """Show keys and text again."""
-        self.keys = self._keys()
+        self.keys = self._key_hints()
         self.show_keys(self.keys)
         for body in self.query(TextBody):
             body.rebuild_rows()
 
-    def _text(self, width: int) -> list[Row]:
+    def _plan_rows(self, width: int) -> list[Row]:
         plan = self.plan
         rows = [*self.disturbed(width), *self._head_rows(width)]
         rows.append((("model   ", "dim"), (plan.plan.model, "text")))

@@ -21,10 +21,10 @@ class Login(Modal[str]):
         self.question = question
         self.field = Entry(on_submit=self._submit_answer, secret=True)
 
-    def content(self) -> Sequence[Widget]:
-        return (Text(self._rows), self.field)
+    def make_widgets(self) -> Sequence[Widget]:
+        return (Text(self._question_rows), self.field)
 
-    def _rows(self, width: int) -> list[Row]:
+    def _question_rows(self, width: int) -> list[Row]:
         rows: list[Row] = []
         if self.question.said:
             rows += paragraph_rows(self.question.heading, width, "strong")

@@ -80,7 +80,7 @@ class Wanted(NamedTuple):
     think_time: str = ""
 
 
-def sets_gpus(wanted: Wanted) -> bool:
+def sets_gpu_setting(wanted: Wanted) -> bool:
     """Return whether a sweep sets a GPU setting."""
     return any(setting.key == wanted.kind for setting in SWEPT)
 
@@ -172,10 +172,10 @@ def suggest_flag_values(row: FlagRow | None) -> str:
     return ",".join(f"{number:g}" for number in numbers)
 
 
-def parse_sweep_form(values: Values, count: int) -> Wanted:
-    """Return from the texts in the form what to sweep, its values, the GPU and the flags. `count`
-    is the number of GPUs on the host. Raise InputError for an invalid field."""
-    what, gpu = values["what"], parse_gpu_index(values, count)
+def parse_sweep_form(values: Values, gpu_count: int) -> Wanted:
+    """Return from the texts in the form what to sweep, its values, the GPU and the flags.
+    `gpu_count` is the number of GPUs on the host. Raise InputError for an invalid field."""
+    what, gpu = values["what"], parse_gpu_index(values, gpu_count)
     kind, fields = OFFERS[what]
     wanted = Wanted(kind, [], gpu, {})
     if "flags" in fields:
@@ -249,13 +249,14 @@ def _is_valid_value(quantity: str, text: str) -> bool:
 def sweep_form(
     state: SessionState,
     flag: FlagRow | None,
-    load: BenchSpec,
+    bench_spec: BenchSpec,
     last_values: Mapping[str, str] | None = None,
     check_flags: Callable[[Mapping[str, Sequence[str]]], None] = lambda flags: None,
 ) -> Form:
-    """Return the form of a new sweep. `flag` is the flag whose values are suggested, and `load` is
-    the benchmark to run at each value. `last_values` has the texts of the fields when the user last
-    accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
+    """Return the form of a new sweep. `flag` is the flag whose values are suggested, and
+    `bench_spec` is the benchmark to run at each value. `last_values` has the texts of the fields
+    when the user last accepted the form. `check_flags` raises InputError for flags and values that
+    cannot be swept.
     """
     count = len(state.gpus)
     kinds = tuple(label for label in OFFERS if count or label not in SETTING)
@@ -267,9 +268,12 @@ def sweep_form(
         Field("what", "over", first, "left and right change it", kinds),
         Field("values", "values", suggest_values(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
-        Field("slo", "SLO", load.slo or SLO, wide=True),
+        Field("slo", "SLO", bench_spec.slo or SLO, wide=True),
         Field(
-            "think", "think time", load.think_time, "seconds between answer and question: 5, 2-8"
+            "think",
+            "think time",
+            bench_spec.think_time,
+            "seconds between answer and question: 5, 2-8",
         ),
         Field(
             "horizon", "minutes", f"{HORIZON_S / 60:g}", "of each rate, with 1,000 requests or more"
@@ -292,7 +296,7 @@ def sweep_form(
 
     def make_summary_rows(values: Values, width: int) -> list[Row]:
         return paragraph_rows(
-            _sweep_text(parse_sweep_form(values, count), load), width, "dim", "  "
+            _sweep_summary_text(parse_sweep_form(values, count), bench_spec), width, "dim", "  "
         )
 
     return _SweepForm(
@@ -308,12 +312,12 @@ def sweep_form(
     )
 
 
-def _sweep_text(wanted: Wanted, load: BenchSpec) -> str:
-    streams = count_of(load.concurrency, "stream")
+def _sweep_summary_text(wanted: Wanted, bench_spec: BenchSpec) -> str:
+    streams = count_of(bench_spec.concurrency, "stream")
     if wanted.kind == sweep.FLAGS.name:
         starts = count_of(math.prod(map(len, wanted.flags.values())), "start")
         return (
-            f"{starts} of the server, each with {count_of(load.requests, 'request')} at {streams}. "
+            f"{starts} of the server, each with {count_of(bench_spec.requests, 'request')} at {streams}. "
             "An A/B experiment then compares the best values with the present ones. The other values get no verdict."
         )
     if wanted.kind == sweep.USERS.name:
@@ -330,7 +334,7 @@ def _sweep_text(wanted: Wanted, load: BenchSpec) -> str:
             f"{minutes:g} min. A number of users is found sooner."
         )
     points = count_of(len(wanted.values), "point")
-    tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
+    tokens = f"{bench_spec.input_tokens} prompt and {bench_spec.max_tokens} output tokens"
     if wanted.kind == sweep.CONCURRENCY.name:
         return (
             f"{points} of {tokens} for each request. Errors end the sweep early. The knee is "

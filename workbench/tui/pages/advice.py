@@ -21,7 +21,7 @@ def top_finding_rows(advised: AdvisedResult, width: int) -> list[Row]:
     from workbench.report.finding_blocks import text_with_gain  # not for the first frame
 
     rows: list[Row] = []
-    for number, finding in enumerate(_most_important(advised.findings), 1):
+    for number, finding in enumerate(_most_important_findings(advised.findings), 1):
         rows += rows_beside_label(
             f"{number} ",
             "dim",
@@ -36,6 +36,6 @@ def top_finding_rows(advised: AdvisedResult, width: int) -> list[Row]:
     return [head, *rows] if rows else []
 
 
-def _most_important(findings: Sequence[Finding]) -> Sequence[Finding]:
+def _most_important_findings(findings: Sequence[Finding]) -> Sequence[Finding]:
     acted = [f for f in findings if f.level is not Level.INFO]
     return (acted or list(findings))[:SHOWN]

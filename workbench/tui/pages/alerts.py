@@ -40,7 +40,7 @@ def alert_rows(
     off = [view.rule.name for view in rules if not view.effects]
     if on:
         rows += [_alert_table_row(" ", "head", "rule", "state", "effects", width)]
-    rows += [_rule_row(view, width) for view in sorted(on, key=_table_order)]
+    rows += [_rule_row(view, width) for view in sorted(on, key=_rule_rank)]
     if off:
         rows += labelled_paragraph("  off: ", ", ".join(off), width, "dim")
     rows += [(), (("Last alerts, newest first", "title"),)]
@@ -53,10 +53,10 @@ def alert_rows(
         if alert.phase == END:
             role = "dim"
         rows += labelled_paragraph(text_cell(at, cells), alert.text, width, role)
-    return [*rows, (), *_meaning_rows(rules, width)]
+    return [*rows, (), *_rule_meaning_rows(rules, width)]
 
 
-def _table_order(view: RuleView) -> int:
+def _rule_rank(view: RuleView) -> int:
     """Return the place of a rule in the table: what is wrong now comes first."""
     return {"active": 0, "pending": 1}.get(view.state, 2)
 
@@ -64,7 +64,7 @@ def _table_order(view: RuleView) -> int:
 def _rule_row(view: RuleView, width: int) -> Row:
     sign, role = _SIGNS.get(view.state, (" ", "dim"))
     return _alert_table_row(
-        sign, role, view.rule.name, state_text(view), " ".join(view.effects), width
+        sign, role, view.rule.name, rule_state_text(view), " ".join(view.effects), width
     )
 
 
@@ -83,7 +83,7 @@ def _alert_table_row(
     )
 
 
-def state_text(view: RuleView) -> str:
+def rule_state_text(view: RuleView) -> str:
     """Return the state of a rule in words, such as "active for 12s: GPU0-3 91 %"."""
     value = view.rule.value_text(view.value)
     what = " ".join(filter(None, (view.where, value)))
@@ -107,18 +107,18 @@ def state_text(view: RuleView) -> str:
     return "not among the last alerts"
 
 
-def _meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
+def _rule_meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
     """Yield what each rule is about, and its thresholds."""
     yield (("Rules", "title"),)
     for view in rules:
-        text = _meaning_text(view)
+        text = _rule_meaning_text(view)
         if view.effects:
             text += f" ({', '.join(view.effects)})"
         name = text_cell(f"  {view.rule.name}", _NAME_CELLS + 2)
         yield from labelled_paragraph(name, text, width, "dim", "text")
 
 
-def _meaning_text(view: RuleView) -> str:
+def _rule_meaning_text(view: RuleView) -> str:
     limits, rule = view.limits, view.rule
     if limits is None:
         return rule.title

@@ -63,7 +63,7 @@ class Page(Scrolled):
         if self.frame is not None:
             self.frame.close(self)
 
-    def use_keys(self, keys: Sequence[Key], controllers: Controllers) -> None:
+    def replace_keys(self, keys: Sequence[Key], controllers: Controllers) -> None:
         """Replace the keys of this page by `keys`, which run methods of `controllers`."""
         own = {key.key: (key.label, partial(key.run, controllers)) for key in keys}
         self.keys = lambda: own

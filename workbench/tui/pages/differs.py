@@ -19,7 +19,7 @@ from workbench.tui.cells import (
     wrap_text,
 )
 from workbench.tui.formats import NA, setting_name, setting_value, value_text
-from workbench.tui.pages.result import settings_in_force
+from workbench.tui.pages.result import setting_labels_and_verdicts
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Conditions
@@ -70,13 +70,14 @@ def _titled_differences(
     yield (
         "In force under load",
         _mapping_differences(
-            dict(settings_in_force(x.in_force)), dict(settings_in_force(y.in_force))
+            dict(setting_labels_and_verdicts(x.in_force)),
+            dict(setting_labels_and_verdicts(y.in_force)),
         ),
     )
     yield "Host", _mapping_differences(dict(condition_texts(x)), dict(condition_texts(y)), _HOST)
     loads = (d for d in compare(a, b).differences if d["kind"] == "workload")
-    yield "Load", _unlike_values((d["name"], d["a"], d["b"]) for d in loads)
-    yield "Answers", _unlike_values([("hash of the text", _model_digest(a), _model_digest(b))])
+    yield "Load", _differing_values((d["name"], d["a"], d["b"]) for d in loads)
+    yield "Answers", _differing_values([("hash of the text", _model_digest(a), _model_digest(b))])
 
 
 def _versions(conditions: Conditions) -> Mapping[str, Any]:
@@ -92,12 +93,12 @@ def _command_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
         ("model", x.model, y.model),
         ("preset", x.preset_id, y.preset_id),
     ]
-    found = _unlike_values(whole)
+    found = _differing_values(whole)
     if x.flags or y.flags:
         return [*found, *_mapping_differences(x.flags, y.flags)]
     only_first = " ".join(word for word in first if word not in second)
     only_second = " ".join(word for word in second if word not in first)
-    return [*found, *_unlike_values([("words", only_first, only_second)])]
+    return [*found, *_differing_values([("words", only_first, only_second)])]
 
 
 def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
@@ -121,10 +122,10 @@ def _mapping_differences(
 ) -> Sequence[Difference]:
     """Return the differences of two mappings under `names`, by default under all their keys."""
     keys = dict.fromkeys(names or (*x, *y))
-    return _unlike_values((key, x.get(key), y.get(key)) for key in keys)
+    return _differing_values((key, x.get(key), y.get(key)) for key in keys)
 
 
-def _unlike_values(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
+def _differing_values(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
     """Return those of (name, value in A, value in B) whose values differ, as texts. A text that is
     empty is no value."""
     texts = [(name, _value_text(p), _value_text(q)) for name, p, q in values]

@@ -113,10 +113,10 @@ class MeasurementPage(Page):
         """Return the title: the kind of the measurement, and which one is shown."""
         if self.shown_measurement is None or self.hides_rows:
             return self.KIND
-        return f"{self.KIND} {self.name_of(self.shown_measurement)}"
+        return f"{self.KIND} {self.measurement_name(self.shown_measurement)}"
 
-    def name_of(self, shown: Any) -> str:
-        return str(shown.id)
+    def measurement_name(self, measurement: Any) -> str:
+        return str(measurement.id)
 
     @property
     def latest_measurement(self) -> Experiment | Sweep | None:
@@ -229,8 +229,8 @@ class SweepPage(MeasurementPage):
     WORDS: ClassVar = _SWEEP_WORDS
     _plotted: tuple[object, list[Row]] = (None, [])  # the key and the rows of the last plots
 
-    def name_of(self, shown: Sweep) -> str:
-        return f"of {shown.name}"
+    def measurement_name(self, measurement: Sweep) -> str:
+        return f"of {measurement.name}"
 
     @property
     def latest_measurement(self) -> Sweep | None:

@@ -46,7 +46,7 @@ class ModelsPage(PickList, Page):
         self.cursor = self.top = 0
         self.began_s: float | None = None  # monotonic time since which the hosts are asked
 
-    def show_searching(self) -> None:
+    def show_search_time(self) -> None:
         """Show how long the search for models has been running, until `show_found_models` gets the
         results."""
         self.began_s = time.monotonic()
@@ -137,37 +137,39 @@ class ModelsPage(PickList, Page):
         return [(), *model_copy_rows(self.copy_under_cursor, width)[:MOST_FOOT]]
 
 
-def model_copy_rows(copy: ModelCopy, width: int) -> list[Row]:
+def model_copy_rows(model_copy: ModelCopy, width: int) -> list[Row]:
     """Return the rows about a model copy: its directory, commit, problems, and the digest of its
     small files."""
-    facts = [("place", f"{copy.path} on {copy.host}  ({copy.kind})", "text")]
-    if copy.revision:
-        names = (copy.revision, *(f"({ref})" for ref in copy.refs))
+    facts = [("place", f"{model_copy.path} on {model_copy.host}  ({model_copy.kind})", "text")]
+    if model_copy.revision:
+        names = (model_copy.revision, *(f"({ref})" for ref in model_copy.refs))
         facts.append(("commit", " ".join(names), "text"))
-    if copy.problems:
-        facts.append(("problem", "; ".join(copy.problems), "warn"))
-    if copy.small_digest:
-        facts.append(("digest", f"{copy.small_digest} of its index and small files", "dim"))
+    if model_copy.problems:
+        facts.append(("problem", "; ".join(model_copy.problems), "warn"))
+    if model_copy.small_digest:
+        facts.append(("digest", f"{model_copy.small_digest} of its index and small files", "dim"))
     rows: list[Row] = []
     for label, text, role in facts:
         rows += labelled_paragraph(pad_text(label, 9), text, width, role)
     return rows
 
 
-def file_rows(copy: ModelCopy, width: int) -> list[Row]:
+def model_file_rows(model_copy: ModelCopy, width: int) -> list[Row]:
     """Return the rows of a model copy's page: its directory, commit, problems and digest, then its
     files with size and hash."""
-    damaged = [file.name for file in copy.files if file.is_damaged]
-    hashed = sum(file.sha256 is not None for file in copy.files)
-    rows = model_copy_rows(copy, width)
+    damaged = [file.name for file in model_copy.files if file.is_damaged]
+    hashed = sum(file.sha256 is not None for file in model_copy.files)
+    rows = model_copy_rows(model_copy, width)
     if damaged:
         text = (
             f"x {count_of(len(damaged), 'file has', 'files have')} other bytes than the hub names: "
             f"{', '.join(damaged)}"
         )
         rows += [(), *paragraph_rows(text, width, "bad", "  ")]
-    elif hashed == len(copy.files):
-        named = sum(file.sha256 is not None and file.sha256 == file.blob for file in copy.files)
+    elif hashed == len(model_copy.files):
+        named = sum(
+            file.sha256 is not None and file.sha256 == file.blob for file in model_copy.files
+        )
         text = (
             f"ok every byte was hashed; {count_of(named, 'file')} compared with the hash that "
             "the hub gave"
@@ -177,10 +179,10 @@ def file_rows(copy: ModelCopy, width: int) -> list[Row]:
         rows += [(), *paragraph_rows("V in the list of models hashes every byte.", width, "dim")]
     name = max(20, width - SIZE_CELLS - DIGEST_CELLS - 4)
     head = pad_text("file", name) + pad_text("size", SIZE_CELLS, True) + "  sha256"
-    return [*rows, (), ((head, "head"),), *(_file_row(file, name) for file in copy.files)]
+    return [*rows, (), ((head, "head"),), *(_file_row(file, name) for file in model_copy.files)]
 
 
-def _file_row(file: ModelFile, name: int) -> Row:
+def _file_row(file: ModelFile, name_cells: int) -> Row:
     digest, role = "  not hashed", "dim"
     if file.sha256:
         digest, role = f"  {file.sha256[:DIGEST_CELLS]}", "text"
@@ -188,7 +190,7 @@ def _file_row(file: ModelFile, name: int) -> Row:
         digest, role = f"x {digest.lstrip()}", "bad"
     size = pad_text(size_text(file.size_bytes), SIZE_CELLS, True)
     return (
-        (text_cell(cut_middle(file.name, name - 1), name), "text"),
+        (text_cell(cut_middle(file.name, name_cells - 1), name_cells), "text"),
         (size, "text"),
         (digest, role),
     )

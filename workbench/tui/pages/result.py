@@ -99,7 +99,7 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
         ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:
-        verdicts = (f"{name} {said}" for name, said in settings_in_force(c.in_force))
+        verdicts = (f"{name} {said}" for name, said in setting_labels_and_verdicts(c.in_force))
         facts.append(("under load", ", ".join(verdicts)))
     facts += [("", text) for text in c.findings.values()]
     rows: list[Row] = [(), (("Conditions", "title"),), *fact_rows(facts, width)]
@@ -108,7 +108,7 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
     return rows
 
 
-def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
+def setting_labels_and_verdicts(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return pairs (label of a setting, verdict), such as [("GPU0 GPU clocks", "no effect")] for
     {"gpu0.gpu_clocks": "no effect"}."""
     return [(setting_name(name), said) for name, said in in_force.items()]

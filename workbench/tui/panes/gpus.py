@@ -64,7 +64,7 @@ class GpuPane(Pane, Scrolled):
         rows = self._driver_rows(state, telemetry, width)
         for sample in telemetry.gpus:
             rows += [(), *self._gpu_rows(state, telemetry, sample, width)]
-        return [*rows, *_engine_rows(state, width)]
+        return [*rows, *_absent_engine_metric_rows(state, width)]
 
     def _driver_rows(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
         from workbench.hosts.container_kinds import KINDS  # not for the first frame
@@ -105,7 +105,7 @@ class GpuPane(Pane, Scrolled):
         if right:
             rows += paragraph_rows(f"! settings are read-only: {right}", width, "warn")
         rows += self._guard_rows(state, width)
-        rows += _changed_rows(state, -1, width)  # the host's own
+        rows += _altered_setting_rows(state, -1, width)  # the host's own
         if state.host.others_problem and (state.alterations or right is None):
             rows += paragraph_rows(f"! {state.host.others_problem}", width, "warn")
         if state.host.journal_recovery:
@@ -135,12 +135,12 @@ class GpuPane(Pane, Scrolled):
                 *rows,
                 *paragraph_rows(f"x {sample.state}: {sample.message or ''}", width, "bad"),
             ]
-        rows += _changed_rows(state, sample.index, width)
+        rows += _altered_setting_rows(state, sample.index, width)
         for index, text in state.gpu_findings:
             if index == sample.index:
                 role = "warn" if G.alert in text else "text"
                 rows += paragraph_rows(f"  {text}", width, role)
-        pairs = self._value_pairs(sample, info)
+        pairs = self._labels_and_values(sample, info)
         columns = max(1, width // 38)
         each = width // columns
         for start in range(0, len(pairs), columns):
@@ -149,8 +149,8 @@ class GpuPane(Pane, Scrolled):
                 role = "dim" if text.startswith(NA) else "text"
                 row += [(pad_text(f"  {label}", 16), "dim"), (pad_text(text, each - 16), role)]
             rows.append(tuple(row))
-        rows += _instance_rows(sample, info, width)
-        rows += _lockable_rows(info, width)
+        rows += _mig_instance_rows(sample, info, width)
+        rows += _lockable_clock_rows(info, width)
         if sample.event_reasons:
             rows += paragraph_rows(
                 f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text"
@@ -160,56 +160,60 @@ class GpuPane(Pane, Scrolled):
             absent = {**info.absent, **absent}
         return [*rows, *self._process_rows(sample, width), *_absent_value_rows(absent, width)]
 
-    def _value_pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
+    def _labels_and_values(self, sample: GpuSample, info: GpuInfo | None) -> list[tuple[str, str]]:
         """Return pairs (label, text) with the values of a GPU."""
         from workbench.model.gpu_readings import READINGS  # not for the first frame
         from workbench.model.settings import SWITCHES
 
         pairs = []
         for name, one in READINGS.items():
-            text = whole_number_text(getattr(s, name), one.unit)
-            pairs.append((one.label, text + self._text_after_value(name, s, i)))
+            text = whole_number_text(getattr(sample, name), one.unit)
+            pairs.append((one.label, text + self._text_after_value(name, sample, info)))
         memory = reserved = rates = energy = virtual = NA
-        if s.memory_used_bytes is not None:
-            memory = f"{gib_text(s.memory_used_bytes)} of {gib_text(s.memory_total_bytes)} GiB"
-        if i is not None:
-            virtual = i.virtualization or NA
-            if i.unified_memory:
+        if sample.memory_used_bytes is not None:
+            memory = (
+                f"{gib_text(sample.memory_used_bytes)} of {gib_text(sample.memory_total_bytes)} GiB"
+            )
+        if info is not None:
+            virtual = info.virtualization or NA
+            if info.unified_memory:
                 memory += " unified"
-            if i.memory_reserved_bytes is not None:
-                reserved = f"{gib_text(i.memory_reserved_bytes)} GiB"
-        if (s.pcie_rx_mb_s, s.pcie_tx_mb_s) != (None, None):
-            rates = f"{whole_number_text(s.pcie_rx_mb_s)}/{whole_number_text(s.pcie_tx_mb_s)} MB/s"
-        if s.energy_j is not None:
-            energy = f"{s.energy_j / 1000:,.0f} kJ"
+            if info.memory_reserved_bytes is not None:
+                reserved = f"{gib_text(info.memory_reserved_bytes)} GiB"
+        if (sample.pcie_rx_mb_s, sample.pcie_tx_mb_s) != (None, None):
+            received, sent = map(whole_number_text, (sample.pcie_rx_mb_s, sample.pcie_tx_mb_s))
+            rates = f"{received}/{sent} MB/s"
+        if sample.energy_j is not None:
+            energy = f"{sample.energy_j / 1000:,.0f} kJ"
         return [
             *pairs,
             ("memory", memory),
             ("reserved", reserved),
-            ("P-state", _text_if_known("P{}", s.pstate)),
-            *((one.name, _on_off_text(one.value_in_force(s))) for one in SWITCHES),
-            ("PCIe", _text_if_known("gen {} x{}", s.pcie_gen, s.pcie_width)),
+            ("P-state", _text_if_known("P{}", sample.pstate)),
+            *((one.name, _on_off_text(one.value_in_force(sample))) for one in SWITCHES),
+            ("PCIe", _text_if_known("gen {} x{}", sample.pcie_gen, sample.pcie_width)),
             ("PCIe rx/tx", rates),
             ("energy", energy),
             ("virtual", virtual),
         ]
 
-    def _text_after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
+    def _text_after_value(self, field: str, sample: GpuSample, info: GpuInfo | None) -> str:
         """Return the text that follows a value of a GPU, such as " of 3090" with the highest clock
-        or " (slows at 90)" with a temperature limit; "" for none. `name` is a field of GpuSample.
+        or " (slows at 90)" with a temperature limit; "" for none. `field` is a field of GpuSample.
         """
-        if name == "power_w" and s.power_average_w:
-            return f" (1 s: {s.power_average_w:.0f})"
-        if name == "limit_w" and i is None:
+        if field == "power_w" and sample.power_average_w:
+            return f" (1 s: {sample.power_average_w:.0f})"
+        if field == "limit_w" and info is None:
             return f" ({NA})"
-        if i is None:
+        if info is None:
             return ""
-        if name == "limit_w":
-            return f" ({whole_number_text(i.power_min_w)}-{whole_number_text(i.power_max_w, ' W')})"
-        if name == "temperature_c" and i.temperature_slowdown_c:
-            return f" (slows at {i.temperature_slowdown_c:.0f})"
-        top = {"sm_mhz": i.sm_max_mhz, "memory_mhz": i.memory_max_mhz}.get(name)
-        if top and getattr(s, name) is not None:
+        if field == "limit_w":
+            lowest = whole_number_text(info.power_min_w)
+            return f" ({lowest}-{whole_number_text(info.power_max_w, ' W')})"
+        if field == "temperature_c" and info.temperature_slowdown_c:
+            return f" (slows at {info.temperature_slowdown_c:.0f})"
+        top = {"sm_mhz": info.sm_max_mhz, "memory_mhz": info.memory_max_mhz}.get(field)
+        if top and getattr(sample, field) is not None:
             return f" of {top:.0f}"
         return ""
 
@@ -246,7 +250,7 @@ def _absent_value_rows(reasons_by_name: Mapping[str, str], width: int) -> list[R
     return rows
 
 
-def _engine_rows(state: SessionState, width: int) -> list[Row]:
+def _absent_engine_metric_rows(state: SessionState, width: int) -> list[Row]:
     """Return rows with the live metrics that the selected server's engine does not report; [] if it
     reports all of them."""
     from workbench.model.engine_live import LIVE_METRICS  # not for the first frame
@@ -258,7 +262,7 @@ def _engine_rows(state: SessionState, width: int) -> list[Row]:
     return [(), ((state.engine.title, "title"),), *_absent_value_rows(absent, width)]
 
 
-def _instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:
+def _mig_instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:
     """Return a row about MIG and one for each instance; [] for a GPU that is not divided."""
     if info is None or not info.mig:
         return []
@@ -273,7 +277,7 @@ def _instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> list[
     return rows
 
 
-def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
+def _lockable_clock_rows(info: GpuInfo | None, width: int) -> list[Row]:
     """Return rows with the clock frequencies to which the driver can lock a GPU; [] if `info` is
     None, because the GPU's properties are not known yet."""
     from workbench.model.gpu import clocks_text  # not for the first frame
@@ -287,26 +291,26 @@ def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
     )
 
 
-def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
-    """Return rows about the altered settings of GPU `index`, or of the host if `index` is -1. First
-    come the settings that this Workbench changed, each with a note if another program has changed
-    it since. The settings that other users changed follow."""
+def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> list[Row]:
+    """Return rows about the altered settings of GPU `gpu_index`, or of the host if `gpu_index` is
+    -1. First come the settings that this Workbench changed, each with a note if another program has
+    changed it since. The settings that other users changed follow."""
     rows: list[Row] = []
     altered, begun = split_begun_changes(state.alterations, state.telemetry)
     begun_keys = {one.change.key for one in begun}
     for alteration in altered:
-        if alteration.gpu_index == index:
-            rows += _altered_rows(alteration, width)
+        if alteration.gpu_index == gpu_index:
+            rows += _alteration_rows(alteration, width)
             for drift in state.drift:
                 if (drift.gpu_uuid, drift.setting) == alteration.key not in begun_keys:
                     rows += paragraph_rows(f"    {drift.text}", width, "warnb", "    ")
     for change, outcome in begun:
-        if change.gpu_index == index:
+        if change.gpu_index == gpu_index:
             rows += _begun_change_rows(change, outcome, width)
     _, of_others = split_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
-        if other.gpu_index == index:
+        if other.gpu_index == gpu_index:
             for _, now, before in alteration_gpus_now_and_before([other]):
                 by, since = other.by, clock_text(other.since_unix_s)
                 said = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
@@ -323,7 +327,7 @@ def _begun_change_rows(change: Alteration, outcome: str, width: int) -> list[Row
     return paragraph_rows(said, width, "warn", "    ")
 
 
-def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
+def _alteration_rows(alteration: Alteration, width: int) -> list[Row]:
     rows: list[Row] = []
     for _, now, before in alteration_gpus_now_and_before([alteration]):
         known = alteration.before_known

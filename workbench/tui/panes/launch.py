@@ -184,18 +184,18 @@ class Launch(Pane, PickList):
         """Return the names of the groups of all flags, in the order of the list."""
         return tuple(dict.fromkeys(row.heading for row in self.session.plans.flag_rows("all")))
 
-    def go_to_group(self, name: str) -> None:
-        """List all flags, and move the cursor to the first flag of the group `name`."""
+    def move_to_group(self, group_name: str) -> None:
+        """List all flags, and move the cursor to the first flag of the group `group_name`."""
         self.all, self.query_text = True, ""
         self._show_flags(keep_cursor=True)
-        self._move_cursor_below_heading(self.items.index(name))
+        self._move_cursor_below_heading(self.items.index(group_name))
 
-    def jump_to_group(self, direction: int) -> None:
+    def move_to_adjacent_group(self, direction: int) -> None:
         """Move the cursor to the first flag of the next group (`direction` 1) or of the group
         before (`direction` -1). With -1, a cursor inside a group first moves to the first flag of
         that group."""
         if not self.all or self.query_text:
-            self.go_to_group(self.groups[0])
+            self.move_to_group(self.groups[0])
             return
         heads = [n for n, item in enumerate(self.items) if self.is_heading(item)]
         found = bisect_right(heads, self.cursor)
@@ -253,7 +253,7 @@ class Launch(Pane, PickList):
             return item
         return item.is_env, item.name
 
-    def _column_widths(self, width: int) -> tuple[int, int, int]:
+    def _name_value_default_widths(self, width: int) -> tuple[int, int, int]:
         flags = [item for item in self.items if not self.is_heading(item)][:60]
         longest = max((len(flag.name) for flag in flags), default=20)
         longest_default = max(map(len, map(_flag_default_text, flags)), default=0)
@@ -269,7 +269,7 @@ class Launch(Pane, PickList):
     def head_rows(self, width: int) -> list[Row]:
         if not self.items:
             return []
-        name, value, default = self._column_widths(width)
+        name, value, default = self._name_value_default_widths(width)
         return [
             (
                 (pad_text("   flag", name + 3), "head"),
@@ -281,7 +281,7 @@ class Launch(Pane, PickList):
     def item_row(self, item: FlagRow | str, width: int) -> Row:
         if isinstance(item, str):
             return ((f" {item}", "title"),)
-        name_w, value_w, default_w = self._column_widths(width)
+        name_w, value_w, default_w = self._name_value_default_widths(width)
         key = (item.is_env, item.name)
         edit, unlike = self._edits.get(key), self._unlike.get(key)
         edited = self._is_changed(item)
@@ -316,7 +316,7 @@ class Launch(Pane, PickList):
         plan = self.state.plan
         if plan is None:
             return []
-        rows: list[Row] = self._not_running_rows(width)
+        rows: list[Row] = self._changes_not_running_rows(width)
         if not self.all and not self.query_text:
             more = max(0, plan.total_flags - sum(map(_is_set_flag, plan.rows)))
             flags = f"{more} more flags"
@@ -326,12 +326,12 @@ class Launch(Pane, PickList):
         item: FlagRow | None = self.current_item
         if item is None or height < 10:
             return rows
-        about = self._about_rows(item, width)
+        about = self._flag_help_rows(item, width)
         if height < 22:
             about = about[:3]
         return [*rows, (), *about[:8], *self._finding_rows(item, width)]
 
-    def _not_running_rows(self, width: int) -> list[Row]:
+    def _changes_not_running_rows(self, width: int) -> list[Row]:
         """Return a row that counts the changes of the plan that the running server does not have,
         with the keys that make it have them; [] if there are none."""
         if not self._changes:
@@ -346,7 +346,7 @@ class Launch(Pane, PickList):
                 return [((count, "warn"), *words)]
         return [((cut_text(f" {number} not running: s", width), "warn"),)]
 
-    def _about_rows(self, item: FlagRow, width: int) -> list[Row]:
+    def _flag_help_rows(self, item: FlagRow, width: int) -> list[Row]:
         lines = paragraph_rows(f"{item.name} {flag_description(item)}", width, "dim")
         first = lines[0][0][0]
         if first.startswith(item.name):
@@ -371,7 +371,7 @@ class Launch(Pane, PickList):
                 ),
             ]
         if self.state.plan is None:
-            return _greeting_rows(self.state, width)
+            return _first_steps_rows(self.state, width)
         return paragraph_rows(
             "No flag is set. Press / to find a flag, or a to list all flags.", width, "dim"
         )
@@ -484,7 +484,7 @@ WITHOUT_GPU_KEYS = (
 )
 
 
-def _greeting_rows(state: SessionState, width: int) -> list[Row]:
+def _first_steps_rows(state: SessionState, width: int) -> list[Row]:
     rows = [
         *paragraph_rows("Tune a server: load a setup, change one thing, measure.", width, "strong"),
         (),

@@ -195,7 +195,7 @@ class LogPane(Pane):
         self.top = max(0, min(self.top, total - 1))
         shown: list[tuple[str, Row]] = []
         if self.follow and not self.left:
-            for raw, count in self._read_newest(total, room):
+            for raw, count in self._read_newest_lines_and_counts(total, room):
                 shown.append((raw, self._repeated_line_row(raw, count, width)))
         else:
             for number, raw in enumerate(self.view.lines(self.top, room), self.top):
@@ -228,15 +228,17 @@ class LogPane(Pane):
                 rows += [(row, False) for row in explanation_rows(finding, width, most)]
         return rows
 
-    def _read_newest(self, total: int, room: int) -> list[tuple[str, int]]:
-        """Return the newest of the log's `total` lines, as many as fit into `room` rows, as pairs
-        (line, count). Successive lines about the same HTTP request share one row, and `count` is
-        their number. Requests with which Workbench watches the server share one row too, at the
-        newest of them, wherever they are among the other lines."""
+    def _read_newest_lines_and_counts(
+        self, total_lines: int, max_rows: int
+    ) -> list[tuple[str, int]]:
+        """Return the newest of the log's `total_lines` lines, as many as fit into `max_rows` rows,
+        as pairs (line, count). Successive lines about the same HTTP request share one row, and
+        `count` is their number. Requests with which Workbench watches the server share one row too,
+        at the newest of them, wherever they are among the other lines."""
         # line, text that it shares with others, their number
         shown: list[tuple[str, str, int]] = []
         polls = 0
-        for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
+        for end in range(total_lines, max(0, total_lines - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
                 kind = line_group_key(raw)
@@ -246,7 +248,7 @@ class LogPane(Pane):
                         continue
                 if kind and shown and shown[-1][1] == kind:
                     shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
-                elif len(shown) == room:
+                elif len(shown) == max_rows:
                     break
                 else:
                     shown.append((raw, kind, 1))
@@ -395,14 +397,14 @@ class LogPane(Pane):
                         return self._show_line(chunk + offset)
         return False
 
-    def _show_line(self, line: int | None) -> bool:
-        self.hit = line
-        if line is not None:
+    def _show_line(self, line_number: int | None) -> bool:
+        self.hit = line_number
+        if line_number is not None:
             self.follow = False
-            self.top = self.centre = line
+            self.top = self.centre = line_number
         self.repaint()
         self.post_message(self.TitleChanged())
-        return line is not None
+        return line_number is not None
 
 
 def _no_run_text(state: SessionState) -> str:

@@ -86,7 +86,7 @@ class Presets(Pane, PickList):
             return
         if any(item.id == loaded for item in self.items):
             self._loaded = loaded
-            self.select(loaded)
+            self.select_item(loaded)
 
     @property
     def title_detail(self) -> str:

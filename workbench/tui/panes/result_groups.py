@@ -26,9 +26,11 @@ class SeriesRow:
         return f"{self.view.kind} {self.view.number}"
 
 
-def group_results(rows: Sequence[BenchRow], opened: Collection[str]) -> list[BenchRow | SeriesRow]:
+def group_results(
+    rows: Sequence[BenchRow], opened_names: Collection[str]
+) -> list[BenchRow | SeriesRow]:
     """Return `rows` with one row in the place of the newest run of each series. The runs follow it if
-    its name is among `opened`."""
+    its name is among `opened_names`."""
     runs: dict[str, list[BenchRow]] = {}
     for row in rows:
         if row.series is not None:
@@ -42,8 +44,8 @@ def group_results(rows: Sequence[BenchRow], opened: Collection[str]) -> list[Ben
         own = runs.pop(name, None)
         if own is None:
             continue
-        items.append(SeriesRow(row.series, tuple(own), name in opened))
-        items += own if name in opened else ()
+        items.append(SeriesRow(row.series, tuple(own), name in opened_names))
+        items += own if name in opened_names else ()
     return items
 
 

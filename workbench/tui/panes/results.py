@@ -170,11 +170,11 @@ def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
     return tuple(shown)
 
 
-def _bar_cells(room: int, longest_label: int) -> int:
+def _bar_cells(available_cells: int, longest_label: int) -> int:
     """Return the cells of the bars beside labels in so much room; 0 if they would be too short to
     read."""
-    label = min(longest_label, max(_LEAST_LABEL, room // 2))
-    left = min(_LONGEST_BAR, room - 1 - label)
+    label = min(longest_label, max(_LEAST_LABEL, available_cells // 2))
+    left = min(_LONGEST_BAR, available_cells - 1 - label)
     if left < _LEAST_BAR:
         return 0
     return left
@@ -329,7 +329,7 @@ class Results(Pane, PickList):
             return rows
         return group_results(rows, self._opened)
 
-    def open_series(self, item: SeriesRow) -> None:
+    def toggle_series_runs(self, item: SeriesRow) -> None:
         """List the runs of an experiment or a sweep below its row, or list them no longer."""
         self._opened ^= {item.name}
         self.set_items(self._list_items(self.state))
@@ -387,7 +387,7 @@ class Results(Pane, PickList):
         super().set_items(items, keep_cursor=keep_cursor)
 
     @property
-    def result(self) -> BenchRow | None:
+    def result_under_cursor(self) -> BenchRow | None:
         """Return the result under the cursor; None if the list is empty, or if the cursor is on an
         experiment or a sweep."""
         item = self.current_item
@@ -517,7 +517,7 @@ class Results(Pane, PickList):
         return short_paragraph(f"x {error}", width, 2, "bad")
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        rows = [*self._missing_value_rows(width, height), *self._limit_rows(width)]
+        rows = [*self._missing_value_rows(width, height), *self._speed_limit_rows(width)]
         taken = len(self.items) + 1 + len(rows)  # with the head of the table
         most = max(min(MAX_FINDINGS, (height - 4) // 2), min(MOST_ADVICE, height - taken))
         return [*rows, *self._advice_rows(width, most)]
@@ -551,7 +551,7 @@ class Results(Pane, PickList):
     def _missing_value_rows(self, width: int, height: int) -> list[Row]:
         """Return rows that say why the result under the cursor has no TTFT, or no power; [] if it
         has both."""
-        item = self.result
+        item = self.result_under_cursor
         if item is None:
             return []
         texts = []
@@ -569,7 +569,7 @@ class Results(Pane, PickList):
             rows.append(_cut_row(last, width, "enter", "warn"))
         return rows
 
-    def _limit_rows(self, width: int) -> list[Row]:
+    def _speed_limit_rows(self, width: int) -> list[Row]:
         ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None)
         if ceiling is None:
             return []

@@ -361,7 +361,7 @@ class Footer(Painted):
             self._first = tuple(keys)
             self.repaint()
 
-    def show_pane(self, keys: Sequence[Key]) -> None:
+    def show_pane_keys(self, keys: Sequence[Key]) -> None:
         """Show the keys of the visible pane. Only a small terminal needs this, because it shows one
         pane without a border. `keys` is () if several panes are visible."""
         if tuple(keys) != self._pane:

@@ -84,7 +84,7 @@ class PickList(Painted, can_focus=True):
         self.cursor = self._nearest_item(self.cursor, 1)
         self.repaint()
 
-    def select(self, key: Hashable) -> None:
+    def select_item(self, key: Hashable) -> None:
         """Move the cursor to the item with the key `key`, which the method `item_key` computes. Do
         nothing if the list has no such item."""
         self.cursor = next(

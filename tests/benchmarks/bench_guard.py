@@ -42,7 +42,7 @@ CHANGES = (
 
 
 def entries(gpus: int, sessions: int) -> list[dict[str, Any]]:
-    facts = owners.owner_facts()
+    facts = owners.identity_of_this_process()
     return [
         {
             "gpu_uuid": f"GPU-{gpu:08d}-0000-4000-8000-000000000000",
@@ -103,7 +103,7 @@ def write_journal(root: Path, gpus: int, sessions: int) -> None:
 
 
 def beat(root: Path, sessions: int) -> None:
-    facts = owners.owner_facts()
+    facts = owners.identity_of_this_process()
     for session in range(sessions):
         name = f"{facts['boot_id']}.{session}.{facts['start']}"
         (root / "guard" / "beats" / name).touch()

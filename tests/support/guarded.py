@@ -77,7 +77,7 @@ class GuardedHost:
         signs = asyncio.create_task(self.signs_of_life())
         try:
             return await apply.apply_commands(
-                self.host, commands, rights=mine, guard=guard, watch=terms.instructions_for
+                self.host, commands, rights=mine, guard=guard, watch=terms.guard_instructions_for
             )
         finally:
             signs.cancel()
@@ -90,10 +90,10 @@ class GuardedHost:
             await asyncio.sleep(0.05)
 
     async def beat(self) -> client.GuardStatus:
-        return await client.read_status(self.host, client.owner_id())
+        return await client.read_guard_status(self.host, client.owner_id())
 
     async def look(self) -> client.GuardStatus:
-        return await client.read_status(self.host)
+        return await client.read_guard_status(self.host)
 
     # ---- what is there
     def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:

@@ -164,7 +164,7 @@ class Trial:
             box.host,
             commands,
             rights=mine,
-            watch=terms.instructions_for,
+            watch=terms.guard_instructions_for,
             guard=lambda journal: client.start_guard(box.host, terms, journal, **OPTIONS),
         )
         inner.tell("hold" if report.ok else f"failed: {report}")
@@ -260,7 +260,7 @@ class Trial:
             return False
 
     async def next_start(self, kill: Kill) -> None:
-        found, _ = await alterations.read_journal_records(self.box.host)
+        found, _ = await alterations.read_journal_records_and_log(self.box.host)
         altered = self.altered()
         names = {
             "limit_w": "power_limit_w",

@@ -78,7 +78,7 @@ class TrafficCapture:
         request, which may come first, does not count."""
         self._asked += 1
         number = self._asked
-        self._send_order("totals", number)
+        self._send_agent_request("totals", number)
         while self._answered < number and not self.ended.is_set():
             self._totals_came.clear()
             await self._totals_came.wait()
@@ -88,10 +88,10 @@ class TrafficCapture:
         """Accept no more requests, and wait for those in flight. A connection ends with the answer
         that it carries."""
         if self._port is not None:
-            self._send_order("drain")
+            self._send_agent_request("drain")
             await self._port.wait()
 
-    def _send_order(self, *words: object) -> None:
+    def _send_agent_request(self, *words: object) -> None:
         orders = self._port.stdin if self._port is not None else None
         if orders is not None and not orders.is_closing():
             orders.write(" ".join(map(str, words)).encode() + b"\n")
@@ -132,7 +132,7 @@ class TrafficCapture:
         async for line in writer.stdout:
             told = json.loads(line)
             if "idle" in told:
-                self._send_order("end", *told["idle"])
+                self._send_agent_request("end", *told["idle"])
                 continue
             self._totals = told["totals"]
             self._answered = told["answers"]

@@ -182,7 +182,7 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
         change = f"{before} -> {stored_text(command.setting, outcome.requested)}"
         if not dry_run:
             force = f" (in force: {outcome.in_force})"
-    line = f"{command.where} {label_of(command.setting)}: {state}{force}"
+    line = f"{command.target_text} {label_of(command.setting)}: {state}{force}"
     # command_lines printed the note
     message = outcome.message.removeprefix(command.note).removeprefix("; ")
     return "  ".join(filter(None, (line, change, message)))

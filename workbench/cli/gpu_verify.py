@@ -77,7 +77,7 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
         "gpus": list(found.gpus),
         "output_tok_s": found.output_tok_s,
         "altered": bool(found.proofs or found.unloaded),
-        "in_force": {f"{p.stored_place}.{p.setting}": str(p.in_force) for p in found.proofs},
+        "in_force": {f"{p.storage_key_prefix}.{p.setting}": str(p.in_force) for p in found.proofs},
         "proofs": [p.as_json() for p in found.proofs],
         "messages": list(found.verdict_lines),
         "simulated": found.simulated,

@@ -52,7 +52,7 @@ class OtherMeasurements:
     measurement had lost its lock."""
 
     def __init__(self) -> None:
-        self._noted: list[OtherMeasurement] = []
+        self._recorded: list[OtherMeasurement] = []
         # when the lock was lost and when it was taken again, on the clock of `time.monotonic`
         self._losses: list[tuple[float, float | None]] = []
 
@@ -64,37 +64,38 @@ class OtherMeasurements:
         self._losses.append((time.monotonic(), None))
 
     def record_end_of_lock_loss(self) -> None:
-        """Note that a lost lock was taken again, or is no longer needed."""
+        """Record that a lost lock was taken again, or is no longer needed."""
         if self.lock_is_lost:
             lost_s, _ = self._losses.pop()
             self._losses.append((lost_s, time.monotonic()))
 
-    def duration_without_lock_s(self, begin_s: float) -> float | None:
-        """Return for how many seconds since `begin_s` of `time.monotonic` the measurement has had no
+    def duration_without_lock_s(self, start_s: float) -> float | None:
+        """Return for how many seconds since `start_s` of `time.monotonic` the measurement has had no
         lock, None if it has never lost it since then."""
         now_s = time.monotonic()
         ends = [(lost_s, now_s if again_s is None else again_s) for lost_s, again_s in self._losses]
-        found = [end_s - max(lost_s, begin_s) for lost_s, end_s in ends if end_s >= begin_s]
+        found = [end_s - max(lost_s, start_s) for lost_s, end_s in ends if end_s >= start_s]
         return sum(found) if found else None
 
-    def record_begin(self, owner: MeasurementOwner | None) -> str:
-        """Note a measurement of `owner`, None if the owner is unknown. Return who that is."""
+    def record_start_and_describe_owner(self, owner: MeasurementOwner | None) -> str:
+        """Record that a measurement of `owner` has started, None if the owner is unknown. Return who that
+        is, as text."""
         who = str(owner) if owner is not None else "by an unknown user"
-        self._noted.append(OtherMeasurement(who, _identity_of(owner)))
+        self._recorded.append(OtherMeasurement(who, _user_and_pid_of(owner)))
         return who
 
     def record_end(self, owner: MeasurementOwner) -> None:
-        for one in self._noted:
-            if one.identity == _identity_of(owner) and one.ended_s is None:
+        for one in self._recorded:
+            if one.identity == _user_and_pid_of(owner) and one.ended_s is None:
                 one.ended_s = time.monotonic()
 
-    def others_since(self, begin_s: float) -> tuple[str, ...]:
-        """Return who measured at any time after `begin_s` of `time.monotonic`."""
-        lasted = (one for one in self._noted if one.ended_s is None or one.ended_s >= begin_s)
+    def owner_texts_since(self, start_s: float) -> tuple[str, ...]:
+        """Return who measured at any time after `start_s` of `time.monotonic`."""
+        lasted = (one for one in self._recorded if one.ended_s is None or one.ended_s >= start_s)
         return tuple(dict.fromkeys(one.who for one in lasted))
 
 
-def _identity_of(owner: MeasurementOwner | None) -> tuple[str, int] | None:
+def _user_and_pid_of(owner: MeasurementOwner | None) -> tuple[str, int] | None:
     return None if owner is None else (owner.user, owner.pid)
 
 
@@ -113,7 +114,7 @@ async def locked_for_measurement(
     it lacks python3 or a common directory, report that through `report` and run the block without a
     lock. If the lock is lost meanwhile, report that through `report`, note it in what is yielded, and
     take the lock again."""
-    orders = {
+    lock_request = {
         "what": what,
         "machine": os.uname().nodename,
         "wait": if_held is IfHeld.WAIT,
@@ -121,7 +122,7 @@ async def locked_for_measurement(
     }
     others = OtherMeasurements()
     try:
-        stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, orders)
+        stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, lock_request)
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
@@ -152,7 +153,9 @@ async def locked_for_measurement(
         if problem is not None:
             report(f"it is unknown whether others measure on this host: {problem}")
         else:
-            watching = asyncio.create_task(_watch_lock(host, orders, lines, others, report))
+            watching = asyncio.create_task(
+                _report_others_and_retake_lock(host, lock_request, lines, others, report)
+            )
         yield others
     finally:
         if watching is not None:
@@ -161,14 +164,14 @@ async def locked_for_measurement(
         await stream.close()
 
 
-async def _watch_lock(
+async def _report_others_and_retake_lock(
     host: Host,
-    orders: Mapping[str, Any],
+    lock_request: Mapping[str, Any],
     lines: AsyncIterator[bytes],
     others: OtherMeasurements,
     report: Callable[[str], None],
 ) -> None:
-    """Note who else measures, from the `lines` of the program that holds the lock. If that program
+    """Record and report who else measures, from the `lines` of the program that holds the lock. If that program
     ends, which releases the lock, report it and take the lock again, until this is cancelled."""
     with suppress(HostError):  # the link is lost, and the program ends with it
         await _report_others(lines, others, host.name, report)
@@ -180,19 +183,21 @@ async def _watch_lock(
                 "ended; taking it again"
             )
         with suppress(CommandNotFound, HostError):
-            await _retake_lock(host, {**orders, "wait": False, "beside": True}, others, report)
+            await _retake_lock(
+                host, {**lock_request, "wait": False, "beside": True}, others, report
+            )
         await asyncio.sleep(_RETAKE_INTERVAL_S)
 
 
 async def _retake_lock(
     host: Host,
-    orders: Mapping[str, Any],
+    lock_request: Mapping[str, Any],
     others: OtherMeasurements,
     report: Callable[[str], None],
 ) -> None:
     """Take a lost lock again, or measure beside its new holder, until the program that does so
     ends."""
-    stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, orders)
+    stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, lock_request)
     try:
         lines = stream.lines()
         answer = _parse_holder_line(await anext(lines, b""))
@@ -212,20 +217,20 @@ def _report_holder(
     host: str,
     report: Callable[[str], None],
 ) -> None:
-    who = others.record_begin(owner)
+    who = others.record_start_and_describe_owner(owner)
     report(f"{host} is being measured: {who}; measuring beside it")
 
 
 async def _report_others(
     lines: AsyncIterator[bytes], others: OtherMeasurements, host: str, report: Callable[[str], None]
 ) -> None:
-    """Note who begins and ends to measure on the host, as its program says, and report each begin
+    """Record who begins and ends to measure on the host, as its program says, and report each begin
     through `report`."""
     async for line in lines:
         answer = _parse_holder_line(line)
         joined, left = (_owner_from_json(answer.get(name)) for name in ("joined", "left"))
         if joined is not None:
-            who = others.record_begin(joined)
+            who = others.record_start_and_describe_owner(joined)
             report(f"{host} is measured by somebody else at the same time: {who}")
         if left is not None:
             others.record_end(left)

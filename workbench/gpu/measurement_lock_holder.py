@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from workbench.gpu.process_facts import start_time_of, uids_of
+from workbench.gpu.process_facts import start_ticks_of_process, uids_of
 from workbench.gpu.settings import register
 from workbench.model.untrusted_numbers import integer_or_none, number_for_field, strict_json
 
@@ -62,9 +62,9 @@ def main() -> None:
                 _print_answer({"by": by})
                 told = who
             if orders.get("beside"):
-                _measure_beside(directory, orders, by)
+                _report_others_without_lock(directory, orders, by)
                 return
-            if not orders["wait"] or _stdin_closes(EACH_S):
+            if not orders["wait"] or _stdin_closes_within(EACH_S):
                 return
         find_lock_holder(directory)  # removes the files of killed processes of this user
         own = _write_holder_file(directory, orders, PREFIX)
@@ -72,24 +72,28 @@ def main() -> None:
         _print_answer({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
         return
     _print_answer({"held": True})
-    _print_others(directory, own, with_holder=False, known={})
+    _print_others_until_stdin_closes(directory, own, with_holder=False, reported={})
     _remove_file(own)
 
 
-def _measure_beside(directory: str, orders: dict[str, Any], by: dict[str, Any] | None) -> None:
-    """Name this process in a file beside that of the lock's holder `by`, until stdin is closed."""
-    own = _write_holder_file(directory, orders, BESIDE_PREFIX)
-    known = {} if by is None else {_identity(by): by}
-    _print_others(directory, own, with_holder=True, known=known)
-    _remove_file(own)
-
-
-def _print_others(
-    directory: str, own: str, *, with_holder: bool, known: dict[Any, dict[str, Any]]
+def _report_others_without_lock(
+    directory: str, lock_request: dict[str, Any], holder: dict[str, Any] | None
 ) -> None:
-    """Print who begins and who ends to measure on this host, until stdin is closed. `own` is the
-    file of this process, and `known` has those that were told before, by their identity."""
-    own_inode = _inode_of(own)
+    """Name this process in a file beside that of the lock's `holder`, and print who else measures,
+    until stdin is closed."""
+    own_file = _write_holder_file(directory, lock_request, BESIDE_PREFIX)
+    reported = {} if holder is None else {_user_and_pid_of(holder): holder}
+    _print_others_until_stdin_closes(directory, own_file, with_holder=True, reported=reported)
+    _remove_file(own_file)
+
+
+def _print_others_until_stdin_closes(
+    directory: str, own_file: str, *, with_holder: bool, reported: dict[Any, dict[str, Any]]
+) -> None:
+    """Print who begins and who ends to measure on this host, until stdin is closed. `own_file` is
+    the file of this process, and `reported` has those that were printed before, by user and process
+    id."""
+    own_inode = _inode_of(own_file)
     while True:
         now: dict[Any, dict[str, Any]] = {}
         with contextlib.suppress(OSError):
@@ -98,18 +102,18 @@ def _print_others(
             holder = find_lock_holder(directory) if with_holder else None
             if holder is not None:
                 others.append(holder)
-            now = {_identity(said): said for said in others}
-        for name in now.keys() - known.keys():
+            now = {_user_and_pid_of(said): said for said in others}
+        for name in now.keys() - reported.keys():
             _print_answer({"joined": now[name]})
-        for name in known.keys() - now.keys():
-            _print_answer({"left": known[name]})
-        known = now
-        if _stdin_closes(EACH_S):
+        for name in reported.keys() - now.keys():
+            _print_answer({"left": reported[name]})
+        reported = now
+        if _stdin_closes_within(EACH_S):
             return
 
 
-def _identity(said: dict[str, Any]) -> Any:
-    return said["user"], said["pid"]
+def _user_and_pid_of(holder: dict[str, Any]) -> Any:
+    return holder["user"], holder["pid"]
 
 
 def _print_answer(answer: dict[str, Any]) -> None:
@@ -121,7 +125,7 @@ def _remove_file(path: str) -> None:
         os.unlink(path)
 
 
-def _stdin_closes(timeout_s: float) -> bool:
+def _stdin_closes_within(timeout_s: float) -> bool:
     """Wait until stdin is closed, but at most `timeout_s` seconds, and return whether it is closed.
     Stdin closes when the process that started this one ends."""
     ready, _, _ = select.select([0], [], [], timeout_s)
@@ -185,12 +189,19 @@ def find_lock_holder(directory: str) -> dict[str, Any] | None:
         if inode == lock:
             own = (one.said for one in files if one.said["pid"] == pid and one.uid in uids_of(pid))
             return next(own, None) or _process_with_lock(pid)
-    listed = {inode for _, inode in locks}
+    listed = {one.inode for one in locks}
     return next((one.said for one in files if one.inode not in listed), None)
 
 
-def read_flock_locks() -> list[tuple[int, tuple[int, int]]]:
-    """Return (pid, (device, inode)) of each lock that a process of this machine has taken with
+class FlockLock(NamedTuple):
+    """A lock of a file by flock: the process that has it, and (device, inode) of the file."""
+
+    pid: int
+    inode: tuple[int, int]
+
+
+def read_flock_locks() -> list[FlockLock]:
+    """Return each lock that a process of this machine has taken with
     flock, from /proc/locks."""
     found = []
     with contextlib.suppress(OSError), open("/proc/locks") as file:
@@ -198,8 +209,8 @@ def read_flock_locks() -> list[tuple[int, tuple[int, int]]]:
             words = line.split()
             if len(words) > 5 and words[1] == "FLOCK":  # "->" in place of it: a process that waits
                 major, minor, inode = words[5].split(":")
-                place = os.makedev(int(major, 16), int(minor, 16)), int(inode)
-                found.append((int(words[4]), place))
+                device = os.makedev(int(major, 16), int(minor, 16))
+                found.append(FlockLock(int(words[4]), (device, int(inode))))
     return found
 
 
@@ -233,7 +244,7 @@ def _process_with_lock(pid: int) -> dict[str, Any]:
 
 
 def _started_unix_s(pid: int) -> float | None:
-    ticks = start_time_of(pid)
+    ticks = start_ticks_of_process(pid)
     try:
         with open("/proc/uptime") as file:
             up_s = float(file.read().split()[0])

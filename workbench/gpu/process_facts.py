@@ -33,7 +33,7 @@ def driver_module_instance(sysfs: str) -> str | None:
         return None
 
 
-def start_time_of(pid: int) -> str:
+def start_ticks_of_process(pid: int) -> str:
     """Return the start time of a process, field 22 of /proc/PID/stat, as text; "" if the process
     has ended."""
     try:

@@ -31,11 +31,11 @@ def installed_pynvml_file() -> Path:
     return Path(spec.origin)
 
 
-def reduced_source(users: Sequence[Path]) -> str:
+def reduce_pynvml_source(users: Sequence[Path]) -> str:
     """Return the source of pynvml without the definitions that no module in the files `users`
     needs, neither directly nor through other definitions."""
     all_of_it = installed_pynvml_file().read_text("utf-8")
-    part = used_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
+    part = strip_unused_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
     try:
         compile(part, "pynvml", "exec")
     except SyntaxError:  # a version that is laid out in another way
@@ -43,34 +43,36 @@ def reduced_source(users: Sequence[Path]) -> str:
     return part
 
 
-def cached_part_directory(users: Sequence[Path]) -> Path | None:
+def cached_pynvml_directory(users: Sequence[Path]) -> Path | None:
     """Return the directory in the user's cache that contains pynvml's part for the modules in the
     files `users`. None if there is no such directory or if another user could have written it. That
     can be the case under sudo, which may use the cache of another user."""
     try:
         folder = _cache_directory_for(users)
-        own = all(map(_is_own, (*folder.parents[:2], folder, folder / "pynvml.py")))
+        own = all(
+            map(_only_this_user_can_write, (*folder.parents[:2], folder, folder / "pynvml.py"))
+        )
     except (OSError, RuntimeError):  # RuntimeError: this user has no home
         return None
     return folder if own else None
 
 
-def cache_part(users: Sequence[Path]) -> None:
+def cache_reduced_pynvml(users: Sequence[Path]) -> None:
     """Write pynvml's part for the modules in the files `users` into the user's cache, with its
     bytecode, unless the cache contains it. Do nothing if the cache cannot be written, or if another
     user can write in its directories: that user could place a link there, and root would write to
     its target."""
-    if cached_part_directory(users) is not None:
+    if cached_pynvml_directory(users) is not None:
         return
     import py_compile  # only the first screen needs it
 
     try:
         folder = _cache_directory_for(users)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not all(map(_is_own, (*folder.parents[:2], folder))):
+        if not all(map(_only_this_user_can_write, (*folder.parents[:2], folder))):
             return
         new = folder / f"pynvml.{os.getpid()}"
-        new.write_text(reduced_source(users), "utf-8")
+        new.write_text(reduce_pynvml_source(users), "utf-8")
         part = new.replace(folder / "pynvml.py")
         # an agent that compiles the part keeps 2 MiB more for as long as it runs
         py_compile.compile(str(part), doraise=True)
@@ -88,14 +90,14 @@ def _cache_directory_for(users: Sequence[Path]) -> Path:
     return cache_dir / "workbench" / f"pynvml-{stamp:08x}"
 
 
-def _is_own(path: Path) -> bool:
+def _only_this_user_can_write(path: Path) -> bool:
     found = path.lstat()
     return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def used_definitions(source: str, user: str) -> str:
+def strip_unused_definitions(source: str, user_source: str) -> str:
     """Return `source`, the source of a Python module, without the functions, classes and variables
-    that `user`, the source of another module, needs neither directly nor through other definitions.
+    that `user_source`, the source of another module, needs neither directly nor through other definitions.
     All other statements, such as imports and calls, stay."""
     statements: list[str] = []
     for text in _STATEMENT_BEGIN.split(source):
@@ -104,7 +106,7 @@ def used_definitions(source: str, user: str) -> str:
         else:
             statements.append(text)
     by_name: dict[str, list[int]] = {}
-    kept, todo = set[int](), [user]
+    kept, todo = set[int](), [user_source]
     for number, text in enumerate(statements):
         named = _NAMED_DEFINITION.match(text)
         name = (named[1] or named[2]) if named else ""

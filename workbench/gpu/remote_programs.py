@@ -27,32 +27,32 @@ def _agent_files() -> list[Path]:
     return _program_files(AGENT_PROGRAM)
 
 
-def _pynvml_to_send() -> dict[str, str]:
-    return {"pynvml": pynvml_part.reduced_source(_agent_files())}
+def _pynvml_source_for_agent() -> dict[str, str]:
+    return {"pynvml": pynvml_part.reduce_pynvml_source(_agent_files())}
 
 
-def _pynvml_directory() -> tuple[str, ...]:
+def _pynvml_import_paths_of_agent() -> tuple[str, ...]:
     return (
         str(
-            pynvml_part.cached_part_directory(_agent_files())
+            pynvml_part.cached_pynvml_directory(_agent_files())
             or pynvml_part.installed_pynvml_file().parent
         ),
     )
 
 
-def _pynvml_for_topology() -> dict[str, str]:
-    return {"pynvml": pynvml_part.reduced_source(_program_files(TOPOLOGY_PROGRAM))}
+def _pynvml_source_for_topology() -> dict[str, str]:
+    return {"pynvml": pynvml_part.reduce_pynvml_source(_program_files(TOPOLOGY_PROGRAM))}
 
 
-def _whole_pynvml_directory() -> tuple[str, ...]:
+def _import_paths_of_whole_pynvml() -> tuple[str, ...]:
     return (str(pynvml_part.installed_pynvml_file().parent),)
 
 
-def keep_part_of_pynvml() -> None:
+def cache_pynvml_for_agent() -> None:
     """Write the part of pynvml that the telemetry agent uses into the user's cache, from which the
     next agent on this machine reads it. Writing takes 0.02 s, so call this only after the present
     agent has begun to read the GPUs."""
-    pynvml_part.cache_part(_agent_files())
+    pynvml_part.cache_reduced_pynvml(_agent_files())
 
 
 AGENT_PROGRAM = PythonProgram(
@@ -79,14 +79,14 @@ AGENT_PROGRAM = PythonProgram(
     options=("-S", "-u"),
     # pynvml imports find_library and never uses it; ctypes.util would load 20 modules: 1 MiB.
     first='sys.modules["ctypes.util"] = types.SimpleNamespace(find_library=None)',
-    library=_pynvml_to_send,
-    places=_pynvml_directory,
+    library=_pynvml_source_for_agent,
+    places=_pynvml_import_paths_of_agent,
 )
 TOPOLOGY_PROGRAM = PythonProgram(
     "topology of the GPUs",
     ("gpu.telemetry.nvml_library", "gpu.topology"),
-    library=_pynvml_for_topology,
-    places=_whole_pynvml_directory,
+    library=_pynvml_source_for_topology,
+    places=_import_paths_of_whole_pynvml,
 )
 JOURNAL_PROGRAM = PythonProgram(
     "journal of GPU settings",

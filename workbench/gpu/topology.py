@@ -111,30 +111,30 @@ def read_gpu_links(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
         said = (
             info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else info.busId
         )
-        found.update(read_pci_place(said))
+        found.update(read_pci_topology(said))
     return {name: value for name, value in found.items() if value is not None}
 
 
-def read_stripped(path: str) -> str:
+def read_stripped_text(path: str) -> str:
     """Return the text of a file without white space around it, "" if it cannot be read."""
     return (read_text(path) or "").strip()
 
 
-def read_pci_place(bus_id: str) -> dict[str, Any]:
+def read_pci_topology(bus_id: str) -> dict[str, Any]:
     """Return what the kernel says of the device: NUMA node, IOMMU, slot and ACS of its bridges."""
     domain, _, rest = bus_id.lower().partition(":")
     address = domain[-4:] + ":" + rest
     folder = SYSFS + "/bus/pci/devices/" + address
     found: dict[str, Any] = {"bus_id": address}
-    node = read_stripped(folder + "/numa_node")
+    node = read_stripped_text(folder + "/numa_node")
     if node.isdecimal():  # -1: the firmware names none
         found["numa_node"] = int(node)
-    kind = read_stripped(folder + "/iommu_group/type")
+    kind = read_stripped_text(folder + "/iommu_group/type")
     if kind:
         found["iommu"] = kind
     # devices on the way from the root complex, the GPU last; behind a slot is its first function
     way = [part for part in os.path.realpath(folder).split("/") if part.count(":") == 2]
-    slots = slot_names()
+    slots = slot_names_by_pci_address()
     for device in reversed(way):
         if device.rpartition(".")[0] in slots:
             found["slot"] = slots[device.rpartition(".")[0]]
@@ -144,14 +144,14 @@ def read_pci_place(bus_id: str) -> dict[str, Any]:
     return found
 
 
-def slot_names() -> dict[str, str]:
+def slot_names_by_pci_address() -> dict[str, str]:
     """Return the names of the host's PCIe slots by the address behind each."""
     folder = SYSFS + "/bus/pci/slots"
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return {}
-    return {read_stripped("%s/%s/address" % (folder, name)): name for name in names}
+    return {read_stripped_text("%s/%s/address" % (folder, name)): name for name in names}
 
 
 def read_acs_redirects(bridge: str) -> list[str] | None:

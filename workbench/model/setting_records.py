@@ -88,7 +88,7 @@ class SettingCommand:
         return f"echo {shlex.quote(self.stdin.strip())} | {line}"
 
     @property
-    def where(self) -> str:
+    def target_text(self) -> str:
         """Return where the command applies: "host", or for example "GPU0"."""
         return setting_place(self.gpu_uuid, self.gpu_index)
 

@@ -160,8 +160,8 @@ def conditions_of(
     }
     return Conditions(
         host=server.host,
-        in_force={f"{p.stored_place}.{p.setting}": str(p.in_force) for p in measured.proofs},
-        findings={f"{p.stored_place}.{p.setting}": p.text for p in measured.proofs},
+        in_force={f"{p.storage_key_prefix}.{p.setting}": str(p.in_force) for p in measured.proofs},
+        findings={f"{p.storage_key_prefix}.{p.setting}": p.text for p in measured.proofs},
         client=client,
         workbench_version=__version__,
         simulated=simulated,

@@ -13,7 +13,7 @@ import pytest
 from workbench.cli import main
 from workbench.doctor.known_traps import KINDS, KnownTrap, known_traps, known_traps_summary
 from workbench.engines import trap_rules
-from workbench.gpu.settings.setting_traps import all_traps
+from workbench.gpu.settings.setting_traps import known_traps_by_id
 from workbench.server.log_patterns import patterns_of_engine
 
 PACKAGE = Path(__file__).parents[3] / "workbench"
@@ -30,7 +30,7 @@ KNOWN: dict[str, Callable[[], set[str]]] = {
     "doctor": lambda: codes_in("doctor"),
     "advisor": lambda: codes_in("advisor"),
     "text": lambda: codes_in("model", "server"),
-    "setting": lambda: set(all_traps()),
+    "setting": lambda: set(known_traps_by_id()),
 }
 
 

@@ -235,12 +235,12 @@ def test_the_kernels_files_give_slot_numa_node_iommu_and_acs(
     slot.mkdir(parents=True)
     (slot / "address").write_text("0000:01:00\n")
     monkeypatch.setattr(topology, "SYSFS", str(tmp_path))
-    read = topology.read_pci_place("00000000:01:00.0")
+    read = topology.read_pci_topology("00000000:01:00.0")
     assert read["bus_id"] == gpu and read["numa_node"] == 1 and read["iommu"] == "DMA-FQ"
     assert read["slot"] == "5" and read["acs"] == {bridge: ["request redirect"]}
     (device.parent / "config").write_bytes(space[:64])  # all that a user other than root gets
-    assert topology.read_pci_place("00000000:01:00.0")["acs"] == {bridge: None}
-    assert "acs" not in topology.read_pci_place("00000000:99:00.0")
+    assert topology.read_pci_topology("00000000:01:00.0")["acs"] == {bridge: None}
+    assert "acs" not in topology.read_pci_topology("00000000:99:00.0")
 
 
 # ---- the trial itself

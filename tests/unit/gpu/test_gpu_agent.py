@@ -181,7 +181,7 @@ def test_with_the_kept_part_of_pynvml_it_reads_the_same_in_less_memory(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     whole = agent()
     infos, whole_kib = whole.infos(), anonymous_kib(whole)
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     part = agent()
     assert part.infos() == infos
     assert anonymous_kib(part) < whole_kib - 1000

@@ -304,10 +304,10 @@ def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value
     setting: str,
 ) -> None:
     forged, other = claim(250.0, setting=setting), claim(True, setting="persistence")
-    keys = [forged.key, other.key]
+    keys = [forged.gpu_and_setting, other.gpu_and_setting]
     assert claims.credible_claims([forged, other], keys, lambda one: False) == (other,)
     assert claims.credible_claims([forged, other], keys, lambda one: True) == (forged, other)
-    assert claims.credible_claims([forged], [other.key], lambda one: False) == (forged,)
+    assert claims.credible_claims([forged], [other.gpu_and_setting], lambda one: False) == (forged,)
 
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
@@ -324,7 +324,7 @@ def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
         {"uid": 7, "user": "b\x1bob", "journal": "j", "entries": [entry(**told)]},
         {"uid": 7, "user": "ada", "journal": "mine", "entries": [entry(changing=True)]},
     ]
-    others, own = claims.parse_register_claims(found, 7, "mine")
+    others, own = claims.parse_foreign_claims_and_own_entries(found, 7, "mine")
     assert [(c.by, c.now, c.energy_j) for c in others] == [
         ("bob (another state directory)", 1.0, None)
     ]
@@ -360,10 +360,10 @@ class Gpu:
     def set(self, user: str, value: Any) -> None:
         self.at += 1
         others, old, key = self.others(user), self.entries.get(user), (UUID, self.setting)
-        by = claims.explaining_claim(others, key, self.told(), old)
+        by = claims.claim_behind_present_value(others, key, self.told(), old)
         before = by.before if by else self.live
         made = entry(setting=self.setting, before=before, now=value, set_unix_s=self.at)
-        made["over"] = claims.foreign_values_underneath(others, key, self.told(), old)
+        made["over"] = claims.foreign_values_to_be_replaced(others, key, self.told(), old)
         if old is not None:
             made["before"] = old["before"]
         self.entries[user], self.live = made, value

@@ -16,7 +16,7 @@ from test_gpu_proof import lock, moments, told
 from workbench.gpu.settings import proof_files
 from workbench.gpu.settings.alterations import select_locks_in_force
 from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
-from workbench.gpu.settings.proof import Proof, judge_all_settings
+from workbench.gpu.settings.proof import Proof, assess_effects_of_settings
 from workbench.gpu.telemetry.reading_buffer import Moment
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import Alteration, InForce
@@ -39,7 +39,7 @@ def seen(
 
 
 def judged(asked: str, mhz: int, *known: Clock, reasons: tuple[str, ...] = ()) -> Proof:
-    (proof,) = judge_all_settings(
+    (proof,) = assess_effects_of_settings(
         [lock(asked)],
         moments(sm_mhz=mhz, event_reasons=reasons),
         told(),
@@ -127,12 +127,15 @@ def test_no_order_of_locks_on_a_card_that_ignores_them_reads_in_force(
 
 def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     one = lock("180,3090")
-    known = ContrastEvidence(load="load").with_shown([one])
-    (proof,) = judge_all_settings([one], moments(), told(), known)
+    known = ContrastEvidence(load="load").with_shown_effects([one])
+    (proof,) = assess_effects_of_settings([one], moments(), told(), known)
     assert proof.in_force is InForce.YES and "as a contrast showed before" in proof.text
     # as the journal has it: what was there before stays since then
     again = replace(one, set_unix_s=5.0)
-    assert judge_all_settings([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
+    assert (
+        assess_effects_of_settings([again], moments(), told(), known)[0].in_force
+        is InForce.CONSISTENT
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
 
     async def load(known: ContrastEvidence, *altered: Alteration) -> Proof:
         clocks = collect_measured_clocks(altered, moments(), told(), "load")
-        proofs = judge_all_settings(altered, moments(), told(), known)
+        proofs = assess_effects_of_settings(altered, moments(), told(), known)
         await evidence.store_clocks(known, clocks, proofs)
         return next(proof for proof in proofs if proof.setting == "gpu_clocks")
 
@@ -172,24 +175,24 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
 def test_clocks_are_kept_on_the_host_for_a_day() -> None:
     async def both() -> tuple[ContrastEvidence, ContrastEvidence, ContrastEvidence]:
         host = LocalHost()
-        empty = await proof_files.read_clocks(host)
+        empty = await proof_files.read_measured_clocks(host)
         old = seen(None, 2500, load="older", unix_s=time.time() - proof_files.KEPT_CLOCKS_S - 1)
         known = (
             ContrastEvidence()
             .with_clocks([old, seen(None, 2600), seen(None, 2790)])
-            .with_shown([lock("2400,2400")])
+            .with_shown_effects([lock("2400,2400")])
         )
-        await proof_files.write_clocks(host, known)
-        kept = await proof_files.read_clocks(host)
+        await proof_files.store_measured_clocks(host, known)
+        kept = await proof_files.read_measured_clocks(host)
         await host.write_file(
             f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}",
             b'{"clocks": [7, {"mhz": "x"}], "shown": 3}',
         )
-        return empty, kept, await proof_files.read_clocks(host)
+        return empty, kept, await proof_files.read_measured_clocks(host)
 
     empty, kept, damaged = asyncio.run(both())
     assert empty == damaged == ContrastEvidence()
-    assert [c.mhz for c in kept.clocks] == [2790] and kept.has_shown(lock("2400,2400"))
+    assert [c.mhz for c in kept.clocks] == [2790] and kept.is_effect_shown(lock("2400,2400"))
 
 
 def capped(mhz: int, *shares: tuple[str, int]) -> list[Moment]:
@@ -218,7 +221,7 @@ def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(
     known = ContrastEvidence(
         collect_measured_clocks([lock("2000,2800")], disturbed, told(), "load"), load="load"
     )
-    (proof,) = judge_all_settings([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
+    (proof,) = assess_effects_of_settings([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
     assert proof.in_force is InForce.CONSISTENT and "in force" not in proof.text
 
 
@@ -236,9 +239,11 @@ def test_a_power_limit_neither_hides_nor_explains_the_memory_clock() -> None:
     known = ContrastEvidence(
         collect_measured_clocks([], moments(**bound), told(), "load"), load="load"
     )
-    (followed,) = judge_all_settings([memory], moments(memory_mhz=14001, **bound), told(), known)
+    (followed,) = assess_effects_of_settings(
+        [memory], moments(memory_mhz=14001, **bound), told(), known
+    )
     assert followed.in_force is InForce.YES and "13365 MHz without the lock" in followed.text
-    (ignored,) = judge_all_settings([memory], moments(**bound), told(), known)
+    (ignored,) = assess_effects_of_settings([memory], moments(**bound), told(), known)
     assert ignored.in_force is InForce.NO_EFFECT and "capped" not in ignored.text
 
 
@@ -273,7 +278,7 @@ def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
                 m._replace(gpus=tuple(r._replace(event_reasons=None) for r in m.gpus)) for m in run
             ]
         altered = [lock(asked)] if (asked := locks[which]) else []
-        for proof in judge_all_settings(altered, run, told(), known):
+        for proof in assess_effects_of_settings(altered, run, told(), known):
             assert proof.in_force is not InForce.YES, proof.text
         known = known.with_clocks(collect_measured_clocks(altered, run, told(), "load"))
 
@@ -285,14 +290,14 @@ def others(now: str, set_unix_s: float) -> tuple[Alteration, ...]:
 
 def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_shown() -> None:
     one = lock("2500,3000")
-    known = ContrastEvidence((seen("1500,1500", 1500),), load="load").with_shown([one])
+    known = ContrastEvidence((seen("1500,1500", 1500),), load="load").with_shown_effects([one])
     assert (
-        judge_all_settings(
+        assess_effects_of_settings(
             [one], moments(), told(), replace(known, others=others("2000,2900", -1.0))
         )[0].in_force
         is InForce.YES
     )
-    (proof,) = judge_all_settings(
+    (proof,) = assess_effects_of_settings(
         [one], moments(), told(), replace(known, others=others("2000,2900", 1.0))
     )
     assert proof.in_force is InForce.CHANGED and proof.short == "lock ▲ changed"

@@ -21,7 +21,13 @@ from workbench.gpu.settings import (
     rights,
     standstill,
 )
-from workbench.gpu.settings.owners import DEAD, ELSEWHERE, THIS, owner_facts, process_state_of
+from workbench.gpu.settings.owners import (
+    DEAD,
+    ELSEWHERE,
+    THIS,
+    identity_of_this_process,
+    owner_process_state,
+)
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
@@ -449,7 +455,7 @@ def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
         for line in data["log"]:
             line["unix_s"] += 86400 * 365
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(data))
-        records, _ = await alterations.read_journal_records(bench.host)
+        records, _ = await alterations.read_journal_records_and_log(bench.host)
         assert [r.why_lost for r in records] == [None]
         assert (await revert.revert_settings(bench.host)).ok and bench.power() == [None] * 4
 
@@ -465,16 +471,18 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(text))
         uuid = text["entries"][0]["gpu_uuid"]
         before, energy = {uuid: 900.0}, {uuid: 400.0}
-        assert [r.why_lost for r in (await alterations.read_journal_records(bench.host))[0]] == [
-            None
-        ]
         assert [
-            r.why_lost for r in (await alterations.read_journal_records(bench.host, before))[0]
+            r.why_lost for r in (await alterations.read_journal_records_and_log(bench.host))[0]
+        ] == [None]
+        assert [
+            r.why_lost
+            for r in (await alterations.read_journal_records_and_log(bench.host, before))[0]
         ] == [None], "a reading of before it"
         assert [
-            r.why_lost for r in (await alterations.read_journal_records(bench.host, energy))[0]
+            r.why_lost
+            for r in (await alterations.read_journal_records_and_log(bench.host, energy))[0]
         ] == ["the driver was reloaded"]
-        gone, _ = await alterations.read_journal_records(bench.host, energy)
+        gone, _ = await alterations.read_journal_records_and_log(bench.host, energy)
         await alterations.drop_lost_entries(bench.host, gone)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == (
             "gone: the driver was reloaded"
@@ -484,15 +492,15 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
 
 
 def test_the_state_of_an_owner() -> None:
-    here = owner_facts()
-    assert process_state_of(here) == THIS
+    here = identity_of_this_process()
+    assert owner_process_state(here) == THIS
     # another process has its number now
-    assert process_state_of({**here, "pid": os.getppid(), "start": "0"}) == DEAD
-    assert process_state_of({**here, "pid": 2**22, "start": "1"}) == DEAD
-    assert process_state_of({**here, "boot_id": "another"}) == DEAD
+    assert owner_process_state({**here, "pid": os.getppid(), "start": "0"}) == DEAD
+    assert owner_process_state({**here, "pid": 2**22, "start": "1"}) == DEAD
+    assert owner_process_state({**here, "boot_id": "another"}) == DEAD
     assert (
-        process_state_of({**here, "machine": "far"}) == ELSEWHERE
-        and process_state_of({}) == ELSEWHERE
+        owner_process_state({**here, "machine": "far"}) == ELSEWHERE
+        and owner_process_state({}) == ELSEWHERE
     )
 
 
@@ -502,7 +510,7 @@ def test_an_owner_of_which_only_the_exit_status_is_left_is_dead() -> None:
         os._exit(0)
     start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert process_state_of({**owner_facts(), "pid": pid, "start": start}) == DEAD
+    assert owner_process_state({**identity_of_this_process(), "pid": pid, "start": start}) == DEAD
     os.waitpid(pid, 0)
 
 
@@ -516,7 +524,7 @@ def test_a_journal_of_a_newer_workbench_is_never_written_over(bench: Bench) -> N
         with pytest.raises(SettingsError, match="nothing was changed"):
             await bench.set(GpuSettings(power_limit_w=220.0))
         with pytest.raises(SettingsError):
-            await alterations.read_journal_records(bench.host)
+            await alterations.read_journal_records_and_log(bench.host)
         assert path.read_text() == text and bench.power()[0] == 200.0
         assert not (bench.directory / "gpu" / "journal.json.lock").is_symlink()
 
@@ -541,7 +549,7 @@ def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, dam
         assert (f"{path}.damaged" in report.recovery.text) == (damage != "deleted")
         aside = path.with_name("journal.json.damaged")
         assert not aside.exists() if damage == "deleted" else aside.read_text() == text
-        _, log = await alterations.read_journal_records(bench.host)
+        _, log = await alterations.read_journal_records_and_log(bench.host)
         assert (
             "recovered from the host's register" in log[0]["what"]
             and await alterations.read_alterations(bench.host) == ()

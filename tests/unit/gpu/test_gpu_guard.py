@@ -105,12 +105,12 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     box.given_back(1.2 + WITHIN_S)
     box.ended()
     with pytest.raises(SettingsError, match="no trial of GPU settings runs") as late:
-        run(client.confirm_trials(box.host))
+        run(client.confirm_setting_trials(box.host))
     assert "not confirmed within 1.2 s" in (late.value.next_step or "")
 
     run(box.change(trial_s=20.0))  # a busy machine may take long to come to the confirmation
     assert len(box.state["trials"]) == 1
-    view = run(client.confirm_trials(box.host))
+    view = run(client.confirm_setting_trials(box.host))
     assert view.running and view.trial_left_s is None and view.heartbeat_s is None
     assert not box.state["trials"] and "trial_s" not in box.journal.read_text()
     box.stays(0.5, lambda: box.in_force() == ON)
@@ -457,7 +457,7 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
             commands,
             rights=mine,
             guard=lambda journal: start_guard(box.host, terms, journal, **FAST),
-            watch=terms.instructions_for,
+            watch=terms.guard_instructions_for,
         )
         assert report.ok and {o.read_back for o in report.outcomes} == {"powersave"}
 
@@ -498,7 +498,7 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
         (box.gpu.parent / name).write_text(text)
     one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0)
     assert (
-        run(proof_files.read_clocks(box.host)) == clock_contrasts.ContrastEvidence()
+        run(proof_files.read_measured_clocks(box.host)) == clock_contrasts.ContrastEvidence()
         and run(proof_files.read_findings(box.host, [one])) == ()
     )
     assert all(

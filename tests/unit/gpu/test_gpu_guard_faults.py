@@ -129,14 +129,14 @@ def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> N
 
     async def looked() -> client.GuardStatus:
         async with asyncio.timeout(10):
-            await client.mark_act_seen(box.host, 1.0)
+            await client.mark_guard_action_seen(box.host, 1.0)
             return await box.beat()
 
     seen = run(looked())
     assert (
         seen.view.heartbeat_age_s is not None
         and seen.view.heartbeat_age_s < 10
-        and seen.seen_act == "1.0"
+        and seen.seen_action == "1.0"
     )
 
 
@@ -160,7 +160,7 @@ def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)  # back after it: the guard's files begin where it is
     (tmp_path / "gpu").mkdir()
     files = guard_files.GuardFiles(str(tmp_path / "gpu"))
-    files.prepare()
+    files.create_guard_files()
     monkeypatch.setattr(guard_files, "LOG_BYTES", 20_000)
     for turn in range(1200):
         files.append_to_log(

@@ -94,10 +94,10 @@ def test_the_watch_of_a_directory_that_is_gone_counts_no_more(tmp_path: Path) ->
 @pytest.fixture
 def guard(tmp_path: Path) -> Guard:
     files = GuardFiles(str(tmp_path))
-    files.prepare()
+    files.create_guard_files()
     made = Guard(files, Programs({}))
     made.entries = [entry(heartbeat_s=30.0)]
-    made.check_heartbeats()
+    made.record_heartbeats_and_trials()
     return made
 
 
@@ -106,7 +106,7 @@ def entry(**watch: object) -> dict[str, Any]:
 
 
 def test_the_rest_is_long_only_while_nothing_is_wrong_or_due(guard: Guard) -> None:
-    assert guard.pause_s() == IDLE_ROUND_TICKS * TICK_S
+    assert guard.pause_before_next_round_s() == IDLE_ROUND_TICKS * TICK_S
     for name, value in {
         "failed": "nvidia-smi failed",
         "broken": "the journal is damaged",
@@ -116,20 +116,20 @@ def test_the_rest_is_long_only_while_nothing_is_wrong_or_due(guard: Guard) -> No
     }.items():
         before = getattr(guard, name)
         setattr(guard, name, value)
-        assert guard.pause_s() == TICK_S, name
+        assert guard.pause_before_next_round_s() == TICK_S, name
         setattr(guard, name, before)
     guard.rest.hears_changes = False
-    assert guard.pause_s() == TICK_S
+    assert guard.pause_before_next_round_s() == TICK_S
 
 
 def test_the_rest_ends_when_a_heartbeat_or_a_trial_is_due(guard: Guard) -> None:
     soon_s = (TICK_S + IDLE_ROUND_TICKS * TICK_S) / 2
     for due in (entry(heartbeat_s=soon_s), entry(trial="t", trial_s=soon_s)):
         guard.entries = [due]
-        guard.check_heartbeats()
-        assert TICK_S <= guard.pause_s() <= soon_s
+        guard.record_heartbeats_and_trials()
+        assert TICK_S <= guard.pause_before_next_round_s() <= soon_s
     guard.trials = {"t": time.monotonic() - 1.0}
-    assert guard.pause_s() == TICK_S
+    assert guard.pause_before_next_round_s() == TICK_S
 
 
 @pytest.fixture

@@ -62,10 +62,10 @@ class Served:
             "before_known": "read",
             "now": 450.0,
             "since_unix_s": 1.0,
-            "boot_id": owners.owner_facts()["boot_id"],
+            "boot_id": owners.identity_of_this_process()["boot_id"],
             "driver": None,
             "who": "ada@box",
-            "owner": {**owners.owner_facts(), "pid": 4194304},
+            "owner": {**owners.identity_of_this_process(), "pid": 4194304},
             "state": "applied",
             "watch": {"heartbeat_s": 0.3},
         }
@@ -292,7 +292,7 @@ def test_a_program_that_another_can_change_is_not_run(served: Served, whose: str
 def test_a_forged_state_delays_no_trial(served: Served, text: str) -> None:
     (served.gpu / "guard").mkdir()
     state = served.gpu / "guard" / "state.json"
-    state.write_text(text.replace("BOOT", str(owners.owner_facts()["boot_id"])))
+    state.write_text(text.replace("BOOT", str(owners.identity_of_this_process()["boot_id"])))
     served.give()
     served.write(
         served.entry(watch={"trial": "a", "trial_s": 0.3}),

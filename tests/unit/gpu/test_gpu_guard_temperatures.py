@@ -31,7 +31,7 @@ def test_the_limit_of_ada_and_later_is_above_the_temperature_that_the_margin_end
         f"margin * {margin}",
         f"nvmlDeviceGetTemperatureThreshold * !{NOT_SUPPORTED}",
     )
-    assert one.limit_c(GPU) == NOW_C + margin - slowdown
+    assert one.slowdown_temperature_c(GPU) == NOW_C + margin - slowdown
 
 
 def test_the_limit_of_older_gpus_is_the_threshold(driver: Driver) -> None:
@@ -40,7 +40,7 @@ def test_the_limit_of_older_gpus_is_the_threshold(driver: Driver) -> None:
         f"field.194 * !{NOT_SUPPORTED}",
         "threshold * 94",
     )
-    assert one.limit_c(GPU) == 94
+    assert one.slowdown_temperature_c(GPU) == 94
 
 
 @pytest.mark.parametrize("margin", [-128, 127, 2**31 - 1])
@@ -52,7 +52,7 @@ def test_an_impossible_margin_is_not_believed(driver: Driver, margin: int) -> No
         f"margin * {margin}",
         "threshold * 90",
     )
-    assert one.limit_c(GPU) == 90
+    assert one.slowdown_temperature_c(GPU) == 90
 
 
 def test_a_driver_without_a_limit_gets_a_careful_one(driver: Driver) -> None:
@@ -61,4 +61,4 @@ def test_a_driver_without_a_limit_gets_a_careful_one(driver: Driver) -> None:
         f"field.194 * !{NOT_SUPPORTED}",
         f"nvmlDeviceGetTemperatureThreshold * !{NOT_SUPPORTED}",
     )
-    assert one.limit_c(GPU) == LIMIT_C
+    assert one.slowdown_temperature_c(GPU) == LIMIT_C

@@ -107,13 +107,13 @@ def host_with(register_text: str, journal_text: str) -> FakeHost:
 def use(found: journal.Journal) -> None:
     """Do with a journal what status, journal and revert do with it."""
     for claim in found.others:
-        assert claim.text and alteration_of_claim(claim)
+        assert claim.value_and_origin_text and alteration_of_claim(claim)
     for change in found.register.changes:
         assert claims.clock_time_text(change.unix_s)
     records = found.records({})
     for record in records:
         assert alteration_of_record(record)
-        claims.decide_revert(record.entry.facts, 300.0, found.others)
+        claims.decide_revert(record.entry.field_values, 300.0, found.others)
     assert list(
         _journal_lines({"journal": "", "entries": [_entry_json(r, "/sys") for r in records]})
     )
@@ -196,12 +196,12 @@ def test_a_kept_file_of_clocks_with_an_odd_part_is_no_evidence_or_possible(
             text = with_odd(said, place, odd).encode()
             host = FakeHost()
             host.files[f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}"] = text
-            for clock in (await proof_files.read_clocks(host)).clocks:
+            for clock in (await proof_files.read_measured_clocks(host)).clocks:
                 assert 0 <= clock.mhz <= 50_000 and 0 <= clock.unix_s <= time.time()
         host.files[f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}"] = json.dumps(
             said
         ).encode()
-        assert len((await proof_files.read_clocks(host)).clocks) == 1
+        assert len((await proof_files.read_measured_clocks(host)).clocks) == 1
 
     asyncio.run(main())
 

@@ -101,10 +101,10 @@ def test_a_host_without_python3_gives_the_answers_of_the_program(
         prepare(root)
 
     async def main() -> None:
-        by_program = await journal_client.ask_journal_program(
+        by_program = await journal_client.request_journal_operation(
             LocalHost(), str(roots[0]), do, **more
         )
-        by_shell = await ShellJournal(LocalHost(), str(roots[1])).ask(do, more)
+        by_shell = await ShellJournal(LocalHost(), str(roots[1])).run_operation(do, more)
         assert {**by_program, "register": ""} == {**by_shell, "register": ""}
         left = [{path.name.partition(".bad")[0] for path in root.iterdir()} for root in roots]
         assert left[0] == left[1]
@@ -118,7 +118,7 @@ def test_a_journal_is_read_with_whether_its_disk_is_full(
 ) -> None:
     room = SimpleNamespace(f_bavail=free, f_bfree=free, f_frsize=4096)
     monkeypatch.setattr("os.fstatvfs", lambda _: room)
-    answer = JournalProgram(str(tmp_path)).answer({"do": "read", "log": False})
+    answer = JournalProgram(str(tmp_path)).answer_request({"do": "read", "log": False})
     assert answer.get("full", False) is (free == 0)
 
 
@@ -134,9 +134,9 @@ def test_a_damaged_journal_stays_in_its_place_if_no_new_one_can_be_written(
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "register"))
     with monkeypatch.context() as full:
         full.setattr(JournalFile, "write", fail)
-        assert JournalProgram(str(tmp_path)).answer(asked)["errno"] == 28
+        assert JournalProgram(str(tmp_path)).answer_request(asked)["errno"] == 28
     assert (tmp_path / "journal.json").read_text() == "{"
-    assert "register" in JournalProgram(str(tmp_path)).answer(asked)
+    assert "register" in JournalProgram(str(tmp_path)).answer_request(asked)
     assert (tmp_path / "journal.json.damaged").read_text() == "{"
     assert json.loads((tmp_path / "journal.json").read_text())["later"] == 1
 
@@ -275,7 +275,7 @@ def test_a_journal_of_this_machine_is_read_without_a_program(
     (tmp_path / "journal.json").write_text(json.dumps(JOURNAL))
     monkeypatch.delattr(LocalHost, "_spawn")
     opened = len(os.listdir("/proc/self/fd"))
-    read = journal_client.ask_journal_program(LocalHost(), str(tmp_path), "read", log=False)
+    read = journal_client.request_journal_operation(LocalHost(), str(tmp_path), "read", log=False)
     answer = asyncio.run(read)
     assert json.loads(answer["text"]) == {**JOURNAL, "log": []}
     assert answer["boot_id"] and "directory" in json.loads(answer["register"])

@@ -26,7 +26,7 @@ def test_a_lock_made_meanwhile_is_not_removed_with_a_dead_one(
     read, at_once = os.readlink, threading.Event()
 
     def take_over() -> None:
-        quick.release(DEAD)
+        quick.release_lock(DEAD)
         quick.try_to_lock(())
         at_once.set()
 
@@ -40,7 +40,7 @@ def test_a_lock_made_meanwhile_is_not_removed_with_a_dead_one(
         return found
 
     monkeypatch.setattr(os, "readlink", read_and_wait)
-    slow.release(DEAD)
+    slow.release_lock(DEAD)
     other.join()
     assert read(link) == "q" and not slow.try_to_lock(())
 
@@ -51,8 +51,8 @@ def test_a_program_that_is_stopped_while_it_removes_a_lock_delays_nobody_for_lon
     monkeypatch.setattr(journal_file, "REMOVED_WITHIN_S", 0.02)
     stopped, file = JournalFile(str(tmp_path)), JournalFile(str(tmp_path), owner="one")
     assert file.try_to_lock(())
-    with stopped._exclusive_removal():
-        file.release()
+    with stopped._exclusive_lock_removal():
+        file.release_lock()
     assert file.lock_owner() == ""
 
 

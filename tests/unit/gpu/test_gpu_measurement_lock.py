@@ -213,13 +213,13 @@ def test_two_measurements_at_the_same_time_name_each_other(place: Path) -> None:
         here, began_s = LocalHost(), time.monotonic()
         beside = locked_for_measurement(here, "ours", if_held=IfHeld.BESIDE, report=print)
         async with locked_for_measurement(here, "theirs", report=told.append) as theirs:
-            assert theirs.others_since(began_s) == ()
+            assert theirs.owner_texts_since(began_s) == ()
             async with beside as ours:
-                assert ours.others_since(began_s)[0].startswith("theirs, by ")
-                await until(lambda: bool(theirs.others_since(began_s)))
-            await until(lambda: not theirs.others_since(time.monotonic()))
+                assert ours.owner_texts_since(began_s)[0].startswith("theirs, by ")
+                await until(lambda: bool(theirs.owner_texts_since(began_s)))
+            await until(lambda: not theirs.owner_texts_since(time.monotonic()))
             # of a load that began before its end, it stays known
-            assert theirs.others_since(began_s)[0].startswith("ours, by ")
+            assert theirs.owner_texts_since(began_s)[0].startswith("ours, by ")
             assert len(told) == 1 and "at the same time: ours, by " in told[0]
         assert not list(place.glob("workbench-measuring-beside.*"))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from workbench.gpu.settings.current_values import Cores, read_core_settings
 from workbench.gpu.settings.plan import plan_commands
-from workbench.gpu.settings.rights import Rights, how_sudo_allows
+from workbench.gpu.settings.rights import Rights, sudo_permission_for
 from workbench.gpu.settings.sudoers import sudoers_text
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
@@ -105,7 +105,7 @@ def test_what_nvidia_smi_says_decides_whatever_its_exit_status(
 
 @given(st.text())
 def test_any_listing_of_sudo_can_be_read(rules: str) -> None:
-    assert how_sudo_allows(rules, ("/usr/bin/nvidia-smi", "-pm", "1")) in ("free", "asks", "")
+    assert sudo_permission_for(rules, ("/usr/bin/nvidia-smi", "-pm", "1")) in ("free", "asks", "")
 
 
 digits = st.integers(100, 9999)
@@ -132,13 +132,18 @@ def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
     ]
     assert len(rules) == len(set(rules)) > 20, "each command stands there once"
     change = SETTINGS[one[0]].argv(one[1])
-    assert how_sudo_allows(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
     assert (
-        how_sudo_allows(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options))
+        sudo_permission_for(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
+    )
+    assert (
+        sudo_permission_for(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options))
         == ""
     )
     if other != uuid:
-        assert how_sudo_allows(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{other}", *change)) == ""
+        assert (
+            sudo_permission_for(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{other}", *change))
+            == ""
+        )
 
 
 def test_cores_whose_governor_cannot_be_read_are_left_out(

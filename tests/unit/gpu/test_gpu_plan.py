@@ -188,7 +188,7 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     )
     assert (
         one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/")
-        and one.where == "host"
+        and one.target_text == "host"
     )
     both = plan_commands(
         {

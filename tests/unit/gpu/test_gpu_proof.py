@@ -14,8 +14,8 @@ from workbench.gpu.settings.proof import (
     MIN_LOADED_UTILIZATION_PCT,
     MIN_READINGS,
     Proof,
-    judge_all_settings,
-    judge_setting,
+    assess_effect_under_load,
+    assess_effects_of_settings,
 )
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
@@ -44,20 +44,20 @@ def lock(now: Any, setting: str = "gpu_clocks") -> Alteration:
 
 
 def test_a_clock_within_the_lock_proves_nothing_by_itself() -> None:
-    proof = judge_setting(lock("2400,2400"), moments(sm_mhz=2400))
+    proof = assess_effect_under_load(lock("2400,2400"), moments(sm_mhz=2400))
     assert proof is not None and proof.in_force is InForce.CONSISTENT
     assert proof.short == "lock 2400 consistent, proves nothing" and "in force" not in proof.text
 
 
 def test_a_lock_that_changes_nothing_has_no_effect_and_says_what_was_seen() -> None:
-    proof = judge_setting(lock("3000,3090"), moments())
+    proof = assess_effect_under_load(lock("3000,3090"), moments())
     assert proof is not None and proof.in_force is InForce.NO_EFFECT
     assert proof.short == "▲ lock 3000-3090 has no effect"
     assert "requested 3000-3090 MHz, observed 2790 MHz for 100 % of 20 readings" in proof.text
 
 
 def test_a_clock_above_the_lock_is_no_effect_too() -> None:
-    proof = judge_setting(lock("0,2200"), moments())
+    proof = assess_effect_under_load(lock("0,2200"), moments())
     assert (
         proof is not None
         and proof.in_force is InForce.NO_EFFECT
@@ -71,7 +71,7 @@ def test_a_clock_above_the_lock_is_no_effect_too() -> None:
 def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: str) -> None:
     held = moments(12, sm_mhz=2600)
     capped = moments(8, sm_mhz=2100, event_reasons=(reason,))
-    proof = judge_setting(lock("2600,2600"), [*held, *capped])
+    proof = assess_effect_under_load(lock("2600,2600"), [*held, *capped])
     assert proof is not None and proof.in_force is InForce.CAPPED
     assert (
         f"not reached: capped by {word} for 40 % of the time"
@@ -79,22 +79,22 @@ def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: st
 
 
 def test_an_idle_gpu_proves_nothing() -> None:
-    proof = judge_setting(lock("3000,3090"), moments(util=3.0, sm_mhz=210))
+    proof = assess_effect_under_load(lock("3000,3090"), moments(util=3.0, sm_mhz=210))
     assert (
         proof is not None and proof.in_force is InForce.NOT_CHECKED and "not checked" in proof.text
     )
-    few = judge_setting(lock("3000,3090"), moments(MIN_READINGS - 1))
+    few = assess_effect_under_load(lock("3000,3090"), moments(MIN_READINGS - 1))
     assert few is not None and few.in_force is InForce.NOT_CHECKED
 
 
 def test_another_gpu_is_not_taken_for_this_one() -> None:
     other = [Moment(m.at_s, (m.gpus[0]._replace(gpu_index=1),)) for m in moments()]
-    proof = judge_setting(lock("3000,3090"), other)
+    proof = assess_effect_under_load(lock("3000,3090"), other)
     assert proof is not None and proof.in_force is InForce.NOT_CHECKED
 
 
 def test_memory_locks_are_judged_by_the_memory_clock() -> None:
-    proof = judge_setting(lock("14001,14001", "memory_clocks"), moments())
+    proof = assess_effect_under_load(lock("14001,14001", "memory_clocks"), moments())
     assert (
         proof is not None
         and proof.in_force is InForce.NO_EFFECT
@@ -103,8 +103,8 @@ def test_memory_locks_are_judged_by_the_memory_clock() -> None:
 
 
 def test_power_limits() -> None:
-    kept = judge_setting(lock(520.0, "power_limit_w"), moments())
-    passed = judge_setting(lock(400.0, "power_limit_w"), moments())
+    kept = assess_effect_under_load(lock(520.0, "power_limit_w"), moments())
+    passed = assess_effect_under_load(lock(400.0, "power_limit_w"), moments())
     assert kept is not None and kept.in_force is InForce.YES and "did not bind" in kept.text
     assert (
         passed is not None and passed.in_force is InForce.NO_EFFECT and "500 W drawn" in passed.text
@@ -112,20 +112,24 @@ def test_power_limits() -> None:
 
 
 def test_what_load_cannot_show_is_not_judged() -> None:
-    assert judge_setting(lock(True, "persistence"), moments()) is None
-    assert judge_setting(lock("default"), moments()) is None
+    assert assess_effect_under_load(lock(True, "persistence"), moments()) is None
+    assert assess_effect_under_load(lock("default"), moments()) is None
 
 
 def test_held_now_and_then_without_a_named_limiter_is_neither_yes_nor_no() -> None:
-    proof = judge_setting(lock("2600,2600"), [*moments(12, sm_mhz=2600), *moments(8, sm_mhz=2100)])
+    proof = assess_effect_under_load(
+        lock("2600,2600"), [*moments(12, sm_mhz=2600), *moments(8, sm_mhz=2100)]
+    )
     assert proof is not None and proof.in_force is InForce.CAPPED
     assert "capped by what the driver does not name for 40 % of the time" in proof.text
-    above = judge_setting(lock("0,2200"), [*moments(12, sm_mhz=2200), *moments(8, sm_mhz=2790)])
+    above = assess_effect_under_load(
+        lock("0,2200"), [*moments(12, sm_mhz=2200), *moments(8, sm_mhz=2790)]
+    )
     assert above is not None and above.in_force is InForce.NO_EFFECT  # nothing caps upwards
 
 
 def test_a_limit_passed_now_and_then_is_in_force_and_says_so() -> None:
-    proof = judge_setting(
+    proof = assess_effect_under_load(
         lock(400.0, "power_limit_w"), [*moments(15, power_w=398.0), *moments(5, power_w=450.0)]
     )
     assert (
@@ -137,7 +141,7 @@ def test_a_limit_passed_now_and_then_is_in_force_and_says_so() -> None:
 
 @pytest.mark.parametrize("outside", [1, 199])
 def test_what_is_not_all_is_not_called_100_percent(outside: int) -> None:
-    proof = judge_setting(
+    proof = assess_effect_under_load(
         lock("2400,2400"), [*moments(200 - outside, sm_mhz=2400), *moments(outside)]
     )
     assert proof is not None and "99 %" in proof.text and "100 %" not in proof.text
@@ -158,7 +162,7 @@ def told(
 
 
 def proved(alteration: Alteration, telemetry: Telemetry, **fields: object) -> Proof:
-    (proof,) = judge_all_settings([alteration], moments(**fields), telemetry)  # type: ignore[arg-type]
+    (proof,) = assess_effects_of_settings([alteration], moments(**fields), telemetry)  # type: ignore[arg-type]
     return proof
 
 
@@ -203,7 +207,7 @@ def test_a_spark_that_hangs_at_its_lowest_clock() -> None:
 def test_what_can_be_read_is_judged_by_reading() -> None:
     host = Alteration(HOST_INDEX, "host", "governor", "powersave", "performance", 0.0)
     kept = proved(host, told(cpu_governor="performance"))
-    assert kept.in_force is InForce.YES and kept.where == "host"
+    assert kept.in_force is InForce.YES and kept.target_text == "host"
     assert proved(host, told(cpu_governor="powersave")).in_force is InForce.CHANGED
     assert proved(host, told()).in_force is InForce.NOT_CHECKED
     other = proved(lock(True, "persistence"), told(persistence=False))
@@ -217,13 +221,15 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
 def test_a_limit_that_reads_differently_was_changed_by_someone_else(
     limit_w: float, drawn_w: float
 ) -> None:
-    proof = judge_setting(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, limit_w=limit_w))
+    proof = assess_effect_under_load(
+        lock(400.0, "power_limit_w"), moments(power_w=drawn_w, limit_w=limit_w)
+    )
     assert proof is not None and proof.in_force is InForce.CHANGED
     assert f"changed by someone else: now {limit_w:g} W, Workbench set 400 W" in proof.text
 
 
 def test_a_load_that_was_too_light_says_how_light() -> None:
-    proof = judge_setting(lock("2400,2400"), moments(util=34.0))
+    proof = assess_effect_under_load(lock("2400,2400"), moments(util=34.0))
     assert proof is not None and proof.text.endswith(
         "the GPU was at most 34 % busy, and readings count from 50 %"
     )
@@ -246,7 +252,7 @@ def test_a_lock_is_judged_by_its_loaded_readings_alone(
     """In force only where it held nine times in ten; whose cap it is only where the driver named
     one."""
     made = [moments(1, util=util, sm_mhz=mhz, event_reasons=why)[0] for mhz, why, util in rows]
-    proof = judge_setting(lock(f"{low},{low + width}"), made)
+    proof = assess_effect_under_load(lock(f"{low},{low + width}"), made)
     loaded = [(mhz, why) for mhz, why, util in rows if util >= MIN_LOADED_UTILIZATION_PCT]
     assert proof is not None and proof.samples == len(loaded)
     if len(loaded) < MIN_READINGS:

@@ -103,17 +103,17 @@ def place() -> Path:
 def test_the_next_agent_imports_the_part_that_is_kept(cache: Path) -> None:
     whole = Path(pynvml.__file__)
     assert place() == whole.parent
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     assert place().parent == cache
     assert (place() / "pynvml.py").read_text() == remote_programs.AGENT_PROGRAM.library()["pynvml"]
     written = (place() / "pynvml.py").stat().st_mtime_ns
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     assert (place() / "pynvml.py").stat().st_mtime_ns == written
 
 
 def test_the_part_is_kept_with_its_bytecode(cache: Path) -> None:
     """An agent that has to compile the part keeps 2 MiB more for as long as it runs."""
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     part = place() / "pynvml.py"
     loader = SourceFileLoader("pynvml", str(part))
     loader.source_to_code = lambda *_, **__: pytest.fail("compiled again")  # type: ignore[method-assign]
@@ -123,16 +123,16 @@ def test_the_part_is_kept_with_its_bytecode(cache: Path) -> None:
 def test_a_part_for_other_sources_is_not_used(cache: Path, tmp_path: Path) -> None:
     user = tmp_path / "user.py"
     user.write_text("pynvml.nvmlInitWithFlags(0)")
-    pynvml_part.cache_part([user])
-    kept = pynvml_part.cached_part_directory([user])
+    pynvml_part.cache_reduced_pynvml([user])
+    kept = pynvml_part.cached_pynvml_directory([user])
     assert kept is not None and "def nvmlInitWithFlags" in (kept / "pynvml.py").read_text()
     user.write_text("pynvml.nvmlDeviceGetCount_v2()")
-    assert pynvml_part.cached_part_directory([user]) is None
+    assert pynvml_part.cached_pynvml_directory([user]) is None
 
 
 @pytest.mark.parametrize("what", ["cache", "folder", "file", "link"])
 def test_a_part_that_another_user_can_write_is_not_used(cache: Path, what: str) -> None:
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     folder = place()
     if what == "link":
         folder.rename(cache / "moved")
@@ -144,19 +144,19 @@ def test_a_part_that_another_user_can_write_is_not_used(cache: Path, what: str) 
 
 def test_nothing_is_written_where_another_user_can_write(cache: Path) -> None:
     """root with another user's cache would follow a link that this user has placed there."""
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     folder = place()
     shutil.rmtree(folder / "__pycache__")
     (folder / "pynvml.py").unlink()
     os.chmod(folder, 0o777)
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     assert list(folder.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_stays_as_it_is(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file")
-    remote_programs.keep_part_of_pynvml()
+    remote_programs.cache_pynvml_for_agent()
     assert place() == Path(pynvml.__file__).parent and cache.read_text() == "a file"
 
 

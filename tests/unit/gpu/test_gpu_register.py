@@ -34,7 +34,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         "now": 450.0,
         "since_unix_s": 1.0,
         "boot_id": BOOT,
-        "owner": owners.owner_facts(),
+        "owner": owners.identity_of_this_process(),
         "state": "applied",
     }
     return {**made, **changes}
@@ -42,7 +42,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def told(directory: Path, journal: str = "b") -> list[Any]:
     """What another journal sees."""
-    found, _ = claims.parse_register_claims(
+    found, _ = claims.parse_foreign_claims_and_own_entries(
         register.read_register(str(directory), BOOT), os.geteuid(), journal
     )
     return [claim.now for claim in found]
@@ -97,10 +97,12 @@ def test_the_changes_of_others_are_read_although_none_can_be_published(
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
     register.publish_entries(where, "another", BOOT, [entry()])
     FullRegister(Path(where), monkeypatch, files=1)
-    found = parse_register(json.dumps(register.publish_and_read("/mine", [entry(now=400.0)])))
+    found = parse_register(
+        json.dumps(register.publish_entries_and_read_register("/mine", [entry(now=400.0)]))
+    )
     assert [claim.now for claim in found.others] == [450.0]
     assert found.problem is None and "No space left" in (found.unpublished or "")
-    found = parse_register(json.dumps(register.publish_and_read("/mine", None)))
+    found = parse_register(json.dumps(register.publish_entries_and_read_register("/mine", None)))
     assert found.unpublished is None
 
 
@@ -233,7 +235,9 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
     (tmp_path / f"{register.PREFIX}0.x.json").write_text(
         text(journal="jx", entries=[entry()] * 600, made_ns=99)
     )
-    found, _ = claims.parse_register_claims(register.read_register(str(tmp_path), BOOT), -1, "")
+    found, _ = claims.parse_foreign_claims_and_own_entries(
+        register.read_register(str(tmp_path), BOOT), -1, ""
+    )
     assert {c.now for c in found} == {128.0, 129.0}
     lines = list(
         list_changes_by_other_processes(
@@ -268,7 +272,7 @@ def test_a_reader_always_finds_one_whole_claim(tmp_path: Path) -> None:
     ids=["runs", "another process", "is gone", "elsewhere, just now"],
 )
 def test_who_is_at_work_on_a_setting(tmp_path: Path, owner: dict[str, Any], changing: bool) -> None:
-    made = entry(state="pending", owner={**owners.owner_facts(), **owner})
+    made = entry(state="pending", owner={**owners.identity_of_this_process(), **owner})
     register.publish_entries(str(tmp_path), "a", BOOT, [made])
     ((found,),) = [one["entries"] for one in register.read_register(str(tmp_path), BOOT)]
     assert found["changing"] is changing

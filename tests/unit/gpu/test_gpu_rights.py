@@ -25,15 +25,15 @@ from workbench.gpu.settings import apply, current_values
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.journal import Journal, JournalEntry
 from workbench.gpu.settings.plan import plan_commands
-from workbench.gpu.settings.revert import drop_doubted_claims
+from workbench.gpu.settings.revert import drop_forged_claims_and_explain
 from workbench.gpu.settings.rights import (
     SECURE_PATH,
     Rights,
     add_password,
-    how_sudo_allows,
     may_set,
     parse_sudo_refusal,
     read_rights,
+    sudo_permission_for,
 )
 from workbench.gpu.settings.sudoers import sudoers_text
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -158,14 +158,14 @@ def test_on_a_simulated_host_a_claim_counts_if_its_user_can_write_the_simulation
         )
     )
     state = Journal(entries=(entry,), others=(claim,))
-    _, doubts = asyncio.run(drop_doubted_claims(host, state, rights))
+    _, doubts = asyncio.run(drop_forged_claims_and_explain(host, state, rights))
     said = "eve claims 1200 MHz, but eve cannot write the state of the simulated GPUs"
     assert list(doubts.values()) == ([] if may else [said])
 
 
 def test_root_runs_it_plainly() -> None:
     found = rights(Facts(uid=0, initial_user_namespace=True))
-    assert found.refusal is None and found.argv(("nvidia-smi", "-i", "GPU-a")) == (
+    assert found.refusal is None and found.argv_with_prefix(("nvidia-smi", "-i", "GPU-a")) == (
         "nvidia-smi",
         "-i",
         "GPU-a",
@@ -193,7 +193,7 @@ def test_without_nvidia_smi_and_on_a_simulated_host() -> None:
 def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
     sudo.allow("NOPASSWD: ALL")
     found = rights(Facts())
-    assert found.argv(("nvidia-smi", "-i", "GPU-a", "-pl", "450")) == (
+    assert found.argv_with_prefix(("nvidia-smi", "-i", "GPU-a", "-pl", "450")) == (
         "sudo",
         "-n",
         str(sudo.here / "nvidia-smi"),
@@ -237,12 +237,12 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
         (step,) = setting_commands.setting_steps("GPU-a", name, value)
-        assert after.missing_right_for(after.argv(step.argv)) is None, (name, value)
+        assert after.missing_right_for(after.argv_with_prefix(step.argv)) is None, (name, value)
     for name, value in (("governor", "performance"), ("c_states", "off"), ("c_states", "on")):
         (step,) = setting_commands.setting_steps(
             "host", name, value, cores=cores, tee="/usr/bin/tee"
         )
-        assert how_sudo_allows(after.rules, step.argv) == "free"
+        assert sudo_permission_for(after.rules, step.argv) == "free"
     for words in (
         "-i GPU-a -pl 400 -f /etc/passwd",
         "-i GPU-b -pl 400",
@@ -251,7 +251,7 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
         "-i GPU-a -q",
         "-i GPU-a -r",
     ):
-        assert how_sudo_allows(after.rules, [smi, *words.split()]) == "", words
+        assert sudo_permission_for(after.rules, [smi, *words.split()]) == "", words
 
 
 @pytest.mark.parametrize(("uid", "gid", "mode"), [(1000, 0, 0o755), (0, 0, 0o757), (0, 50, 0o775)])
@@ -349,7 +349,7 @@ def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     text = (
         f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
     )
-    assert how_sudo_allows(text, command.split()) == how
+    assert sudo_permission_for(text, command.split()) == how
 
 
 @pytest.mark.parametrize(
@@ -538,7 +538,9 @@ def test_a_password_that_no_line_can_hold(bench: Bench) -> None:
 def test_rights_do_not_show_their_password() -> None:
     held = Rights(password=SECRET)
     assert SECRET not in repr(held) and SECRET not in str(held)
-    assert SECRET not in repr(SettingCommand(0, "GPU-a", "persistence", held.argv(("nvidia-smi",))))
+    assert SECRET not in repr(
+        SettingCommand(0, "GPU-a", "persistence", held.argv_with_prefix(("nvidia-smi",)))
+    )
     assert asdict(held)["password"] == SECRET  # so no Rights goes into a document
 
 

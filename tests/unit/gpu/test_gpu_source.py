@@ -235,7 +235,7 @@ def test_interval_change_and_refresh_reach_the_agent(driver: Driver) -> None:
         async with Watched(interval_s=30.0) as watched:
             first = await watched.until(lambda t: t.gpus)
             driver.set("nvmlDeviceGetPersistenceMode * 0")
-            await watched.source.refresh()
+            await watched.source.request_full_reading()
             second = await watched.until(lambda t: t.t_s > first.t_s)
             assert second.gpus[0].persistence is False
             await watched.source.set_interval(0.05)

@@ -19,7 +19,7 @@ import pytest
 import workbench
 from workbench.bench.workers import LOAD_CLIENT
 from workbench.gpu import remote_programs
-from workbench.gpu.pynvml_part import used_definitions
+from workbench.gpu.pynvml_part import strip_unused_definitions
 from workbench.gpu.remote_programs import (
     AGENT_PROGRAM,
     GUARD_PROGRAM,
@@ -268,7 +268,7 @@ def test_only_what_is_used_of_a_library_is_sent() -> None:
         "return C\n\nC = 3\n"
         "class Unused:\n    pass\nNVML_ERROR_X = 7\nregister()\n"
     )
-    part = used_definitions(source, "lib.used()")
+    part = strip_unused_definitions(source, "lib.used()")
     assert "def unused" not in part and "C = 3" not in part and "Unused" not in part
     for kept in (
         "# a licence",

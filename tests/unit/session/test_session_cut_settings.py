@@ -44,7 +44,7 @@ async def _nothing(*_: object, **_options: object) -> None:
 def test_one_message_names_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """There was one message for each GPU, of which a person saw that about the last one."""
     monkeypatch.setattr(alterations, "find_drifts", lambda *_: DRIFT)
-    monkeypatch.setattr(alterations.journal, "is_being_changed", _nothing)
+    monkeypatch.setattr(alterations.journal, "is_journal_locked", _nothing)
     monkeypatch.setattr(GpuAlterations, "read", _nothing)
 
     async def scenario() -> str:

@@ -14,7 +14,7 @@ import pytest
 from support.procs import alive
 
 from workbench.gpu.remote_programs import AGENT_PROGRAM, JOURNAL_PROGRAM
-from workbench.gpu.settings.owners import owner_facts
+from workbench.gpu.settings.owners import identity_of_this_process
 from workbench.gpu.settings.proof import Proof
 from workbench.hosts import detached_process
 from workbench.hosts.local import LocalHost
@@ -183,7 +183,7 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
         rewrite(owner_machine="far")
         await session.gpu.alterations.read()
         assert "on another machine" in session.state.offers[0]
-        dead = {f"owner_{name}": value for name, value in owner_facts().items()} | {
+        dead = {f"owner_{name}": value for name, value in identity_of_this_process().items()} | {
             "owner_pid": 2**22
         }
         rewrite(**dead, state="kept")

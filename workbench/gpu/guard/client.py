@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from workbench.gpu.settings.rights import (
     ENGLISH_LOCALE,
     SUDO_WITH_PASSWORD,
     Rights,
-    how_sudo_allows,
+    sudo_permission_for,
 )
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.python_programs import TOO_OLD
@@ -48,13 +48,13 @@ NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 READ_STATUS_SCRIPT = read_script(__file__, "read_guard_status.sh")
 # $1: the guard's directory, $2: the reported act. The old file is removed first: a FIFO in its
 # place would block.
-MARK_ACT_SEEN_SCRIPT = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
+MARK_GUARD_ACTION_SEEN_SCRIPT = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
 def owner_id() -> str:
     """Return the name of the file that this process touches as its heartbeat for the guard:
     "BOOT_ID.PID.START_TIME"."""
-    owner = journals.owner_facts()
+    owner = journals.identity_of_this_process()
     return f"{owner['boot_id']}.{owner['pid']}.{owner['start']}"
 
 
@@ -69,35 +69,37 @@ class GuardTerms:
     trial_s: float | None = None
     trial: str = field(default_factory=lambda: os.urandom(6).hex())
 
-    def instructions_for(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
+    def guard_instructions_for(
+        self, entry: JournalEntry, earlier: JournalEntry | None
+    ) -> dict[str, Any]:
         """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that
-        becomes its field `watch`. `old` is the earlier entry of the same setting, or None. The key
-        "back" has the fields of `old` that the guard restores if the change is a trial, or if the
-        user chose to keep the old setting."""
+        becomes its field `watch`. `earlier` is the journal's present entry of the same setting,
+        or None. The key "back" has the fields of `earlier` that the guard restores if the change is a
+        trial, or if the user chose to keep the old setting."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
         if (
-            old is not None
-            and old.boot_id == entry.boot_id
-            and old.state != setting_commands.PENDING
+            earlier is not None
+            and earlier.boot_id == entry.boot_id
+            and earlier.state != setting_commands.PENDING
         ):
-            if self.trial_s is not None or old.state == KEPT_STATE:
-                kept = {name: getattr(old, name) for name in ("state", "watch", "owner", "who")}
-                made["back"] = {**kept, "now": value_to_store(old.now)}
-            elif old.watch.get("back", {}).get("state") == KEPT_STATE:
-                made["back"] = old.watch["back"]
+            if self.trial_s is not None or earlier.state == KEPT_STATE:
+                kept = {name: getattr(earlier, name) for name in ("state", "watch", "owner", "who")}
+                made["back"] = {**kept, "now": value_to_store(earlier.now)}
+            elif earlier.watch.get("back", {}).get("state") == KEPT_STATE:
+                made["back"] = earlier.watch["back"]
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_act` is the Unix time, as text, of the last revert by the guard
+    """The state of the guard. `seen_action` is the Unix time, as text, of the last revert by the guard
     that the user was shown; "-" if there was none. `owners` are the names of the heartbeat files of
     those Workbenches whose heartbeats the guard expects."""
 
     view: GuardView
-    seen_act: str = "-"
+    seen_action: str = "-"
     owners: tuple[str, ...] = ()
 
 
@@ -160,7 +162,7 @@ async def start_guard(
         return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
     if "error" in answer:
         return GuardView(False, problem=clean_text(str(answer["error"])), log=log)
-    view = (await read_status(host)).view
+    view = (await read_guard_status(host)).view
     if not view.running and view.problem is None:
         why = (
             f"the guard (process {answer.get('pid')}) started, but its state in {root}/guard "
@@ -190,9 +192,9 @@ def _choose_root_prefix(
             nvidia_smi=rights.nvidia_smi,
         )
     ]
-    if back and all(how_sudo_allows(rights.rules, command) == "free" for command in back):
+    if back and all(sudo_permission_for(rights.rules, command) == "free" for command in back):
         return (), None
-    how = how_sudo_allows(rights.rules, argv) if rights.python3 else ""
+    how = sudo_permission_for(rights.rules, argv) if rights.python3 else ""
     if how == "free" or (how and rights.unasked):
         return SUDO, None
     if how and rights.password is not None:
@@ -203,27 +205,39 @@ def _choose_root_prefix(
     )
 
 
-async def read_status(host: Host, beat: str = "") -> GuardStatus:
-    """Return the state of the guard. `beat` is the name of a heartbeat file, which is then touched
-    as a new heartbeat, or "" for none. Raises HostError if the host is out of reach."""
+async def read_guard_status(host: Host, heartbeat_file: str = "") -> GuardStatus:
+    """Return the state of the guard. `heartbeat_file` is the name of a heartbeat file, which is
+    then touched as a new heartbeat, or "" for none. Raises HostError if the host is out of reach."""
     home = await guard_directory(host)
-    done = await host.run(shell_argv(READ_STATUS_SCRIPT, home, beat))
+    done = await host.run(shell_argv(READ_STATUS_SCRIPT, home, heartbeat_file))
     head, _, state = done.out.partition("\n\n")
     if done.returncode == 3 or not state.strip():
         return GuardStatus(GuardView(False))
-    now, told, boot, process, rounds, *beats = [*head.split("\n"), "", "", "", "", ""]
-    ages = {}
+    now, seen_action, boot_id, process_state, rounds, *beats = [
+        *head.split("\n"),
+        *[""] * 5,
+    ]
+    heartbeat_ages_s = {}
     for line in filter(None, beats):
         at, _, name = line.partition(" ")
-        ages[name.removeprefix("beats/")] = max(0.0, _parse_seconds(now) - _parse_seconds(at))
+        heartbeat_ages_s[name.removeprefix("beats/")] = max(
+            0.0, _parse_seconds(now) - _parse_seconds(at)
+        )
     try:
-        said = json.loads(state)
-        if not setting_commands.numbers_are_plain(said):
+        stored_state = json.loads(state)
+        if not setting_commands.numbers_are_plain(stored_state):
             raise ValueError(
                 "the guard's state contains a number that Workbench cannot have written"
             )
         seen = _parse_guard_status(
-            said, int(_parse_seconds(now)), told, boot, process, ages, home, _round_age_s(rounds)
+            stored_state,
+            int(_parse_seconds(now)),
+            seen_action,
+            boot_id,
+            process_state,
+            heartbeat_ages_s,
+            home,
+            _round_age_s(rounds),
         )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = GuardStatus(
@@ -249,19 +263,21 @@ async def _has_nothing_to_watch(host: Host) -> bool:
 
 
 def _parse_guard_status(
-    said: Mapping[str, Any],
+    stored_state: Mapping[str, Any],
     now: int,
-    told: str,
-    boot: str,
-    process: str,
-    ages: Mapping[str, float],
+    seen_action: str,
+    boot_id: str,
+    process_state: str,
+    heartbeat_ages_s: Mapping[str, float],
     home: str,
     round_age_s: float | None,
 ) -> GuardStatus:
-    running, guarding, problem = _judge_guard(said, boot, process, round_age_s)
-    now_said = said if running else {}
-    waits = {owner: s for owner, s in now_said.get("heartbeats", {}).items() if s}
-    until = now_said.get("trials_until_unix_s", {}).values()
+    running, guarding, problem = _running_guarding_and_problem(
+        stored_state, boot_id, process_state, round_age_s
+    )
+    running_state = stored_state if running else {}
+    waits = {owner: s for owner, s in running_state.get("heartbeats", {}).items() if s}
+    until = running_state.get("trials_until_unix_s", {}).values()
     trial_left_s = max(0.0, min(until) - now) if until else None
     over = trial_left_s is not None and trial_left_s < 1  # `now` has whole seconds
     if over and problem:
@@ -269,41 +285,44 @@ def _parse_guard_status(
     return GuardStatus(
         GuardView(
             running=running,
-            pid=now_said.get("pid"),
-            since_unix_s=number_for_field("unix_s", now_said.get("since_unix_s")),
+            pid=running_state.get("pid"),
+            since_unix_s=number_for_field("unix_s", running_state.get("since_unix_s")),
             heartbeat_s=min(waits.values(), default=None),
-            heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
+            heartbeat_age_s=max(
+                (heartbeat_ages_s[owner] for owner in waits if owner in heartbeat_ages_s),
+                default=None,
+            ),
             trial_left_s=trial_left_s,
             temperature_limits_c={
                 uuid: limit
-                for uuid, limit in said.get("limits_c", {}).items()
+                for uuid, limit in stored_state.get("limits_c", {}).items()
                 if number_for_field("limit_c", limit) is not None
             },
-            did=said.get("did"),
-            did_unix_s=number_for_field("unix_s", said.get("did_unix_s")),
+            did=stored_state.get("did"),
+            did_unix_s=number_for_field("unix_s", stored_state.get("did_unix_s")),
             log=f"{home}/log",
-            note=now_said.get("note"),
+            note=running_state.get("note"),
             problem=problem,
             guarding=guarding,
         ),
-        told,
+        seen_action,
         tuple(waits),
     )
 
 
-def _judge_guard(
-    said: Mapping[str, Any], boot: str, process: str, round_age_s: float | None
+def _running_guarding_and_problem(
+    stored_state: Mapping[str, Any], boot_id: str, process_state: str, round_age_s: float | None
 ) -> tuple[bool, bool, Any]:
     """Return (whether the guard runs, whether it guards the settings, what is wrong with it)."""
-    problem, pid = said.get("problem"), said.get("pid")
-    if not said.get("running") or said.get("boot_id") != boot:
+    problem, pid = stored_state.get("problem"), stored_state.get("pid")
+    if not stored_state.get("running") or stored_state.get("boot_id") != boot_id:
         return False, False, problem  # after a restart, the settings are gone as well
-    if process in ("gone", "Z", "X"):
+    if process_state in ("gone", "Z", "X"):
         problem = f"the guard (process {pid}) was killed: nothing guards the settings"
         return False, False, problem
-    if process in ("T", "t"):
+    if process_state in ("T", "t"):
         return True, False, f"it is stopped: kill -CONT {pid} resumes it"
-    if said.get("version", 1) < GUARD_VERSION:
+    if stored_state.get("version", 1) < GUARD_VERSION:
         problem = (
             "it is of an earlier Workbench: it acts by the rules of that version, and only on what "
             "that version has set; the next change of a setting asks it to make way, and "
@@ -326,11 +345,13 @@ def _round_age_s(rounds: str) -> float | None:
     return max(0.0, float(now_s) - float(then_s))
 
 
-async def mark_act_seen(host: Host, did_unix_s: float) -> None:
-    await host.run(shell_argv(MARK_ACT_SEEN_SCRIPT, await guard_directory(host), str(did_unix_s)))
+async def mark_guard_action_seen(host: Host, did_unix_s: float) -> None:
+    await host.run(
+        shell_argv(MARK_GUARD_ACTION_SEEN_SCRIPT, await guard_directory(host), str(did_unix_s))
+    )
 
 
-async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardView:
+async def confirm_setting_trials(host: Host, heartbeat_s: float | None = None) -> GuardView:
     """Confirm the running trials on this host, so that their settings stay, and return the guard's
     state. With `heartbeat_s`, the guard from now on reverts all settings, except those that the
     user chose to keep, after `heartbeat_s` seconds without a heartbeat from this Workbench. Raises
@@ -343,7 +364,7 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
             raise SettingsError(
                 "no trial of GPU settings runs on this host",
                 host=host.name,
-                next_step=await _describe_last_act_of_guard(host),
+                next_step=await _describe_last_guard_action(host),
             )
         state = held.journal
         for entry in watched if heartbeat_s else tried:
@@ -353,7 +374,7 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
             watch = {k: v for k, v in entry.watch.items() if k not in ends}
             entry = replace(entry, watch=watch)
             if heartbeat_s:
-                owner = journals.owner_facts()
+                owner = journals.identity_of_this_process()
                 entry = replace(
                     entry,
                     owner=owner,
@@ -366,7 +387,9 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
                 "confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
-    return _add_recovery_note(await _read_until(host, lambda view: view.trial_left_s is None), held)
+    return _add_recovery_note(
+        await _poll_guard_until(host, lambda view: view.trial_left_s is None), held
+    )
 
 
 async def keep_all_settings(host: Host) -> GuardView:
@@ -381,7 +404,7 @@ async def keep_all_settings(host: Host) -> GuardView:
             raise SettingsError(
                 "Workbench has changed no GPU setting on this host, so there is no setting to keep",
                 host=host.name,
-                next_step=await _describe_last_act_of_guard(host),
+                next_step=await _describe_last_guard_action(host),
             )
         for entry in left:
             state = state.with_entry(replace(entry, state=KEPT_STATE, watch={}))
@@ -389,7 +412,7 @@ async def keep_all_settings(host: Host) -> GuardView:
                 "keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
-    return _add_recovery_note(await _read_until(host, lambda view: not view.running), held)
+    return _add_recovery_note(await _poll_guard_until(host, lambda view: not view.running), held)
 
 
 def _add_recovery_note(view: GuardView, held: LockedJournal) -> GuardView:
@@ -403,19 +426,19 @@ def _entries_that_still_apply(journal: Journal) -> list[JournalEntry]:
     return [e for e in journal.entries if journal.why_lost(e) is None]
 
 
-async def _describe_last_act_of_guard(host: Host) -> str:
-    view = (await read_status(host)).view
+async def _describe_last_guard_action(host: Host) -> str:
+    view = (await read_guard_status(host)).view
     if not view.did:
         return "`workbench gpu status` shows the altered settings"
     return f"the guard {view.did}"
 
 
-async def _read_until(host: Host, done: Any) -> GuardView:
-    """Read the guard's state again and again, until `done(state)` is true, the state names a
+async def _poll_guard_until(host: Host, is_done: Callable[[GuardView], bool]) -> GuardView:
+    """Read the guard's state again and again, until `is_done(state)` is true, the state names a
     problem, or JOURNAL_REREAD_S seconds have passed. Return the last state."""
     until = time.monotonic() + JOURNAL_REREAD_S
     while True:
-        view = (await read_status(host)).view
-        if done(view) or view.problem or time.monotonic() > until:
+        view = (await read_guard_status(host)).view
+        if is_done(view) or view.problem or time.monotonic() > until:
             return view
         await asyncio.sleep(0.1)

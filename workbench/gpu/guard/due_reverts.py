@@ -34,8 +34,8 @@ class DueRevert(NamedTuple):
     trial: bool
 
     @property
-    def key(self) -> tuple[str, str]:
-        return key_of(self.entry)
+    def gpu_and_setting(self) -> tuple[str, str]:
+        return gpu_and_setting_of(self.entry)
 
 
 class RevertResult(NamedTuple):
@@ -50,7 +50,7 @@ class RevertResult(NamedTuple):
     by: str = ""  # the user to whom the setting is left
 
 
-def key_of(entry: Entry) -> tuple[str, str]:
+def gpu_and_setting_of(entry: Entry) -> tuple[str, str]:
     """Return (UUID of the GPU, key of the setting), which together identify a journal entry."""
     return entry["gpu_uuid"], entry["setting"]
 
@@ -68,14 +68,14 @@ def guarded_values(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def restrict_entry(entry: Entry, seen: Entry) -> Entry:
-    """Return a copy of `seen`, the journal entry as it was when the guard started, with the owner,
+def restrict_entry_to_seen_values(entry: Entry, seen_entry: Entry) -> Entry:
+    """Return a copy of `seen_entry`, the journal entry as it was when the guard started, with the owner,
     the state and the times of `entry`, the same entry as it is now. A guard that runs as root may
     set only values from the copy."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
-    if "back" in entry["watch"] and "back" in seen["watch"]:
-        watch["back"] = seen["watch"]["back"]
-    return {**seen, "state": entry.get("state"), "owner": entry["owner"], "watch": watch}
+    if "back" in entry["watch"] and "back" in seen_entry["watch"]:
+        watch["back"] = seen_entry["watch"]["back"]
+    return {**seen_entry, "state": entry.get("state"), "owner": entry["owner"], "watch": watch}
 
 
 def setting_text(entry: Entry) -> str:
@@ -114,12 +114,13 @@ def trial_end_s(stored_end_s: object, latest_end_s: float) -> float:
 
 def value_to_set(due: DueRevert) -> Any:
     """Return the value that the revert sets. It is the value of an earlier entry that takes effect
-    again, if `fields_of_earlier_entry` returns one, otherwise the value from before Workbench's first change."""
-    back = fields_of_earlier_entry(due)
+    again, if `earlier_entry_fields_to_restore` returns its fields, otherwise the value from before
+    Workbench's first change."""
+    back = earlier_entry_fields_to_restore(due)
     return back["now"] if back else due.entry["before"]
 
 
-def fields_of_earlier_entry(due: DueRevert) -> Any:
+def earlier_entry_fields_to_restore(due: DueRevert) -> Mapping[str, Any] | None:
     """Return a dict with fields of the earlier entry that replaces the reverted one in the journal:
     the entry from before a trial or a change that was cut off, or an entry that the user chose to
     keep. None if the revert restores the value from before Workbench's first change."""
@@ -139,13 +140,14 @@ def journal_after_reverts(
     journal: Mapping[str, Any], results: Sequence[RevertResult], boot_id: str
 ) -> dict[str, Any]:
     """Return the journal as it is after the reverts in `results`. Each reverted entry is removed,
-    or replaced by the earlier entry that takes effect again (see `fields_of_earlier_entry`). The journal's log gets
-    a line for each result, with `boot_id`, the id of the host's present boot."""
+    or replaced by the earlier entry that takes effect again (see
+    `earlier_entry_fields_to_restore`). The journal's log gets a line for each result, with `boot_id`,
+    the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way, by in results:
-        key, back, now = due.key, None, due.entry["now"]
+        key, back, now = due.gpu_and_setting, None, due.entry["now"]
         if way in DECISIONS_THAT_SET_VALUE:
-            back = fields_of_earlier_entry(due)
+            back = earlier_entry_fields_to_restore(due)
             now = setting_commands.value_to_restore(value_to_set(due))
         log.append(
             {

@@ -31,12 +31,12 @@ import stat
 import time
 from collections.abc import Mapping
 
-from workbench.gpu.process_facts import start_time_of
+from workbench.gpu.process_facts import start_ticks_of_process
 from workbench.gpu.settings.journal_file import (
     OPEN_DIRECTORY,
     JournalFile,
-    open_regular,
-    read_regular,
+    open_regular_file,
+    read_regular_file,
 )
 from workbench.model import setting_commands
 
@@ -72,12 +72,12 @@ class GuardFiles(JournalFile):
         self.held: int | None = None
 
     @property
-    def token(self) -> str:
+    def lock_text(self) -> str:
         """The guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From the
         process id and the start time, a Workbench can tell whether this guard still runs."""
-        return f"{self.boot_id}:{os.getpid()}:{start_time_of(os.getpid())}:the guard@{self.node}"
+        return f"{self.boot_id}:{os.getpid()}:{start_ticks_of_process(os.getpid())}:the guard@{self.node}"
 
-    def prepare(self) -> None:
+    def create_guard_files(self) -> None:
         """Create the guard's directory, its `beats/`, and its lock and log files, if they are
         missing. The caller has set umask 077."""
         self.home = self.open_subdirectory("guard", self.at)
@@ -99,7 +99,7 @@ class GuardFiles(JournalFile):
         file descriptor. A missing file is created. A link or a FIFO of that name is first renamed
         to "NAME.bad"."""
         self.rename_if_wrong_type(name, self.home, stat.S_IFREG)
-        return open_regular(name, flags | os.O_CREAT, self.home)
+        return open_regular_file(name, flags | os.O_CREAT, self.home)
 
     def rename_if_wrong_type(self, name: str, at: int, kind: int) -> None:
         """Rename the file, link or directory `name` in the open directory `at` to "NAME.bad",
@@ -122,22 +122,23 @@ class GuardFiles(JournalFile):
         self.held = handle
         return True
 
-    def request_guard_end(self, is_wanted: bool) -> None:
-        """If `is_wanted` is true, create the file that asks the running guard to end, so that this
-        process can take its place. Otherwise remove that file."""
-        if is_wanted:
-            with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
-                file.write(str(os.getpid()))
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink("leave", dir_fd=self.home)
+    def request_guard_end(self) -> None:
+        """Create the file that asks the running guard to end, so that this process can take its
+        place."""
+        with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
+            file.write(str(os.getpid()))
+
+    def withdraw_guard_end_request(self) -> None:
+        """Remove the file that asks the running guard to end."""
+        with contextlib.suppress(OSError):
+            os.unlink("leave", dir_fd=self.home)
 
     def pid_that_requests_end(self) -> int | None:
         """Return the id of the process that asks to take this guard's place. Return 0 if the
         request names no process, and None if there is no request."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
-            return int(read_regular("leave", self.home))
+            return int(read_regular_file("leave", self.home))
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
@@ -170,9 +171,9 @@ class GuardFiles(JournalFile):
                         return int(words[4])
         return None
 
-    def heartbeat_stamp(self, owner: str) -> int:
-        """Return a number that changes with each heartbeat of `owner`, the name of a heartbeat
-        file. 0 if there is no such file."""
+    def heartbeat_mtime_ns(self, owner: str) -> int:
+        """Return when the heartbeat file of `owner` was last touched, in ns by the file's time. It
+        changes with each heartbeat. 0 if there is no such file."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:
@@ -186,7 +187,7 @@ class GuardFiles(JournalFile):
     def read_state(self) -> dict[str, Any]:
         """Return the state that the last guard wrote to state.json; {} if it cannot be read."""
         try:
-            found = json.loads(read_regular("state.json", self.home).decode())
+            found = json.loads(read_regular_file("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(found, dict) or not setting_commands.numbers_are_plain(found):
@@ -197,7 +198,7 @@ class GuardFiles(JournalFile):
         with contextlib.suppress(OSError):  # a full disk must not end the guard
             self.replace("state.json", json.dumps(state, indent=1), self.home)
 
-    def record_completed_round(self) -> None:
+    def record_completed_guard_round(self) -> None:
         """Write down that the guard has completed a round. Without this file nobody could tell a
         guard that works from one that fails in every round."""
         with contextlib.suppress(OSError), open(self.open_file("round", os.O_WRONLY), "r+") as file:
@@ -205,7 +206,7 @@ class GuardFiles(JournalFile):
 
     def write_pid(self) -> None:
         with contextlib.suppress(OSError):
-            self.replace("pid", f"{os.getpid()} {start_time_of(os.getpid())}\n", self.home)
+            self.replace("pid", f"{os.getpid()} {start_ticks_of_process(os.getpid())}\n", self.home)
 
     def append_to_log(self, text: str) -> None:
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"

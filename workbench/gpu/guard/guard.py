@@ -40,11 +40,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from workbench.gpu.guard.due_reverts import (
     DueRevert,
     RevertResult,
-    fields_of_earlier_entry,
+    earlier_entry_fields_to_restore,
+    gpu_and_setting_of,
     guarded_values,
     journal_after_reverts,
-    key_of,
-    restrict_entry,
+    restrict_entry_to_seen_values,
     results_text,
     setting_text,
     trial_end_s,
@@ -135,8 +135,8 @@ class Guard:
         self.to_end = True
         self.rest.wake()
 
-    def run(self, ready: Callable[[], None]) -> None:
-        """Watch the settings until none is left to watch. Call `ready` after each round. An
+    def run(self, after_round: Callable[[], None]) -> None:
+        """Watch the settings until none is left to watch. Call `after_round` after each round. An
         exception in a round is logged, and the guard continues."""
         self.temperatures.start()
         self.files.write_pid()
@@ -144,19 +144,19 @@ class Guard:
         while True:
             pause_s = self.tick_s
             try:
-                if not self.check_once():
+                if not self.run_round_and_should_continue():
                     return
                 self.write_state()
                 self.record_round_if_due()
-                ready()
-                pause_s = self.pause_s()
+                after_round()
+                pause_s = self.pause_before_next_round_s()
             except Exception:
                 self.files.append_to_log("a defect in the guard: " + traceback.format_exc())
                 time.sleep(BACKOFF_S[0])
             self.rest.sleep(pause_s)
 
-    def pause_s(self) -> float:
-        """Return how long the guard may rest now. That is one tick while something is wrong or due,
+    def pause_before_next_round_s(self) -> float:
+        """Return how long the guard may rest before its next round. That is one tick while something is wrong or due,
         and without word of the kernel about changes of the journal."""
         calm = self.entries and not (self.hot or self.failed or self.broken or self.to_end)
         if not calm or not self.rest.hears_changes:
@@ -178,9 +178,9 @@ class Guard:
     def record_round_if_due(self) -> None:
         if time.monotonic() >= self.write_round_at:
             self.write_round_at = time.monotonic() + ROUND_RECORD_INTERVAL_S
-            self.files.record_completed_round()
+            self.files.record_completed_guard_round()
 
-    def check_once(self) -> bool:
+    def run_round_and_should_continue(self) -> bool:
         """Read the journal, the heartbeats and the temperatures once, and revert what is due.
         Return False if the guard must end, because nothing is left to watch, another guard took
         over, or all reverts after a SIGTERM are done."""
@@ -191,21 +191,23 @@ class Guard:
             if self.programs.may_replace_guard(asking) and self.files.hand_lock_over(asking):
                 self.files.append_to_log("ending: another guard takes over")
                 return False
-            self.files.request_guard_end(False)
+            self.files.withdraw_guard_end_request()
             self.files.append_to_log(
                 "another process asked this guard to make way but did not take over; "
                 "this guard continues"
             )
         self.read_journal()
-        self.republish_lost_entries()
-        self.check_heartbeats()
-        self.check_temperatures()
+        self.republish_entries_lost_from_register()
+        self.record_heartbeats_and_trials()
+        self.record_gpus_at_thermal_limit()
         due = self.due_reverts()
-        if time.monotonic() >= self.retry_at or any(one.key not in self.tried for one in due):
+        if time.monotonic() >= self.retry_at or any(
+            one.gpu_and_setting not in self.tried for one in due
+        ):
             self.revert_due_settings(due)
             self.ran_at = time.monotonic()
         if not due:
-            self.forget_failures()
+            self.clear_retry_state()
             if self.to_end:
                 self.failed = UNWATCHED_SETTINGS_TEXT if self.entries else None
                 reasons = filter(None, ("ending on SIGTERM", self.failed))
@@ -214,14 +216,14 @@ class Guard:
                 return False
         return bool(self.entries) or not self.end_if_nothing_to_watch()
 
-    def forget_failures(self) -> None:
-        """Forget which reverts failed, so that each is tried again at once."""
+    def clear_retry_state(self) -> None:
+        """Clear the record of failed reverts, so that each is tried again at once."""
         self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
     def read_journal(self) -> None:
         """Read the journal again if its file has changed. If it cannot be read, keep the earlier
         entries, and note the reason in `broken`."""
-        stamp = self.files.read_stamp()
+        stamp = self.files.read_mtime_inode_and_size()
         if stamp == self.stamp:
             return
         self.stamp = stamp
@@ -235,7 +237,7 @@ class Guard:
                 self.files.append_to_log(f"{why}; the guard uses its earlier contents")
             self.broken = str(why)
 
-    def republish_lost_entries(self) -> None:
+    def republish_entries_lost_from_register(self) -> None:
         """Publish the journal's entries again if the host's register has lost them, so that other
         users see the changes. If the journal is lost too, publish the entries that the guard has in
         memory."""
@@ -249,14 +251,16 @@ class Guard:
             return
         try:
             self.read_journal()
-            self.files.publish(self.entries if self.broken else self.files.load()["entries"])
+            self.files.publish_in_register(
+                self.entries if self.broken else self.files.load()["entries"]
+            )
             self.files.append_to_log(
                 "the register of the host had lost the settings; they are published again"
             )
         except UnreadableJournal:
             self.stamp = None  # the journal broke just now
         finally:
-            self.files.release()
+            self.files.release_lock()
 
     def entries_to_watch(self, journal: Mapping[str, Any]) -> list[Entry]:
         """Return those entries of the journal that this guard must watch. A guard that runs as root
@@ -270,7 +274,7 @@ class Guard:
         ]
         if self.programs.user is None:
             return found
-        by_key = {key_of(entry): entry for entry in found}
+        by_key = {gpu_and_setting_of(entry): entry for entry in found}
         if self.seen is None:
             self.seen = by_key
         self.seen = {key: self.seen[key] for key in self.seen if key in by_key}
@@ -279,12 +283,12 @@ class Guard:
             for key, e in by_key.items()
             if key not in self.seen or guarded_values(e) != guarded_values(self.seen[key])
         ]
-        return [restrict_entry(by_key[key], self.seen[key]) for key in self.seen]
+        return [restrict_entry_to_seen_values(by_key[key], self.seen[key]) for key in self.seen]
 
     # ---- the settings that are due
 
-    def check_heartbeats(self) -> None:
-        """Record which owners have sent a heartbeat, and which trials are new. If the guard itself
+    def record_heartbeats_and_trials(self) -> None:
+        """Record which owners have sent a heartbeat, and when each trial ends. If the guard itself
         was paused, for example because the machine slept, each owner gets the full heartbeat time
         again."""
         now = time.monotonic()
@@ -294,7 +298,7 @@ class Guard:
         owners = {owner_id(e) for e in self.entries if self.heartbeat_limit_s(e)}
         self.beats = {owner: known for owner, known in self.beats.items() if owner in owners}
         for owner in owners:
-            beat = self.files.heartbeat_stamp(owner)
+            beat = self.files.heartbeat_mtime_ns(owner)
             if owner not in self.beats or self.beats[owner][0] != beat:
                 self.beats[owner] = (beat, now)
         lasts = {
@@ -306,7 +310,7 @@ class Guard:
             trial: trial_end_s(self.trials.get(trial), now + lasts[trial]) for trial in lasts
         }
 
-    def check_temperatures(self) -> None:
+    def record_gpus_at_thermal_limit(self) -> None:
         """Record the GPUs that are at their thermal limit. Such a GPU stays recorded until the
         settings that heat it are reverted, even if it cools down before."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
@@ -357,10 +361,10 @@ class Guard:
         return limit_s is not None and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
 
     def due_reverts(self) -> list[DueRevert]:
-        found = [(entry, self.reason_to_revert_now(entry)) for entry in self.entries]
+        found = [(entry, self.revert_reason_and_is_trial(entry)) for entry in self.entries]
         return [DueRevert(entry, *why) for entry, why in found if why]
 
-    def reason_to_revert_now(self, entry: Entry) -> tuple[str, bool] | None:
+    def revert_reason_and_is_trial(self, entry: Entry) -> tuple[str, bool] | None:
         """Return (reason, trial) if the setting of this journal entry must be reverted now,
         otherwise None. `trial` is true if the revert only ends a trial, or a change that was cut
         off, and so restores the value from before it."""
@@ -407,7 +411,7 @@ class Guard:
             return
         try:
             self.read_journal()
-            self.check_heartbeats()
+            self.record_heartbeats_and_trials()
             due = sorted(
                 self.due_reverts(),
                 key=lambda d: (
@@ -416,27 +420,29 @@ class Guard:
                 ),
             )
             if not due:
-                self.forget_failures()
+                self.clear_retry_state()
                 return
             self.files.append_to_log(
                 "reverting: " + "; ".join(f"{setting_text(d.entry)} ({d.why})" for d in due)
             )
-            keys = {one.key for one in due}
+            keys = {one.gpu_and_setting for one in due}
             self.others = claims.credible_claims(
                 self.files.read_foreign_claims(), keys, self.programs.may_set
             )
             self.record_results(self.restore_all(due))
         finally:
-            self.files.release()
+            self.files.release_lock()
 
-    def lock_journal(self, silent: tuple[str, ...]) -> bool:
+    def lock_journal(self, silent_owners: tuple[str, ...]) -> bool:
         """Take the journal's lock, and return whether the revert may go on. The locks of the owners
-        `silent` do not count, and a broken journal does not prevent a revert."""
+        `silent_owners` do not count, and a broken journal does not prevent a revert."""
         try:
-            return self.files.try_to_lock(silent) or self.files.try_to_lock(silent)
+            return self.files.try_to_lock(silent_owners) or self.files.try_to_lock(silent_owners)
         except OSError as error:
             if self.broken is None:
-                self.note_failure(f"the journal cannot be locked: {error.strerror}")
+                self.record_failure_and_schedule_retry(
+                    f"the journal cannot be locked: {error.strerror}"
+                )
                 return False
             return True  # a broken journal does not prevent the revert
 
@@ -444,13 +450,13 @@ class Guard:
         """Revert the settings in `due`: all GPUs in parallel, the settings of one GPU one after the
         other. Each GPU has a thread, because nvidia-smi can take seconds and can hang for one GPU.
         """
-        self.tried = {one.key for one in due}
+        self.tried = {one.gpu_and_setting for one in due}
         found: dict[tuple[str, str], RevertResult] = {}
 
         def restore_gpu(uuid: str) -> None:
             for one in due:
                 if one.entry["gpu_uuid"] == uuid:
-                    found[one.key] = self.restore(one)
+                    found[one.gpu_and_setting] = self.restore(one)
 
         uuids = sorted({one.entry["gpu_uuid"] for one in due})
         threads = [threading.Thread(target=restore_gpu, args=(uuid,)) for uuid in uuids]
@@ -459,13 +465,13 @@ class Guard:
                 thread.start()
             for thread in threads:
                 thread.join()
-        return [found[one.key] for one in due]
+        return [found[one.gpu_and_setting] for one in due]
 
     def restore(self, due: DueRevert) -> RevertResult:
         """Set the host's previous value of a setting whose revert is due, and return the result.
         The value of another user or a later change is left. Never raises: a defect becomes a failed
         result."""
-        untold = self.unrecorded.get(due.key)
+        untold = self.unrecorded.get(due.gpu_and_setting)
         # unless another program has set it since
         if untold is not None and untold.due.entry == due.entry:
             return untold
@@ -483,19 +489,19 @@ class Guard:
         )
         if gone is not None:
             return RevertResult(due, True, gone, claims.DONE)
-        back = fields_of_earlier_entry(due)
+        back = earlier_entry_fields_to_restore(due)
         live = programs.current_value(uuid, setting)
         way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
         if way.do != claims.RESTORE:
             return RevertResult(due, True, way.why, way.do, way.by)
-        failed = self.set_value(uuid, setting, way.value)
+        failed = self.set_value_and_explain_failure(uuid, setting, way.value)
         now = programs.current_value(uuid, setting)
         outcome = setting_commands.outcome_of_restoring(setting, way.value, now, failed)
         return RevertResult(due, *outcome)
 
-    def set_value(self, uuid: str, setting: str, value: Any) -> str | None:
-        """Run the commands that set a value, and return why the last of those that failed did so;
-        None if none failed."""
+    def set_value_and_explain_failure(self, uuid: str, setting: str, value: Any) -> str | None:
+        """Set a value by its commands. Return why the last command that failed did so, or None if
+        none failed."""
         programs, of_cores = self.programs, setting in setting_commands.OF_CORES
         program = "tee" if of_cores else "nvidia-smi"
         steps = setting_commands.setting_steps(
@@ -504,7 +510,9 @@ class Guard:
             setting_commands.value_to_restore(value),
             nvidia_smi=programs.nvidia_smi,
             tee=programs.tee,
-            cores={cpu: n for cpu, _, n in programs.read_cores(setting)} if of_cores else {},
+            cores={c.cpu: c.idle_states for c in programs.read_core_values(setting)}
+            if of_cores
+            else {},
             sysfs=programs.sysfs,
         )
         failed = None
@@ -526,9 +534,9 @@ class Guard:
             self.files.append_to_log(self.did)
         left = "; ".join(self.failure_text(r.due, r.message) for r in results if not r.ok)
         if self.broken is not None:  # the guard does not replace a file that it cannot read
-            keys = {due.key for due in done}
+            keys = {due.gpu_and_setting for due in done}
             self.entries = [e for e in self.entries if (e["gpu_uuid"], e["setting"]) not in keys]
-            self.files.publish(self.entries)
+            self.files.publish_in_register(self.entries)
         else:
             try:
                 self.files.save(
@@ -536,12 +544,12 @@ class Guard:
                 )
                 self.unrecorded = {}
             except (OSError, UnreadableJournal) as error:
-                self.unrecorded.update({r.due.key: r for r in results if r.ok})
+                self.unrecorded.update({r.due.gpu_and_setting: r for r in results if r.ok})
                 left = "; ".join(filter(None, (left, f"the journal could not be updated: {error}")))
         if left:
-            self.note_failure(left)
+            self.record_failure_and_schedule_retry(left)
         else:
-            self.forget_failures()
+            self.clear_retry_state()
         self.read_journal()
 
     def failure_text(self, due: DueRevert, message: str) -> str:
@@ -551,7 +559,7 @@ class Guard:
         )
         return f"{setting_text(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
 
-    def note_failure(self, why: str) -> None:
+    def record_failure_and_schedule_retry(self, why: str) -> None:
         if why != self.failed:
             self.files.append_to_log(f"{why}; trying again")
         self.failed = why
@@ -577,7 +585,7 @@ class Guard:
             self.files.delete_heartbeat_files()
             self.write_state(running=False)
             self.files.release_guard_lock()
-        self.files.release()
+        self.files.release_lock()
         return not self.entries
 
     def write_state(self, running: bool = True) -> None:

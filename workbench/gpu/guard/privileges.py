@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from workbench.gpu.process_facts import uids_of
 from workbench.gpu.settings import claims, root_owned
 from workbench.model import core_values, setting_commands
+from workbench.model.named_tuple import NamedTuple
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ class UnsafeProgramError(Exception):
     reason."""
 
 
+class CoreValue(NamedTuple):
+    """The value of a setting of one CPU core. `idle_states` is how many idle states the core has, 0 for
+    the governor."""
+
+    cpu: int
+    value: str
+    idle_states: int
+
+
 class Programs:
     """Runs the programs that the guard needs (nvidia-smi, tee, sudo): through sudo, as root, or
     with the user's own rights."""
@@ -51,7 +61,7 @@ class Programs:
     def __init__(self, orders: Mapping[str, Any]) -> None:
         """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and
         "tee", and under "sudo" the command to put before them, which a guard that is root ignores.
-        Raises Unsafe if the guard runs as root for another user, and a user other than root can
+        Raises UnsafeProgramError if the guard runs as root for another user, and a user other than root can
         change one of the programs."""
         self.root = os.geteuid() == 0
         self.user = user_behind_sudo(os.environ.get("SUDO_UID", "0")) if self.root else None
@@ -143,7 +153,9 @@ class Programs:
             return False  # sudo does nothing for an account that has no name
         with self.as_root():
             for step in setting_commands.setting_steps(
-                *claim.key, setting_commands.value_to_restore(claim.now), nvidia_smi=self.nvidia_smi
+                *claim.gpu_and_setting,
+                setting_commands.value_to_restore(claim.now),
+                nvidia_smi=self.nvidia_smi,
             ):
                 code, said = self.run_program(("sudo", "-n", "-l", "-U", name, *step.argv))
                 if code == 1 and not said.strip():  # sudo prints nothing if the answer is no
@@ -167,7 +179,7 @@ class Programs:
         always so for a clock lock."""
         if setting in setting_commands.OF_CORES:
             return core_values.join_core_values(
-                {cpu: value for cpu, value, _ in self.read_cores(setting)}
+                {core.cpu: core.value for core in self.read_core_values(setting)}
             )
         query = setting_commands.SETTINGS[setting].query
         if not query:
@@ -177,9 +189,8 @@ class Programs:
         )
         return setting_commands.SETTINGS[setting].parse_answer(said) if code == 0 else None
 
-    def read_cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
-        """Yield (core number, value of the setting, number of idle states) for each CPU core that
-        has the setting. For the governor, the number of idle states is 0."""
+    def read_core_values(self, setting: str) -> Iterator[CoreValue]:
+        """Yield the value of a setting of each CPU core that has the setting."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
             if name[:3] == "cpu" and name[3:].isdecimal():
@@ -187,13 +198,8 @@ class Programs:
                 texts: list[str] = []
                 with contextlib.suppress(OSError):
                     if setting == "governor":
-                        yield (
-                            cpu,
-                            _read_stripped_text(
-                                setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)
-                            ),
-                            0,
-                        )
+                        file = setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)
+                        yield CoreValue(cpu, _read_stripped_text(file), 0)
                         continue
                     while True:
                         file = setting_commands.C_STATE_FILES.format(
@@ -202,7 +208,7 @@ class Programs:
                         texts.append(_read_stripped_text(file))
                 value = core_values.c_states_of_core(texts)
                 if value is not None:
-                    yield cpu, value, len(texts)
+                    yield CoreValue(cpu, value, len(texts))
 
 
 def can_write(uid: int, path: str) -> bool:
@@ -243,7 +249,7 @@ def lift_resource_limits() -> None:
 
 def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
     """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the
-    value of SUDO_UID, or None if that is root. Raises Unsafe if there is no such user."""
+    value of SUDO_UID, or None if that is root. Raises UnsafeProgramError if there is no such user."""
     user = None
     if sudo_uid.isascii() and sudo_uid.isdecimal():
         with contextlib.suppress(KeyError, OverflowError):
@@ -254,7 +260,7 @@ def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
 
 
 def check_only_root_can_write(program: str) -> str:
-    """Return the path of a program's file without links. Raises Unsafe if anybody but root can
+    """Return the path of a program's file without links. Raises UnsafeProgramError if anybody but root can
     change the file or a directory on its path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:

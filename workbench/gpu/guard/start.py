@@ -53,13 +53,13 @@ def run_guard_in_daemon(guard: Guard, answers: int) -> None:
     release_free_memory()
     pipes = [answers]
 
-    def ready() -> None:
+    def report_guard_is_running() -> None:
         if pipes:
             os.write(pipes[0], json.dumps({"pid": os.getpid()}).encode())
             os.close(pipes.pop())
 
-    guard.run(ready)
-    ready()
+    guard.run(report_guard_is_running)
+    report_guard_is_running()
 
 
 def start_guard_daemon(guard: Guard) -> dict[str, Any]:
@@ -94,20 +94,20 @@ def start_or_find_guard(
     """Start a guard, or wait until the guard that already runs has read the newest version of the
     journal. A guard of an earlier version is asked to make way; if it does not, it stays. `options`
     are arguments of `Guard`. Return {"pid": process id of the guard}, or {"error": text}."""
-    files.prepare()
+    files.create_guard_files()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         if files.take_guard_lock():
-            files.request_guard_end(False)
+            files.withdraw_guard_end_request()
             return start_guard_daemon(Guard(files, programs, **options))
         state = files.read_state()
         older = state.get("version", 1) < GUARD_VERSION
         if older and time.monotonic() > until - READY_S + TAKEOVER_REFUSED_AFTER_S:
-            files.request_guard_end(False)
+            files.withdraw_guard_end_request()
             return {"pid": state.get("pid"), "root": state.get("root")}
         if older or state.get("unseen") or (programs.root and state.get("root") is False):
-            files.request_guard_end(True)
-        elif state.get("running") and state.get("journal") == files.read_stamp():
+            files.request_guard_end()
+        elif state.get("running") and state.get("journal") == files.read_mtime_inode_and_size():
             return {"pid": state.get("pid"), "root": state.get("root")}
         time.sleep(0.02)
     return {"error": f"the running guard (process {files.read_state().get('pid')}) does not answer"}

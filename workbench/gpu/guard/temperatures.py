@@ -128,12 +128,12 @@ class NvmlSensors:
     def temperature_c(self, uuid: str) -> int:
         """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the driver
         reports a temperature that no GPU can have."""
-        found = self.reported_temperature_c(uuid)
+        found = self.unchecked_temperature_c(uuid)
         if why := impossible_reason("temperature_c", found):
             raise ImpossibleTemperatureError(why)
         return found
 
-    def reported_temperature_c(self, uuid: str) -> int:
+    def unchecked_temperature_c(self, uuid: str) -> int:
         """Return the temperature of the GPU `uuid` in °C as the driver reports it, which may be
         impossible. Raises NvmlCallError."""
         handle = self.gpu_handle(uuid)
@@ -151,20 +151,20 @@ class NvmlSensors:
         self.call_nvml("nvmlDeviceGetTemperature", handle, SENSOR_GPU, ctypes.byref(value))
         return int(value.value)
 
-    def limit_c(self, uuid: str) -> float:
+    def slowdown_temperature_c(self, uuid: str) -> float:
         """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver
         reports it as a margin (Ada and later) or as a threshold. If it reports neither, or an
         implausible value, return LIMIT_C."""
-        for ask in (self.limit_by_margin_c, self.limit_by_threshold_c):
+        for read_limit_c in (self.slowdown_by_margin_c, self.slowdown_by_threshold_c):
             try:
-                found = ask(uuid)
+                found = read_limit_c(uuid)
             except (NvmlCallError, ImpossibleTemperatureError):
                 continue
             if PLAUSIBLE_C[0] <= found <= PLAUSIBLE_C[1]:
                 return found
         return LIMIT_C
 
-    def limit_by_margin_c(self, uuid: str) -> float:
+    def slowdown_by_margin_c(self, uuid: str) -> float:
         """Return the slowdown temperature in °C: the present temperature, plus the margin to the
         limit, minus the margin at which the GPU slows down. Raises NvmlCallError if the driver
         reports no margin."""
@@ -177,7 +177,7 @@ class NvmlSensors:
         self.call_nvml("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(margin))
         return float(self.temperature_c(uuid) + margin.marginTemperature - fields[0].value.siVal)
 
-    def limit_by_threshold_c(self, uuid: str) -> float:
+    def slowdown_by_threshold_c(self, uuid: str) -> float:
         """Return the slowdown temperature in °C that the driver reports as a threshold. Raises
         NvmlCallError if it reports none."""
         value = ctypes.c_uint()
@@ -189,7 +189,7 @@ class NvmlSensors:
         )
         return float(value.value)
 
-    def highest_mhz(self, uuid: str, clock: int) -> float | None:
+    def max_clock_mhz(self, uuid: str, clock: int) -> float | None:
         value = ctypes.c_uint()
         try:
             self.call_nvml(
@@ -204,11 +204,11 @@ class TemperatureReader:
     """A thread that reads temperatures. Every `pace_s` seconds it reads the GPUs whose UUIDs are in
     `watched`. By UUID, `celsius` has their temperatures and `limits` their thermal limits in °C.
     `highest_mhz` has the highest clock in MHz by (UUID, key of the setting that locks this clock).
-    `problem` says why some GPUs cannot be read, None if all can. `tell` is called, in the thread,
-    when a GPU reaches its limit or cools down, and when limits or the problem change."""
+    `problem` says why some GPUs cannot be read, None if all can. `report_change` is called, in
+    the thread, when a GPU reaches its limit or cools down, and when limits or the problem change."""
 
-    def __init__(self, pace_s: float, tell: Callable[[], None]) -> None:
-        self.pace_s, self.tell = pace_s, tell
+    def __init__(self, pace_s: float, report_change: Callable[[], None]) -> None:
+        self.pace_s, self.report_change = pace_s, report_change
         self.watched: tuple[str, ...] = ()
         self.celsius: dict[str, int] = {}
         self.limits: dict[str, float] = {}
@@ -216,8 +216,8 @@ class TemperatureReader:
         self.refusal: str | None = None
         self.wake = threading.Event()
         self.sensors: NvmlSensors | None = None
-        self.told: object = None  # what the last call of `tell` was about
-        self.asked_at = self.asking_since = 0.0
+        self.reported: object = None  # what the last call of `report_change` was about
+        self.asking_since = 0.0
 
     def start(self) -> None:
         """Start the thread that reads temperatures. Call this after the guard's forks, because
@@ -244,11 +244,11 @@ class TemperatureReader:
         while True:
             pause_s: float | None = None
             if self.watched:
-                pause_s = self.pace_s if self.read_temperatures() else RETRY_S
+                pause_s = self.pace_s if self.try_to_read_temperatures() else RETRY_S
             self.wake.wait(pause_s)
             self.wake.clear()
 
-    def read_temperatures(self) -> bool:
+    def try_to_read_temperatures(self) -> bool:
         """Read the temperatures of all watched GPUs once, and return whether at least one GPU
         answered, if only with a temperature that no GPU can have."""
         self.asking_since, problem, answered = time.monotonic(), None, False
@@ -258,8 +258,8 @@ class TemperatureReader:
                 self.celsius[uuid] = self.sensors.temperature_c(uuid)
                 if uuid not in self.limits:
                     for lock, clock in CLOCKS.items():
-                        self.highest_mhz[uuid, lock] = self.sensors.highest_mhz(uuid, clock)
-                    self.limits[uuid] = self.sensors.limit_c(uuid)
+                        self.highest_mhz[uuid, lock] = self.sensors.max_clock_mhz(uuid, clock)
+                    self.limits[uuid] = self.sensors.slowdown_temperature_c(uuid)
                 answered = True
             except (NvmlCallError, ImpossibleTemperatureError, OSError) as why:
                 answered = answered or isinstance(why, ImpossibleTemperatureError)
@@ -272,9 +272,9 @@ class TemperatureReader:
         cold = -math.inf  # the other thread may drop a GPU meanwhile
         hot = [u for u in self.watched if celsius.get(u, cold) >= limits.get(u, math.inf)]
         news = (problem, tuple(limits), hot)
-        if news != self.told:
-            self.told = news
-            self.tell()
+        if news != self.reported:
+            self.reported = news
+            self.report_change()
         return answered
 
     def failure_text(self, why: Exception) -> str:

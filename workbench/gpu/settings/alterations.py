@@ -24,7 +24,7 @@ from workbench.model.settings import label_of, setting_of, setting_place
 # -- from the journal ------------------------------------------------------------------------------
 
 
-async def read_journal_records(
+async def read_journal_records_and_log(
     host: Host, energy_j: Mapping[str, float] | None = None
 ) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
     """Read the journal of changed settings. Return (entries, each with the state of the process
@@ -37,7 +37,7 @@ async def read_journal_records(
 async def read_alterations(host: Host) -> tuple[Alteration, ...]:
     """Return the settings that Workbench changed on this host, without those that a restart has
     reset."""
-    found, _ = await read_journal_records(host)
+    found, _ = await read_journal_records_and_log(host)
     return tuple(alteration_of_record(record) for record in found if record.why_lost is None)
 
 
@@ -56,24 +56,30 @@ async def drop_entries_settled_by_others(host: Host) -> None:
     """Remove from the journal the entries that a revert has left to another user and that are
     settled: that user claims the setting no longer, and it has its previous value."""
     async with journals.locked_journal(host) as held:
-        left = [entry for entry in held.journal.entries if is_unclaimed(entry, held.journal.others)]
+        left = [
+            entry
+            for entry in held.journal.entries
+            if is_left_to_former_claimant(entry, held.journal.others)
+        ]
         now = await read_values(host, {entry.setting for entry in left})
         state = held.journal
         for entry in left:
-            if value_equals(entry.setting, now.value(*entry.key), entry.before):
+            if value_equals(entry.setting, now.value(*entry.gpu_and_setting), entry.before):
                 what = f"settled: as it was before, {entry.state}"
-                state = state.without_entry(entry.key).with_log_line(
+                state = state.without_entry(entry.gpu_and_setting).with_log_line(
                     what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
                 )
         if state is not held.journal:
             await held.save(state)
 
 
-def is_unclaimed(entry: JournalEntry, others: Sequence[SettingClaim]) -> bool:
+def is_left_to_former_claimant(entry: JournalEntry, other_claims: Sequence[SettingClaim]) -> bool:
     """Return whether a revert has left the setting of `entry` to a user who claims it no longer."""
-    if not entry.left_to:
+    if not entry.user_with_setting:
         return False
-    return (entry.left_to, entry.key) not in [(claim.by, claim.key) for claim in others]
+    return (entry.user_with_setting, entry.gpu_and_setting) not in [
+        (claim.by, claim.gpu_and_setting) for claim in other_claims
+    ]
 
 
 def alteration_of_record(record: Record) -> Alteration:
@@ -89,7 +95,7 @@ def alteration_of_record(record: Record) -> Alteration:
         entry.now,
         entry.since_unix_s,
         state=entry.state,
-        set_unix_s=claims.last_changed_unix_s(entry.facts),
+        set_unix_s=claims.last_changed_unix_s(entry.field_values),
         before_known=entry.before_known,
         owner_state=record.owner,
         who=entry.who,
@@ -164,16 +170,16 @@ def select_alterations_in_force(
     by_claim = {_claim_of_alteration(one): one for one in others}
     ours = {(one.gpu_uuid, one.setting): one for one in alterations}
     found: list[Alteration] = []
-    for key in sorted({*ours, *(claim.key for claim in by_claim)}):
+    for key in sorted({*ours, *(claim.gpu_and_setting for claim in by_claim)}):
         uuid, setting = key
         own = ours.get(key)
         live = None if telemetry is None else setting_of(setting).read(telemetry, uuid)
         entry = _entry_of_alteration(own) if own is not None else None
-        by = claims.explaining_claim(list(by_claim), key, live, entry)
+        by = claims.claim_behind_present_value(list(by_claim), key, live, entry)
         if by is not None:
             found.append(by_claim[by])
         elif live is None and not is_lock(setting):
-            unread = [one for claim, one in by_claim.items() if claim.key == key]
+            unread = [one for claim, one in by_claim.items() if claim.gpu_and_setting == key]
             found += [own, *unread] if own is not None else unread
         elif own is not None and not value_equals(setting, live, own.before):
             replaced = live is not None and not value_equals(setting, live, own.now)

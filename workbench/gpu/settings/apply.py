@@ -19,7 +19,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from workbench.gpu.settings import claims, command_runner
 from workbench.gpu.settings import journal as journals
@@ -30,7 +30,7 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values, re
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.plan import make_setting_commands
-from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_last
+from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_journal_noting_failure
 from workbench.gpu.settings.rights import Rights
 from workbench.gpu.settings.standstill import StandstillWatch
 from workbench.hosts.base import Host, HostUnreachable
@@ -118,7 +118,9 @@ async def _describe_interrupted_change(change: asyncio.Task[SettingsReport]) -> 
             "previous values"
         )
     wrong = [
-        f"{o.command.where} {label_of(o.command.setting)}" for o in report.rolled_back if not o.ok
+        f"{o.command.target_text} {label_of(o.command.setting)}"
+        for o in report.rolled_back
+        if not o.ok
     ]
     if wrong:
         return f"{', '.join(wrong)} could not be reverted; `workbench gpu revert` tries again"
@@ -147,7 +149,9 @@ async def _carry_out_commands(
         )
         rolled_back: list[SettingOutcome] = []
         if all(o.ok for o in outcomes):
-            outcomes = _add_notes(outcomes, before, rights, now, _unpublished_note(held.journal))
+            outcomes = _add_notes_to_messages(
+                outcomes, before, rights, now, _unpublished_note(held.journal)
+            )
             outcomes = await _mark_entries_applied(held, was, outcomes)
         else:
             outcomes, rolled_back = await _roll_back_commands(held, was, outcomes, ran, rights, now)
@@ -166,7 +170,7 @@ def _settings_of(commands: Sequence[SettingCommand]) -> set[str]:
     return {command.setting for command in commands}
 
 
-def _add_notes(
+def _add_notes_to_messages(
     outcomes: Sequence[SettingOutcome],
     before: Mapping[SettingCommand, KnownValue],
     rights: Rights,
@@ -198,7 +202,7 @@ async def _planned_outcomes(
         known = _present_value(one, state, now)
         warning = _revert_warning(one, known, rights, now)
         if one.gpu_uuid not in stays_loaded:
-            warning = join_sentences(warning, judged.volatility_warning(one, now))
+            warning = join_sentences(warning, judged.persistence_off_warning(one, now))
         found.append(judged.planned_outcome(one, known, dry_run, warning))
     return found
 
@@ -232,9 +236,11 @@ async def _write_and_publish_entries(
         for one in commands:
             old = was.find_entry(one.gpu_uuid, one.setting)
             live = now.value(one.gpu_uuid, one.setting)
-            if old is not None and claims.changed_by_hand(old.facts, live, was.others):
+            if old is not None and claims.was_changed_outside_workbench(
+                old.field_values, live, was.others
+            ):
                 # A revert restores the value of the other program, not the one before it.
-                state, old = state.without_entry(old.key), None
+                state, old = state.without_entry(old.gpu_and_setting), None
             entry = replace(
                 _new_journal_entry(one, before[one], state, now),
                 earlier=_fields_of_present_entry(one, was),
@@ -282,7 +288,7 @@ def _check_foreign_values_were_shown(
     unseen = [c for c in commands if c.foreign and (c.gpu_uuid, c.setting) not in seen]
     if not unseen:
         return
-    texts = [f"{c.where} {label_of(c.setting)}: {c.note}" for c in unseen]
+    texts = [f"{c.target_text} {label_of(c.setting)}: {c.note}" for c in unseen]
     raise SettingsError(
         f"somebody else has set a value just now ({'; '.join(texts)}); nothing was changed",
         host=host,
@@ -293,7 +299,7 @@ def _check_foreign_values_were_shown(
 def _claims_on_keys(
     others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]
 ) -> list[SettingClaim]:
-    return sorted((c for c in others if c.key in keys), key=repr)
+    return sorted((c for c in others if c.gpu_and_setting in keys), key=repr)
 
 
 def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
@@ -302,7 +308,7 @@ def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> K
     "unknown". For any other setting it is "read", and the value is None if the driver does not
     report it."""
     if is_lock(one.setting):
-        return state.find_known_lock(one.gpu_uuid, one.setting)
+        return state.last_known_lock_and_source(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
@@ -343,8 +349,8 @@ def _new_journal_entry(
     that Workbench's change instead."""
     info = now.info(one.gpu_uuid)
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
-    old = state.facts_of(*key)
-    by = claims.explaining_claim(state.others, key, live, old)
+    old = state.entry_field_values(*key)
+    by = claims.claim_behind_present_value(state.others, key, live, old)
     origin = ""
     if by is not None:
         origin = by.by
@@ -367,11 +373,11 @@ def _new_journal_entry(
         driver_start=driver_start,
         driver=now.telemetry.driver.driver_version,
         who=journals.user_at_machine(),
-        owner=journals.owner_facts(),
+        owner=journals.identity_of_this_process(),
         energy_j=now.energy_j.get(one.gpu_uuid),
         state=setting_commands.PENDING,
         set_unix_s=now.telemetry.unix_s,
-        over=tuple(claims.foreign_values_underneath(state.others, key, live, old)),
+        over=tuple(claims.foreign_values_to_be_replaced(state.others, key, live, old)),
         origin=origin,
     )
 
@@ -440,11 +446,11 @@ def annotate_commands(
     state, noted_commands = state.without_lost_entries(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
-        ours = state.facts_of(*key)
-        by = claims.explaining_claim(state.others, key, live, ours)
+        ours = state.entry_field_values(*key)
+        by = claims.claim_behind_present_value(state.others, key, live, ours)
         note = claims.drift_message(ours, live, state.others) if ours else None
         if by and not note:
-            note = f"now {by.text}"
+            note = f"now {by.value_and_origin_text}"
         foreign = claims.replaces_foreign_value(key, one.value, live, ours, state.others)
         noted_commands.append(replace(one, note=join_sentences(one.note, note), foreign=foreign))
     return noted_commands
@@ -486,17 +492,17 @@ async def _mark_entries_applied(
         one = outcome.command
         entry = state.find_entry(one.gpu_uuid, one.setting)
         assert entry is not None  # _write_and_publish_entries put it there
-        if _is_as_before(entry):
-            state = state.without_entry(entry.key)
+        if _has_previous_value_again(entry):
+            state = state.without_entry(entry.gpu_and_setting)
         else:
             state = state.with_entry(replace(entry, state="applied", earlier=None))
-    done = await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
+    done = await save_journal_noting_failure(held, log_outcomes(state, "set", outcomes), outcomes)
     if held.was_lost:
         return await _withdraw_reverted_entries(held.host, was, done)
     return done
 
 
-def _is_as_before(entry: JournalEntry) -> bool:
+def _has_previous_value_again(entry: JournalEntry) -> bool:
     """Return whether a change has left its setting with the previous value, so that there is
     nothing to revert."""
     if entry.before_known == claims.TOLD:
@@ -530,7 +536,7 @@ async def _withdraw_reverted_entries(
         state = held.journal
         for one in reverted:
             key = (one.gpu_uuid, one.setting)
-            state = state.with_earlier_entry(key, was.find_entry(*key))
+            state = state.with_restored_entry(key, was.find_entry(*key))
         await held.save(state)
     told = (
         "it was set and read back, and then reverted by another program, such as the guard, which "
@@ -558,6 +564,13 @@ def _has_value(
     return value_equals(one.setting, live, value) and not value_equals(one.setting, live, other)
 
 
+class RollbackOutcomes(NamedTuple):
+    """The outcomes after a rollback: `final` of all commands of the plan, `undone` of the reverts."""
+
+    final: list[SettingOutcome]
+    undone: list[SettingOutcome]
+
+
 async def _roll_back_commands(
     held: LockedJournal,
     was: Journal,
@@ -565,11 +578,10 @@ async def _roll_back_commands(
     ran: Mapping[SettingCommand, CommandRun],
     rights: Rights,
     now: CurrentValues,
-) -> tuple[list[SettingOutcome], list[SettingOutcome]]:
-    """After a command of a plan has failed, revert the commands that were run. Return (final
-    outcomes of all commands, outcomes of these reverts). `was` is the journal from before the plan,
-    `ran` has the results of the commands that were run, and `now` the values from before the plan.
-    """
+) -> RollbackOutcomes:
+    """After a command of a plan has failed, revert the commands that were run. `was` is the journal
+    from before the plan, `ran` has the results of the commands that were run, and `now` the values
+    from before the plan."""
     state = log_outcomes(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:
@@ -579,21 +591,25 @@ async def _roll_back_commands(
         if judged.is_surely_unchanged(outcome, ran.get(one)) or value_equals(
             one.setting, outcome.before, one.value
         ):
-            state = state.with_earlier_entry(entry.key, was.find_entry(*entry.key))
+            state = state.with_restored_entry(
+                entry.gpu_and_setting, was.find_entry(*entry.gpu_and_setting)
+            )
         else:
             undo.append(replace(entry, before=outcome.before, before_known=outcome.before_known))
     undone: list[SettingOutcome] = []
     back: dict[tuple[str, str], bool] = {}
     for entry, found in await restore_entries(held.host, undo, rights, now):
-        back[entry.key] = all(o.ok for o in found)
+        back[entry.gpu_and_setting] = all(o.ok for o in found)
         state = log_outcomes(state, "roll back", found)
-        if back[entry.key]:
-            state = state.with_earlier_entry(entry.key, was.find_entry(*entry.key))
+        if back[entry.gpu_and_setting]:
+            state = state.with_restored_entry(
+                entry.gpu_and_setting, was.find_entry(*entry.gpu_and_setting)
+            )
         undone += found
     final = [
         _mark_rolled_back(o, back.get((o.command.gpu_uuid, o.command.setting))) for o in outcomes
     ]
-    return await save_last(held, state, final), undone
+    return RollbackOutcomes(await save_journal_noting_failure(held, state, final), undone)
 
 
 def _mark_rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:

@@ -73,11 +73,11 @@ class SettingClaim(NamedTuple):
     driver_start: str | None = None
 
     @property
-    def key(self) -> tuple[str, str]:
+    def gpu_and_setting(self) -> tuple[str, str]:
         return self.gpu_uuid, self.setting
 
     @property
-    def text(self) -> str:
+    def value_and_origin_text(self) -> str:
         return (
             f"{value_text(self.setting, self.now)}, set by {self.by} with Workbench at "
             f"{clock_time_text(self.set_unix_s)}"
@@ -95,7 +95,7 @@ class RevertDecision(NamedTuple):
     by: str = ""  # the user to whom the setting is left, as LEFT_TO names it
 
 
-def parse_register_claims(
+def parse_foreign_claims_and_own_entries(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
     """Return (claims of other Workbenches, published entries of this journal). `found` is the
@@ -140,7 +140,7 @@ def _claim_of_entry(entry: Entry, by: str, uid: int) -> SettingClaim:
 def claims_on_setting(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
     """Return those of `claims` that are about the setting `key`, which is (GPU UUID, key of the
     setting), oldest first."""
-    return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
+    return sorted((c for c in claims if c.gpu_and_setting == key), key=lambda c: c.set_unix_s)
 
 
 def credible_claims(
@@ -153,12 +153,16 @@ def credible_claims(
     confirm, such as a clock lock. It counts as forged if its user is not able to set the value,
     which `may_set(claim)` tells."""
     by_time = sorted(claims, key=lambda c: c.set_unix_s)
-    doubted = {(c.uid, c.key): c for c in by_time if SETTINGS[c.setting].easily_forged}
-    forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
-    return tuple(c for c in claims if (c.uid, c.key) not in forged)
+    doubted = {(c.uid, c.gpu_and_setting): c for c in by_time if SETTINGS[c.setting].easily_forged}
+    forged = {
+        who
+        for who, newest in doubted.items()
+        if newest.gpu_and_setting in keys and not may_set(newest)
+    }
+    return tuple(c for c in claims if (c.uid, c.gpu_and_setting) not in forged)
 
 
-def explaining_claim(
+def claim_behind_present_value(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
     """Return the newest claim on the setting `key` that explains the host's present value `live`,
@@ -166,31 +170,33 @@ def explaining_claim(
     None if there is no such claim, or if this Workbench's own `entry` has the same value and is
     newer."""
     setting = key[1]
-    matching = [c for c in claims_on_setting(claims, key) if _can_be_live(setting, c.now, live)]
+    matching = [
+        c for c in claims_on_setting(claims, key) if _may_be_present_value(setting, c.now, live)
+    ]
     by = matching[-1] if matching else None
-    if by is None or entry is None or not _is_own(entry, live):
+    if by is None or entry is None or not _is_present_value_of_entry(entry, live):
         return by
     return None if by.set_unix_s <= last_changed_unix_s(entry) else by
 
 
-def _can_be_live(setting: str, value: Any, live: Any) -> bool:
+def _may_be_present_value(setting: str, value: Any, live: Any) -> bool:
     return is_lock(setting) or value_equals(setting, live, value)
 
 
-def _is_own(entry: Entry, live: Any) -> bool:
-    return _can_be_live(entry["setting"], entry["now"], live)
+def _is_present_value_of_entry(entry: Entry, live: Any) -> bool:
+    return _may_be_present_value(entry["setting"], entry["now"], live)
 
 
-def foreign_values_underneath(
+def foreign_values_to_be_replaced(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
     """Return the values that other Workbenches have set for the setting `key` and that this
     Workbench is about to replace, oldest first, for the field `over` of its new journal entry.
     `live` is the host's present value, and `entry` the earlier entry of the setting, or None."""
-    by = explaining_claim(claims, key, live, entry)
+    by = claim_behind_present_value(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on_setting(claims, key) if c.set_unix_s <= by.set_unix_s]
-    if entry is None or not _is_own(entry, live):
+    if entry is None or not _is_present_value_of_entry(entry, live):
         return []
     return list(entry.get("over") or ())
 
@@ -200,7 +206,7 @@ def last_changed_unix_s(entry: Entry) -> float:
     return float(entry.get("set_unix_s") or entry["since_unix_s"])
 
 
-def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
+def value_after_revert(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     """Return the value that a setting gets if this journal entry is reverted. It is the newest of
     the entry's values in `over`, set by other Workbenches, that one of them still claims. If there
     is none, it is the entry's `before`."""
@@ -215,14 +221,22 @@ def decide_revert(
     entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None
 ) -> RevertDecision:
     """Return the decision how to revert the setting of `entry`. `live` is the host's value now,
-    None if unknown. `target` is the value to restore, by default the one that `remaining_value`
+    None if unknown. `target` is the value to restore, by default the one that `value_after_revert`
     returns."""
-    setting, value = entry["setting"], remaining_value(entry, claims) if target is None else target
-    by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
+    setting, value = (
+        entry["setting"],
+        value_after_revert(entry, claims) if target is None else target,
+    )
+    by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     if by is not None:
-        return _decide_for_claim(entry, by)
+        return _revert_decision_for_claim(entry, by)
     cut = was_interrupted(setting, live, entry["now"], entry["before"])
-    if live is None or cut or _is_own(entry, live) or entry.get("state") == PENDING:
+    if (
+        live is None
+        or cut
+        or _is_present_value_of_entry(entry, live)
+        or entry.get("state") == PENDING
+    ):
         if value_equals(setting, live, value):
             return RevertDecision(DONE, value, _why_no_revert_is_needed(entry, live, claims))
         if (
@@ -245,13 +259,13 @@ def decide_revert(
 def _why_no_revert_is_needed(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
     """Return, as text for the user, why a setting needs no revert: another Workbench claims to have
     set its present value, or it has its previous value already."""
-    by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
+    by = claim_behind_present_value(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
     if by is None:
         return "the setting has its previous value already"
-    return f"left alone: it is {by.text}"
+    return f"left alone: it is {by.value_and_origin_text}"
 
 
-def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
+def _revert_decision_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     """Return the decision how to revert the setting of `entry`, which another Workbench has changed
     since. `by` is the claim with which that Workbench announced its change."""
     setting = entry["setting"]
@@ -259,19 +273,22 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     back = "the driver's default" if by.before == UNKNOWN else value_text(setting, theirs)
     if value_equals(setting, theirs, before):
         return RevertDecision(
-            LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}", by.by
+            LEAVE,
+            by.now,
+            f"left alone: it is {by.value_and_origin_text}; its revert sets {back}",
+            by.by,
         )
     # Only this journal knows the value before ours.
     ours = value_text(setting, before)
     return RevertDecision(
         ASK,
         by.now,
-        f"it is {by.text}; its revert sets {back}, not {ours}, the value before this "
+        f"it is {by.value_and_origin_text}; its revert sets {back}, not {ours}, the value before this "
         "Workbench's change",
     )
 
 
-def changed_by_hand(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> bool:
+def was_changed_outside_workbench(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> bool:
     """Return whether a program other than Workbench has set the host's present value `live` since
     this Workbench set the value of this journal entry. A value that was reset to the one before
     counts as nobody's."""
@@ -282,7 +299,7 @@ def changed_by_hand(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> 
         return False
     if was_interrupted(setting, live, entry["now"], entry["before"]):
         return False
-    return explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry) is None
+    return claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry) is None
 
 
 def replaces_foreign_value(
@@ -296,10 +313,10 @@ def replaces_foreign_value(
     Workbench claims, or that another program has set since this Workbench did. `key` is (GPU UUID,
     key of the setting), `live` the host's present value, None if unknown, and `entry` the journal
     entry of the setting, or None."""
-    by = explaining_claim(claims, key, live, entry)
+    by = claim_behind_present_value(claims, key, live, entry)
     if by is not None:
         return not value_equals(key[1], value, by.now)
-    if entry is None or not changed_by_hand(entry, live, claims):
+    if entry is None or not was_changed_outside_workbench(entry, live, claims):
         return False
     return not value_equals(key[1], value, live)
 
@@ -311,10 +328,10 @@ def drift_message(
     entry. None if it does not differ or is unknown. With `disk_full`, the disk of the journal has no
     room, so that a revert could not be written down."""
     setting, now = entry["setting"], entry["now"]
-    by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
+    by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {value_text(setting, now)} by Workbench"
     if is_lock(setting):
-        return f"{ours}, now {by.text}" if by is not None else None
+        return f"{ours}, now {by.value_and_origin_text}" if by is not None else None
     if live is None or value_equals(setting, live, now):
         return None
     is_as_before = value_equals(setting, live, entry["before"])

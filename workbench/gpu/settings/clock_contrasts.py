@@ -64,7 +64,7 @@ class Clock:
         return mine == theirs and self.lock != other.lock
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def measurement_conditions(self) -> tuple[Any, ...]:
         return (self.gpu_uuid, self.setting, self.load, self.circumstances, self.lock)
 
 
@@ -82,33 +82,35 @@ class ContrastEvidence:
     others: tuple[Alteration, ...] = field(default=(), compare=False)
 
     def with_clocks(self, found: Iterable[Clock]) -> ContrastEvidence:
-        new = {clock.key: clock for clock in (*self.clocks, *found)}
+        new = {clock.measurement_conditions: clock for clock in (*self.clocks, *found)}
         return replace(
             self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MAX_KEPT_CLOCKS:]
         )
 
-    def with_shown(self, found: Iterable[Alteration]) -> ContrastEvidence:
+    def with_shown_effects(self, found: Iterable[Alteration]) -> ContrastEvidence:
         return replace(
             self,
-            shown=tuple(dict.fromkeys([*self.shown, *map(_stable_key, found)]))[-MAX_KEPT_CLOCKS:],
-        )
-
-    def with_refuted(self, found: Iterable[Alteration]) -> ContrastEvidence:
-        return replace(
-            self,
-            refuted=tuple(dict.fromkeys([*self.refuted, *map(_stable_key, found)]))[
+            shown=tuple(dict.fromkeys([*self.shown, *map(_identity_of_change, found)]))[
                 -MAX_KEPT_CLOCKS:
             ],
         )
 
-    def has_shown(self, one: Alteration) -> bool:
-        return _stable_key(one) in self.shown
+    def with_refuted_effects(self, found: Iterable[Alteration]) -> ContrastEvidence:
+        return replace(
+            self,
+            refuted=tuple(dict.fromkeys([*self.refuted, *map(_identity_of_change, found)]))[
+                -MAX_KEPT_CLOCKS:
+            ],
+        )
 
-    def has_refuted(self, one: Alteration) -> bool:
-        return _stable_key(one) in self.refuted
+    def is_effect_shown(self, one: Alteration) -> bool:
+        return _identity_of_change(one) in self.shown
+
+    def is_effect_refuted(self, one: Alteration) -> bool:
+        return _identity_of_change(one) in self.refuted
 
 
-def _stable_key(one: Alteration) -> tuple[Any, ...]:
+def _identity_of_change(one: Alteration) -> tuple[Any, ...]:
     return (one.gpu_uuid, one.setting, str(one.now), one.set_unix_s or one.since_unix_s)
 
 

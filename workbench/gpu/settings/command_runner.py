@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from workbench.gpu.settings.rights import Rights, run_allowed
+from workbench.gpu.settings.rights import Rights, run_with_rights
 from workbench.gpu.settings.standstill import StandstillWatch
 from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
 from workbench.model import setting_commands
@@ -50,7 +50,7 @@ async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
         return CommandRun("no CPU core has this setting now")
     try:
-        done = await run_allowed(
+        done = await run_with_rights(
             host, one.argv, rights, stdin=one.stdin, timeout_s=COMMAND_TIMEOUT_S
         )
     except CommandTimeout:
@@ -85,7 +85,7 @@ async def run_all(
     still for so long that the guard may have reverted the commands before."""
     ran: dict[SettingCommand, CommandRun] = {}
     for one in commands:
-        if standstill.has_stood_still():
+        if standstill.was_paused_too_long():
             raise SettingsError(
                 f"this Workbench stood still for {standstill.longest_s:.0f} s while it changed GPU "
                 "settings, and the guard reverts a change without a heartbeat; nothing more was "

@@ -16,7 +16,7 @@ from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.command_runner import COMMAND_TIMEOUT_S
 from workbench.gpu.settings.current_values import CurrentValues, read_values
 from workbench.gpu.settings.journal import Journal, JournalEntry, Record
-from workbench.gpu.settings.owners import DEAD, THIS, process_state_of
+from workbench.gpu.settings.owners import DEAD, THIS, owner_process_state
 from workbench.hosts.base import Host
 from workbench.model.setting_commands import APPLIED, PENDING, is_lock, value_equals
 
@@ -34,13 +34,13 @@ class SettledChanges(NamedTuple):
     def text(self) -> str:
         """The outcome as a sentence for the user."""
         if self.applied:
-            return f"{self.entry.text} was applied, although the answer was lost"
+            return f"{self.entry.change_text} was applied, although the answer was lost"
         lost = cut_off_state_text(self.entry)
-        return f"{self.entry.text} was not applied: {lost} before the command"
+        return f"{self.entry.change_text} was not applied: {lost} before the command"
 
 
 def cut_off_state_text(entry: JournalEntry) -> str:
-    ours = process_state_of(entry.owner) == THIS
+    ours = owner_process_state(entry.owner) == THIS
     return "the link was lost" if ours else "the Workbench that began the change ended"
 
 
@@ -70,7 +70,7 @@ async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[S
         state = held.journal
         for record in records:
             sure = never_sent and record.owner == THIS
-            age_s = now.telemetry.unix_s - claims.last_changed_unix_s(record.entry.facts)
+            age_s = now.telemetry.unix_s - claims.last_changed_unix_s(record.entry.field_values)
             if sure or age_s >= SETTLED_AFTER_S:
                 state = _settle_cut_change(state, record.entry, now, settled)
         if state is not held.journal:
@@ -83,15 +83,17 @@ def _settle_cut_change(
 ) -> Journal:
     """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The
     journal is returned as it is if the host's value shows no outcome."""
-    live = now.value(*entry.key)
+    live = now.value(*entry.gpu_and_setting)
     earlier = entry.earlier or {}
     if value_equals(entry.setting, live, earlier.get("now", entry.before)):
         outcome = SettledChanges(entry, applied=False)
         kept = entry_before_change(entry)
-        state = state.with_earlier_entry(entry.key, kept)
+        state = state.with_restored_entry(entry.gpu_and_setting, kept)
     elif value_equals(entry.setting, live, entry.now):
         outcome = SettledChanges(entry, applied=True)
-        state = state.with_earlier_entry(entry.key, replace(entry, state=APPLIED, earlier=None))
+        state = state.with_restored_entry(
+            entry.gpu_and_setting, replace(entry, state=APPLIED, earlier=None)
+        )
     else:
         return state
     settled.append(outcome)

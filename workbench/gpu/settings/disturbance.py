@@ -73,7 +73,7 @@ class DisturbanceWatch:
         return frozenset(self._came)
 
     @property
-    def is_under_way(self) -> bool:
+    def has_seen_gpu_programs(self) -> bool:
         return any(self._first.values())
 
     def describe_other_programs(self, ours: frozenset[int]) -> tuple[str, ...]:

@@ -24,13 +24,13 @@ from typing import Any
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.journal_client import JournalAnswer, ask_journal_program
+from workbench.gpu.settings.journal_client import JournalAnswer, request_journal_operation
 from workbench.gpu.settings.owners import (
+    identity_of_this_process,
     lock_is_dead,
-    owner_facts,
+    owner_process_state,
     owner_text,
     owner_token,
-    process_state_of,
     user_at_machine,
 )
 from workbench.gpu.settings.register_client import Register, parse_register
@@ -61,7 +61,7 @@ __all__ = [
     "JournalEntry",
     "LockedJournal",
     "Record",
-    "owner_facts",
+    "identity_of_this_process",
     "owner_token",
     "user_at_machine",
 ]
@@ -105,25 +105,27 @@ class JournalEntry:
     more: Mapping[str, Any] = field(default_factory=dict)  # fields of a later version
 
     @property
-    def key(self) -> tuple[str, str]:
+    def gpu_and_setting(self) -> tuple[str, str]:
         return self.gpu_uuid, self.setting
 
     @property
-    def left_to(self) -> str:
+    def user_with_setting(self) -> str:
         """The user to whom a revert has left the setting; "" if it is not left to anybody."""
         return setting_commands.user_with_setting({"state": self.state})
 
     @property
-    def where(self) -> str:
+    def target_text(self) -> str:
         return setting_place(self.gpu_uuid, self.gpu_index)
 
     @property
-    def text(self) -> str:
+    def change_text(self) -> str:
         """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400 W"."""
-        return f"{self.where} {label_of(self.setting)} {value_text_of(self.setting, self.now)}"
+        return (
+            f"{self.target_text} {label_of(self.setting)} {value_text_of(self.setting, self.now)}"
+        )
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def field_values(self) -> dict[str, Any]:
         """The fields of this journal entry as {name: value}, with values as Python objects, for
         example a ClockRange."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
@@ -131,7 +133,7 @@ class JournalEntry:
     def as_json(self) -> dict[str, Any]:
         """Return the fields of this journal entry as {name: value}, with values that JSON can
         contain. The journal's file and the host's register store them so."""
-        fields_of_entry = {**self.more, **self.facts}
+        fields_of_entry = {**self.more, **self.field_values}
         del fields_of_entry["more"]
         values = {"before": value_to_store(self.before), "now": value_to_store(self.now)}
         return {**fields_of_entry, **values, "over": [value_to_store(value) for value in self.over]}
@@ -181,17 +183,17 @@ class Journal:
     more: Mapping[str, Any] = field(default_factory=dict)  # parts of a later version
 
     def find_entry(self, uuid: str, setting: str) -> JournalEntry | None:
-        return next((e for e in self.entries if e.key == (uuid, setting)), None)
+        return next((e for e in self.entries if e.gpu_and_setting == (uuid, setting)), None)
 
-    def facts_of(self, uuid: str, setting: str) -> dict[str, Any] | None:
+    def entry_field_values(self, uuid: str, setting: str) -> dict[str, Any] | None:
         """Return the fields of the entry for a setting, None if the setting has no entry."""
         entry = self.find_entry(uuid, setting)
-        return None if entry is None else entry.facts
+        return None if entry is None else entry.field_values
 
     @property
     def keys(self) -> set[tuple[str, str]]:
         """(GPU UUID, key) of each setting that has an entry."""
-        return {entry.key for entry in self.entries}
+        return {entry.gpu_and_setting for entry in self.entries}
 
     @property
     def settings(self) -> set[str]:
@@ -208,10 +210,10 @@ class Journal:
                 for name in ("before", "before_known", "since_unix_s", "origin")
             }
             entry = replace(entry, **kept)
-        return replace(self, entries=(*self.without_entry(entry.key).entries, entry))
+        return replace(self, entries=(*self.without_entry(entry.gpu_and_setting).entries, entry))
 
     def without_entry(self, key: tuple[str, str]) -> Journal:
-        return replace(self, entries=tuple(e for e in self.entries if e.key != key))
+        return replace(self, entries=tuple(e for e in self.entries if e.gpu_and_setting != key))
 
     def with_log_line(self, what: str, **facts: Any) -> Journal:
         """Return the journal with one more line in its log: the event `what`, and further fields of
@@ -242,10 +244,10 @@ class Journal:
         """Return the journal without the entry of `lost`, whose setting a restart has reset. The
         log names the entry. An entry that has changed since stays."""
         entry = lost.entry
-        if self.find_entry(*entry.key) != entry:
+        if self.find_entry(*entry.gpu_and_setting) != entry:
             return self
         what = f"gone: {lost.why_lost}"
-        return self.without_entry(entry.key).with_log_line(
+        return self.without_entry(entry.gpu_and_setting).with_log_line(
             what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
         )
 
@@ -264,21 +266,21 @@ class Journal:
         shows that the driver was reloaded."""
         now = energy_j or {}
         return tuple(
-            Record(e, process_state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid)))
+            Record(e, owner_process_state(e.owner), self.why_lost(e, now.get(e.gpu_uuid)))
             for e in self.entries
         )
 
-    def with_earlier_entry(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
+    def with_restored_entry(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
         """Return the journal with the entry of the setting `key` replaced by the earlier `entry`,
         or removed if `entry` is None."""
         left = self.without_entry(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
-    def with_changes(self, old: Journal, new: Journal) -> Journal:
+    def with_changes_between(self, old: Journal, new: Journal) -> Journal:
         """Return this journal with the difference between the journals `old` and `new`. An entry
         that `new` has no longer is removed only if it has not changed since."""
         merged = self
-        for key in dict.fromkeys(e.key for e in (*old.entries, *new.entries)):
+        for key in dict.fromkeys(e.gpu_and_setting for e in (*old.entries, *new.entries)):
             was, now = old.find_entry(*key), new.find_entry(*key)
             if now is not None and now != was:
                 merged = merged.with_entry(now)
@@ -287,14 +289,14 @@ class Journal:
         lines = tuple(line for line in new.log if line not in old.log)
         return replace(merged, log=(*merged.log, *lines)[-LOG_LINES:])
 
-    def find_known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
+    def last_known_lock_and_source(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
         """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim",
         "journal", "default" or "unknown"). The driver cannot report a lock. So it is the one that
         another Workbench claims to have set, or the one that this Workbench set last since the
         boot, or UNKNOWN."""
         entry = self.find_entry(uuid, setting)
-        own = self.facts_of(uuid, setting)
-        claim = claims.explaining_claim(self.others, (uuid, setting), None, own)
+        own = self.entry_field_values(uuid, setting)
+        claim = claims.claim_behind_present_value(self.others, (uuid, setting), None, own)
         if claim is not None:
             return claim.now, "claim"
         if entry is not None and entry.now is not None and entry.boot_id == self.boot_id:
@@ -323,11 +325,11 @@ class LockedJournal:
     was_lost: bool = False  # another program has locked the journal meanwhile
     recovery: Recovery | None = None  # the journal's file was missing or damaged before this lock
 
-    async def save(self, journal: Journal, *, is_last: bool = False) -> None:
+    async def save(self, journal: Journal, *, unlock: bool = False) -> None:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
         register. If the file cannot be written, the old one stays and FileError is raised. If
         another Workbench has locked the journal meanwhile, nothing is written and LostLock is
-        raised. With `is_last`, unlock the journal after that."""
+        raised. With `unlock`, unlock the journal after that."""
         data = {
             **journal.more,
             "version": JOURNAL_VERSION,
@@ -335,46 +337,48 @@ class LockedJournal:
             "log": list(journal.log),
         }
         recovered = self.journal.recovered
-        answer = await ask_journal_program(
+        answer = await request_journal_operation(
             self.host,
             directory_of_journal(self.path),
             "save",
             journal=data,
             owner=owner_token(),
             aside=recovered is not None,  # the file may be missing
-            unlocks=is_last,
+            unlocks=unlock,
         )
         if "lost" in answer:
             self.is_locked, self.was_lost = False, True
             raise _lost_lock_error(self.host, answer)
         if "error" in answer:
             raise _write_error(self.host, self.path, answer)
-        self.is_locked = not is_last
+        self.is_locked = not unlock
         if recovered is not None:
             self.recovery = replace(recovered, is_written=True)
         register = parse_register(answer.get("register"))
         self.journal = replace(journal, register=register, others=register.others, recovered=None)
 
-    async def save_last(self, journal: Journal) -> None:
+    async def save_and_unlock(self, journal: Journal) -> None:
         """Save the journal after a change, and unlock it. If another Workbench has locked it
         meanwhile, because this one was stopped for long, lock it again, and add this change to
         what the other has written."""
         try:
-            await self.save(journal, is_last=True)
+            await self.save(journal, unlock=True)
         except LostLock:
             answer = await _acquire_lock(self.host, self.path)
             self.is_locked = True
             fresh = _journal_from_answer(answer, self.path, self.host.name)
-            await self.save(fresh.with_changes(self.journal, journal), is_last=True)
+            await self.save(fresh.with_changes_between(self.journal, journal), unlock=True)
 
-    async def read(self) -> None:
+    async def reload_journal(self) -> None:
         """Read the journal again, and with it the claims of other Workbenches."""
         self.journal = await read_journal(self.host)
 
     def find_rival_claim(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
         """Return the claim of another Workbench that is changing one of the settings `keys` at this
         moment, None if none is."""
-        return next((c for c in self.journal.others if c.changing and c.key in keys), None)
+        return next(
+            (c for c in self.journal.others if c.changing and c.gpu_and_setting in keys), None
+        )
 
 
 async def journal_path_on(host: Host) -> str:
@@ -394,7 +398,7 @@ async def read_journal(host: Host, *, with_log: bool = True) -> Journal:
     wrote the file.
     """
     path = await journal_path_on(host)
-    answer = await ask_journal_program(host, directory_of_journal(path), "read", log=with_log)
+    answer = await request_journal_operation(host, directory_of_journal(path), "read", log=with_log)
     return _journal_from_answer(answer, path, host.name)
 
 
@@ -466,7 +470,7 @@ def _recover_from_register(known: Journal, why: str, damaged: str = "") -> Journ
     if not register.own:
         return None
     entries = tuple(map(parse_entry, register.own))
-    kept = tuple(f"{e.text}, before {value_text_of(e.setting, e.before)}" for e in entries)
+    kept = tuple(f"{e.change_text}, before {value_text_of(e.setting, e.before)}" for e in entries)
     found = replace(known, entries=entries, recovered=Recovery(why, kept, damaged))
     return found.with_log_line(f"recovered from the host's register: {why}")
 
@@ -583,34 +587,34 @@ async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
             # the link is lost: the lock stays, and its owner recognizes it
             with suppress(HostError):
                 if held.is_locked:
-                    await ask_journal_program(
+                    await request_journal_operation(
                         host, directory_of_journal(path), "unlock", owner=owner_token()
                     )
     finally:
         _ours[path] -= 1
 
 
-async def is_being_changed(host: Host) -> bool:
+async def is_journal_locked(host: Host) -> bool:
     """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's
     values can differ from the entries."""
-    found = await ask_journal_program(
+    found = await request_journal_operation(
         host, directory_of_journal(await journal_path_on(host)), "holder"
     )
     return bool(found.get("by")) and not found.get("void")
 
 
-async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> JournalAnswer:
+async def _request_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> JournalAnswer:
     """Ask once for the lock, and return the answer."""
     root = directory_of_journal(path)
     try:
-        return await ask_journal_program(host, root, "lock", owner=owner, dead=dead)
+        return await request_journal_operation(host, root, "lock", owner=owner, dead=dead)
     except HostUnreachable:
         raise
     except HostError as error:
         # the program may have been killed after it had locked the journal
         with suppress(HostError):
             if _ours[path] == 1:
-                await ask_journal_program(host, root, "unlock", owner=owner)
+                await request_journal_operation(host, root, "unlock", owner=owner)
         raise SettingsError(
             f"the journal of GPU settings cannot be locked: {error.message}; nothing was changed",
             host=host.name,
@@ -623,7 +627,7 @@ async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()
     while True:
-        answer = await _ask_for_lock(host, path, owner, dead)
+        answer = await _request_lock(host, path, owner, dead)
         if answer.get("held"):
             return answer
         if "error" in answer:

@@ -31,30 +31,32 @@ _BROKEN_PYTHON3 = "the python3 of this host does not start"
 JournalAnswer = Mapping[str, Any]
 
 
-async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> JournalAnswer:
-    """Return the answer to a request about the journal in the directory `root`, from a program that
-    ends then. This process itself reads a journal of this machine, which takes no program. Raises
-    HostError if there is no answer."""
-    if do == "read" and isinstance(host, LocalHost) and host.is_local:
-        return await _read_on_this_machine(host, root, more)
-    request = json.dumps({"do": do, **more}).encode() + b"\n"
+async def request_journal_operation(
+    host: Host, root: str, operation: str, **arguments: Any
+) -> JournalAnswer:
+    """Carry out `operation` (journal_program.py lists them) on the journal in the directory `root`,
+    by a program that ends then, and return its answer. This process itself reads a journal of this
+    machine, which takes no program. Raises HostError if there is no answer."""
+    if operation == "read" and isinstance(host, LocalHost) and host.is_local:
+        return await _read_on_this_machine(host, root, arguments)
+    request = json.dumps({"do": operation, **arguments}).encode() + b"\n"
     try:
         done = await remote_programs.JOURNAL_PROGRAM.run(
             host, {"root": root}, input=request, timeout_s=ANSWER_TIMEOUT_S
         )
     except CommandNotFound:
-        return await ShellJournal(host, root).ask(do, more)
+        return await ShellJournal(host, root).run_operation(operation, arguments)
     if done.returncode in _NO_PYTHON_STATUSES:
-        return await ShellJournal(host, root).ask(do, more)
+        return await ShellJournal(host, root).run_operation(operation, arguments)
     try:
         answer = strict_json(done.out.splitlines()[-1])
     except (ValueError, IndexError, RecursionError):
         answer = None
-    if isinstance(answer, dict) and answer.pop("answered", None) == do:
+    if isinstance(answer, dict) and answer.pop("answered", None) == operation:
         return answer
     # the same request may be carried out twice: each of them may
     if done.returncode and not await can_start_python(host):
-        return await ShellJournal(host, root, _BROKEN_PYTHON3).ask(do, more)
+        return await ShellJournal(host, root, _BROKEN_PYTHON3).run_operation(operation, arguments)
     why = done.problem if done.returncode else "it gave no valid answer"
     raise HostError(
         f"the program that reads and writes the journal of GPU settings failed: {why}",
@@ -63,14 +65,14 @@ async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> Jo
     )
 
 
-async def _read_on_this_machine(host: Host, root: str, more: JournalAnswer) -> JournalAnswer:
-    def read() -> JournalAnswer:
+async def _read_on_this_machine(host: Host, root: str, arguments: JournalAnswer) -> JournalAnswer:
+    def read_journal() -> JournalAnswer:
         with closing(JournalProgram(root)) as program:
-            return program.answer({"do": "read", **more})
+            return program.answer_request({"do": "read", **arguments})
 
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await asyncio.to_thread(read)
+            return await asyncio.to_thread(read_journal)
     except TimeoutError:
         raise HostError(
             f"the journal of GPU settings in {root} could not be read within {ANSWER_TIMEOUT_S:.0f} s",
@@ -92,36 +94,38 @@ class ShellJournal:
         self.host, self.path = host, f"{root}/journal.json"
         self.no_register = json.dumps({"problem": why})
 
-    async def ask(self, do: str, more: JournalAnswer) -> JournalAnswer:
+    async def run_operation(self, operation: str, arguments: JournalAnswer) -> JournalAnswer:
         """Return the answer to a request."""
-        if do == "read":
-            return await self._read(with_log=more["log"])
-        if do == "lock":
-            return await self._lock(more["owner"], more["dead"])
-        if do == "holder":
-            return _parse_lock_holder(await self._run("holder"))
-        if do == "save":
-            return await self._save(more)
-        await self._run("unlock", more["owner"])
+        if operation == "read":
+            return await self._read_journal(with_log=arguments["log"])
+        if operation == "lock":
+            return await self._lock_journal(arguments["owner"], arguments["dead"])
+        if operation == "holder":
+            return _parse_lock_holder(await self._run_journal_script("holder"))
+        if operation == "save":
+            return await self._save_journal(arguments)
+        await self._run_journal_script("unlock", arguments["owner"])
         return {}
 
-    async def _save(self, more: JournalAnswer) -> JournalAnswer:
-        journal, owner = more["journal"], more["owner"]
-        holder = _parse_lock_holder(await self._run("holder"))["by"]
+    async def _save_journal(self, arguments: JournalAnswer) -> JournalAnswer:
+        journal, owner = arguments["journal"], arguments["owner"]
+        holder = _parse_lock_holder(await self._run_journal_script("holder"))["by"]
         if holder != owner:
             return {"lost": holder}
-        if more["aside"]:
+        if arguments["aside"]:
             await self.host.run(["mv", "-f", "--", self.path, f"{self.path}.damaged"])
         await self.host.write_file(self.path, json.dumps(journal, indent=1).encode())
-        if more["unlocks"]:
-            await self._run("unlock", owner)
+        if arguments["unlocks"]:
+            await self._run_journal_script("unlock", owner)
         return {"register": self.no_register}
 
-    async def _run(self, do: str, *words: str) -> Completed:
-        return await self.host.run(shell_argv(_journal_script(), do, self.path, *words))
+    async def _run_journal_script(self, operation: str, *arguments: str) -> Completed:
+        return await self.host.run(shell_argv(_journal_script(), operation, self.path, *arguments))
 
-    async def _read(self, *, with_log: bool) -> JournalAnswer:
-        done = await self._run("read", str(MOST_BYTES + 1), "log" if with_log else "")
+    async def _read_journal(self, *, with_log: bool) -> JournalAnswer:
+        done = await self._run_journal_script(
+            "read", str(MOST_BYTES + 1), "log" if with_log else ""
+        )
         if done.returncode not in (0, 3, 4):
             return {"error": done.err.strip()}
         boot_id, driver_start, text = [*done.out.split("\n", 2), "", ""][:3]
@@ -138,16 +142,16 @@ class ShellJournal:
             "register": self.no_register,
         }
 
-    async def _lock(self, owner: str, dead: list[str]) -> JournalAnswer:
-        done = await self._run("lock", owner)
+    async def _lock_journal(self, owner: str, dead_owners: list[str]) -> JournalAnswer:
+        done = await self._run_journal_script("lock", owner)
         if done.returncode != 0:
             return {"error": done.err.strip()}
         if done.out.startswith("ok"):
-            return {"held": True, **await self._read(with_log=True)}
+            return {"held": True, **await self._read_journal(with_log=True)}
         found = _parse_lock_holder(done)
         by = found["by"] or ""
-        if found["void"] or by.rpartition(":")[0] in dead:
-            await self._run("unlock", by)  # the next try can succeed
+        if found["void"] or by.rpartition(":")[0] in dead_owners:
+            await self._run_journal_script("unlock", by)  # the next try can succeed
         return {"held": False, **found}
 
 

@@ -25,7 +25,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_time_of, uids_of
+from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of
 from workbench.gpu.settings import claims, register
 from workbench.model import setting_commands
 from workbench.model.setting_commands import JOURNAL_VERSION
@@ -66,7 +66,7 @@ def open_directory(path: str) -> int:
     return here
 
 
-def open_regular(name: str, flags: int, at: int) -> int:
+def open_regular_file(name: str, flags: int, at: int) -> int:
     """Open the regular file `name` in the open directory `at`, with the `flags` of os.open, and
     return the file descriptor. Raises OSError if the name is a link, a FIFO or a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
@@ -78,10 +78,10 @@ def open_regular(name: str, flags: int, at: int) -> int:
     return handle
 
 
-def read_regular(name: str, at: int) -> bytes:
+def read_regular_file(name: str, at: int) -> bytes:
     """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if
     the file has more than MOST_BYTES."""
-    with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
+    with open(open_regular_file(name, os.O_RDONLY, at), "rb") as file:
         found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise OSError(
@@ -111,13 +111,13 @@ class JournalFile:
         self.waiting: tuple[str, float] = ("", 0.0)
 
     @property
-    def token(self) -> str:
+    def lock_text(self) -> str:
         """The text of the journal's lock while this writer has it:
         "BOOT_ID:PID:START_TIME:USER@HOST". From the process id and the start time, others can tell
         whether the writer still runs."""
         return self.owner
 
-    def read_stamp(self) -> list[int]:
+    def read_mtime_inode_and_size(self) -> list[int]:
         """Return [modification time in ns, inode, size] of the journal's file, by which every
         change of the file can be noticed. [] if the file is missing."""
         try:
@@ -130,7 +130,7 @@ class JournalFile:
         """Return the contents of the journal. Raises UnreadableJournal if the file is missing or
         damaged, or if a newer version of Workbench wrote it."""
         try:
-            found = json.loads(read_regular(self.journal, self.at).decode())
+            found = json.loads(read_regular_file(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > JOURNAL_VERSION:
                 raise UnreadableJournal(
                     f"the journal has format version {found['version']!r}, which this program "
@@ -152,16 +152,16 @@ class JournalFile:
         """Write the journal's file atomically, with fsync. If it cannot be written, the old one
         stays and OSError is raised."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
-        self.remove_unfinished()
+        self.remove_files_of_killed_writers()
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
 
-    def remove_unfinished(self) -> None:
+    def remove_files_of_killed_writers(self) -> None:
         """Remove the files of writers that were killed before they put them in the journal's place.
         The caller has locked the journal, so nobody else writes one."""
         for name in os.listdir(self.at):
             pid = name[len(_NEW) :]
-            if name.startswith(_NEW) and pid.isdecimal() and not start_time_of(int(pid)):
+            if name.startswith(_NEW) and pid.isdecimal() and not start_ticks_of_process(int(pid)):
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=self.at)
 
@@ -169,7 +169,7 @@ class JournalFile:
         """Write the journal's file, and publish its entries in the host's register. If the file
         cannot be written, the old one stays and OSError is raised."""
         self.write(journal)
-        self.publish(journal["entries"])
+        self.publish_in_register(journal["entries"])
 
     def replace(self, name: str, text: str, at: int) -> None:
         """Write the file `name` in the open directory `at` under another name first, then put it in
@@ -178,7 +178,9 @@ class JournalFile:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=at)
-            with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
+            with open(
+                open_regular_file(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w"
+            ) as file:
                 file.write(text)
                 file.flush()
                 if at == self.at:
@@ -191,7 +193,7 @@ class JournalFile:
 
     # ---- the host's register
 
-    def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
+    def publish_in_register(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Publish the journal's entries in the host's register, where the Workbenches of other
         users read them. Do nothing if the host has no register or if it cannot be written."""
         if self.shared is not None:
@@ -206,14 +208,14 @@ class JournalFile:
     def read_foreign_claims(self) -> tuple[claims.SettingClaim, ...]:
         """Return the settings that other Workbenches have changed, as they claim in the host's
         register. () if the register cannot be read."""
-        return self.read_register()[0]
+        return self.read_foreign_claims_and_own_entries()[0]
 
     def is_unpublished(self) -> bool:
         """Return whether the journal's entries must be published again, because the host has a
         register but no entry of this journal is in it."""
-        return self.shared is not None and not self.read_register()[1]
+        return self.shared is not None and not self.read_foreign_claims_and_own_entries()[1]
 
-    def read_register(
+    def read_foreign_claims_and_own_entries(
         self,
     ) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
         """Read the host's register. Return (settings that other Workbenches claim to have changed,
@@ -224,19 +226,19 @@ class JournalFile:
             found = register.read_register(self.shared, self.boot_id)
         except OSError:
             return (), ()
-        return claims.parse_register_claims(
+        return claims.parse_foreign_claims_and_own_entries(
             found, os.geteuid(), register.register_file_name(self.root)
         )
 
     # ---- the lock
 
-    def try_to_lock(self, silent: tuple[str, ...]) -> bool:
-        """Try once to lock the journal by creating a link, and return whether that worked. `silent`
-        names owners whose lock does not count, such as those without a heartbeat, as
+    def try_to_lock(self, silent_owners: tuple[str, ...]) -> bool:
+        """Try once to lock the journal by creating a link, and return whether that worked. `silent_owners`
+        names those whose lock does not count, such as those without a heartbeat, as
         "BOOT_ID:PID:START_TIME". If the lock belongs to one of them or to a process that has ended,
         or is no link, remove it, so that the next try can succeed."""
         try:
-            os.symlink(self.token, self.link, dir_fd=self.at)
+            os.symlink(self.lock_text, self.link, dir_fd=self.at)
             return True
         except FileExistsError:
             pass
@@ -251,9 +253,9 @@ class JournalFile:
         if owner != self.waiting[0]:
             self.waiting = (owner, time.monotonic())
         waited_s = time.monotonic() - self.waiting[1]
-        no_heartbeat = owner.startswith(tuple(name + ":" for name in silent))
+        no_heartbeat = owner.startswith(tuple(name + ":" for name in silent_owners))
         if no_heartbeat or waited_s > LEASE_S or self.owner_has_ended(owner, found.st_uid):
-            self.release(owner)
+            self.release_lock(owner)
         return False
 
     def owner_has_ended(self, owner: str, uid: int) -> bool:
@@ -264,7 +266,7 @@ class JournalFile:
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         if not ours:
             return False
-        return start_time_of(int(pid)) != start or uid not in uids_of(int(pid))
+        return start_ticks_of_process(int(pid)) != start or uid not in uids_of(int(pid))
 
     def lock_owner(self) -> str:
         """Return the owner of the lock; "" if the journal is not locked."""
@@ -273,20 +275,20 @@ class JournalFile:
         except OSError:
             return ""
 
-    def release(self, owner: str | None = None) -> None:
+    def release_lock(self, owner: str | None = None) -> None:
         """Remove the lock of `owner`, by default of this writer. Do nothing if it is another's."""
-        with self._exclusive_removal(), contextlib.suppress(OSError):
-            if self.lock_owner() == (owner or self.token):
+        with self._exclusive_lock_removal(), contextlib.suppress(OSError):
+            if self.lock_owner() == (owner or self.lock_text):
                 os.unlink(self.link, dir_fd=self.at)
 
     @contextlib.contextmanager
-    def _exclusive_removal(self) -> Iterator[None]:
+    def _exclusive_lock_removal(self) -> Iterator[None]:
         """Let one program at a time remove a lock. If two did so at once, the slower one could
         remove the lock that a third has made since. A program that is stopped here delays others
         by REMOVED_WITHIN_S."""
         until = time.monotonic() + REMOVED_WITHIN_S
         with contextlib.suppress(OSError):  # of a file system on which directories have no flock
-            while not self._locks_directory() and time.monotonic() < until:
+            while not self._try_to_flock_directory() and time.monotonic() < until:
                 time.sleep(0.005)
         try:
             yield
@@ -294,7 +296,7 @@ class JournalFile:
             with contextlib.suppress(OSError):
                 fcntl.flock(self.at, fcntl.LOCK_UN)
 
-    def _locks_directory(self) -> bool:
+    def _try_to_flock_directory(self) -> bool:
         try:
             fcntl.flock(self.at, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

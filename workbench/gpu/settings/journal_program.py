@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 
 from workbench.gpu.process_facts import boot_id, driver_module_instance
 from workbench.gpu.settings import register
-from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile, read_regular
+from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile, read_regular_file
 from workbench.model import setting_commands
 
 TYPE_CHECKING = False
@@ -73,19 +73,19 @@ class JournalProgram:
             os.close(self.opened.at)
             self.opened = None
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def answer_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one request and return its answer."""
         do = request["do"]
         try:
             if do == "read":
                 return self.read(request["log"])
             if do == "lock":
-                return self.lock(request["owner"], request["dead"])
+                return self.lock_journal(request["owner"], request["dead"])
             if do == "holder":
                 return self.holder()
             if do == "save":
                 return self.save(request)
-            self.file.release(request["owner"])
+            self.file.release_lock(request["owner"])
         except OSError as error:
             return {"error": error.strerror or str(error), "errno": error.errno}
         return {}
@@ -95,7 +95,7 @@ class JournalProgram:
         journal, and "damage" says why the file cannot be a journal. The register is a text of its
         own, so that no other user's entry can make the journal unreadable. "full" is there if the
         disk is full."""
-        text, damage = self.text()
+        text, damage = self.read_text_or_damage()
         if text is not None and not with_log:
             text = _without_log(text)
         sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
@@ -105,7 +105,7 @@ class JournalProgram:
             "text": text,
             "damage": damage,
             **({"full": True} if self.disk_is_full() else {}),
-            "register": json.dumps(register.publish_and_read(self.root, None)),
+            "register": json.dumps(register.publish_entries_and_read_register(self.root, None)),
         }
 
     def disk_is_full(self) -> bool:
@@ -118,14 +118,14 @@ class JournalProgram:
         blocks = disk.f_bavail if os.geteuid() else disk.f_bfree
         return blocks * disk.f_frsize < _LEAST_FREE_BYTES
 
-    def text(self) -> tuple[str | None, str | None]:
+    def read_text_or_damage(self) -> tuple[str | None, str | None]:
         """Return (text of the journal, why the file cannot be a journal)."""
         try:
             at = self.file.at
         except FileNotFoundError:
             return None, None
         try:
-            return read_regular(self.file.journal, at).decode("utf-8", "replace"), None
+            return read_regular_file(self.file.journal, at).decode("utf-8", "replace"), None
         except FileNotFoundError:
             return None, None
         except OSError as error:
@@ -134,23 +134,23 @@ class JournalProgram:
                 raise
             return None, damage
 
-    def lock(self, owner: str, dead: Sequence[str]) -> dict[str, Any]:
-        """Try to lock the journal for `owner`. The locks of the owners in `dead` do not count, nor
+    def lock_journal(self, owner: str, dead_owners: Sequence[str]) -> dict[str, Any]:
+        """Try to lock the journal for `owner`. The locks of the owners in `dead_owners` do not count, nor
         do old locks and those of processes of this host that have ended."""
         os.makedirs(self.root, 0o700, exist_ok=True)
         file = self.file
         file.owner = owner
-        held = file.try_to_lock(tuple(dead)) or file.try_to_lock(tuple(dead))
+        held = file.try_to_lock(tuple(dead_owners)) or file.try_to_lock(tuple(dead_owners))
         found = self.holder()
         if not held and found["void"]:
-            file.release(found["by"])
+            file.release_lock(found["by"])
             held = file.try_to_lock(())
         if not held:
             return {"held": False, **found}
         try:
             return {"held": True, **self.read(True)}
         except OSError:
-            file.release()
+            file.release_lock()
             raise
 
     def holder(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class JournalProgram:
             link = os.stat(file.link, dir_fd=file.at, follow_symlinks=False)
         except OSError:
             return {"by": None, "void": False}
-        void = _is_old(link.st_mtime) or file.owner_has_ended(owner, link.st_uid)
+        void = _is_lock_outdated(link.st_mtime) or file.owner_has_ended(owner, link.st_uid)
         return {"by": owner, "void": void}
 
     def save(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,15 +173,15 @@ class JournalProgram:
         if holder != owner:
             return {"lost": holder or None}
         if request["aside"]:
-            self.write_anew(journal)
+            self.replace_damaged_journal(journal)
         else:
             file.write(journal)
-        found = register.publish_and_read(self.root, journal["entries"])
+        found = register.publish_entries_and_read_register(self.root, journal["entries"])
         if request["unlocks"]:
-            file.release(owner)
+            file.release_lock(owner)
         return {"register": json.dumps(found)}
 
-    def write_anew(self, journal: Mapping[str, Any]) -> None:
+    def replace_damaged_journal(self, journal: Mapping[str, Any]) -> None:
         """Write the journal, and keep the damaged file under another name. If the journal cannot be
         written, the damaged file stays in its place."""
         file, damaged = self.file, f"{self.file.journal}.damaged"
@@ -207,7 +207,7 @@ def _without_log(text: str) -> str:
     return text
 
 
-def _is_old(made_unix_s: float) -> bool:
+def _is_lock_outdated(made_unix_s: float) -> bool:
     """Return whether a lock is older than a plan can take, or than the host's present boot. A date
     in the future counts as old."""
     age_s = time.time() - made_unix_s
@@ -222,5 +222,5 @@ def main() -> None:
     os.umask(0o077)
     with open(0, "rb", closefd=False) as requests:
         request = json.loads(requests.readline())
-        answer = {**program.answer(request), "answered": request["do"]}
+        answer = {**program.answer_request(request), "answered": request["do"]}
         print(json.dumps(answer))  # noqa: T201

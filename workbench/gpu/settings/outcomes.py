@@ -40,34 +40,37 @@ FOREIGN_LOCK_TEXT = (
 
 def outcome_of_change(
     one: SettingCommand,
-    before: tuple[SettingValue | None, str],
+    before_and_source: tuple[SettingValue | None, str],
     ran: CommandRun | None,
     after: CurrentValues | None,
     now: CurrentValues,
 ) -> SettingOutcome:
-    """Return the outcome of one command of a plan. `before` is the previous value and its source.
+    """Return the outcome of one command of a plan. `before_and_source` is the previous value
+    and its source.
     `ran` is the command's result, None if it was not run. `now` has the values before the plan;
     `after` has those after it, None if the host is out of reach."""
-    known, how = before
+    known, how = before_and_source
     found = _value_after(one, after)
 
-    def outcome(ok: bool, in_force: InForce, *parts: str) -> SettingOutcome:
+    def make_outcome(ok: bool, in_force: InForce, *message_parts: str) -> SettingOutcome:
         return SettingOutcome(
-            one, ok, known, one.value, found, in_force, join_sentences(*parts), how
+            one, ok, known, one.value, found, in_force, join_sentences(*message_parts), how
         )
 
     latest = after or now
     if ran is None:
-        return outcome(False, InForce.NOT_CHECKED, "not run, because the command before it failed")
+        return make_outcome(
+            False, InForce.NOT_CHECKED, "not run, because the command before it failed"
+        )
     if ran.failure and not (
         ran.unsure and value_equals(one.setting, found, one.value)
     ):  # not done; else only the answer was lost
         step = hypervisor_note(one, now) or f"By hand: {manual_command_text(one, latest)}"
-        return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
-    lost = volatility_warning(one, latest)
+        return make_outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
+    lost = persistence_off_warning(one, latest)
     if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
-        return outcome(
+        return make_outcome(
             True,
             InForce.NOT_CHECKED,
             one.note,
@@ -76,25 +79,25 @@ def outcome_of_change(
             lost,
         )
     if found is None:
-        return outcome(
+        return make_outcome(
             True,
             InForce.NOT_CHECKED,
             "accepted, but the driver does not report the value now",
             lost,
         )
     if not value_equals(one.setting, found, one.value):
-        return outcome(
+        return make_outcome(
             False,
             InForce.NO_EFFECT,
             setting_commands.no_effect_message(one.setting, one.value, found),
             hypervisor_note(one, now),
             lost,
         )
-    enforced = _lower_enforced_limit(one, after)
+    enforced = _text_of_lower_enforced_limit(one, after)
     if enforced is not None:
         lower = f"the driver enforces {enforced}: another limit is lower"
-        return outcome(True, InForce.CAPPED, lower, lost)
-    return outcome(True, InForce.YES, lost)
+        return make_outcome(True, InForce.CAPPED, lower, lost)
+    return make_outcome(True, InForce.YES, lost)
 
 
 def _value_after(one: SettingCommand, after: CurrentValues | None) -> SettingValue | None:
@@ -107,7 +110,7 @@ def foreign_lock_note(before: object) -> str:
     return FOREIGN_LOCK_TEXT if before == UNKNOWN else ""
 
 
-def _lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> str | None:
+def _text_of_lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> str | None:
     """Return, as text, the limit that the driver enforces, if it is lower than the value that the
     command set. Otherwise return None."""
     setting = setting_of(one.setting)
@@ -148,7 +151,7 @@ def outcome_of_restoring(
     return SettingOutcome(one, ok, from_value, one.value, found, in_force, message, known)
 
 
-def outcome_of_leaving(
+def outcome_of_setting_left_alone(
     one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision
 ) -> SettingOutcome:
     """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave
@@ -228,7 +231,7 @@ def join_sentences(*parts: str | None) -> str:
     return "; ".join(filter(None, parts))
 
 
-def volatility_warning(one: SettingCommand, now: CurrentValues) -> str:
+def persistence_off_warning(one: SettingCommand, now: CurrentValues) -> str:
     """Return a warning if the driver forgets the setting when no program uses the GPU, otherwise
     ""."""
     if not setting_of(one.setting).needs_persistence:

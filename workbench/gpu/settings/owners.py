@@ -8,26 +8,26 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.gpu.process_facts import boot_id, start_time_of
+from workbench.gpu.process_facts import boot_id, start_ticks_of_process
 
 THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
 
-def owner_facts() -> dict[str, Any]:
+def identity_of_this_process() -> dict[str, Any]:
     """Return machine, boot id, process id and start time of this process, which identify it in the
     journal."""
     return {
         "machine": os.uname().nodename,
         "boot_id": boot_id(),
         "pid": os.getpid(),
-        "start": start_time_of(os.getpid()),
+        "start": start_ticks_of_process(os.getpid()),
     }
 
 
 def owner_token() -> str:
     """Return "BOOT_ID:PID:START_TIME:USER@MACHINE" for this process, with "_" for each slash. The
     journal's lock contains this text."""
-    facts = owner_facts()
+    facts = identity_of_this_process()
     return ":".join(
         str(part).replace("/", "_")
         for part in (facts["boot_id"], facts["pid"], facts["start"], user_at_machine())
@@ -43,7 +43,7 @@ def user_at_machine() -> str:
     return f"{user}@{os.uname().nodename}"
 
 
-def process_state_of(owner: Mapping[str, Any]) -> str:
+def owner_process_state(owner: Mapping[str, Any]) -> str:
     """Return the state of the process that owns a journal entry: "this" process, another process
     that is "alive" or "dead", or "elsewhere" for another machine's process, whose state is unknown
     here."""
@@ -52,7 +52,7 @@ def process_state_of(owner: Mapping[str, Any]) -> str:
     if owner.get("boot_id") != boot_id():
         return DEAD  # this machine has restarted since
     pid = owner.get("pid")
-    if not isinstance(pid, int) or start_time_of(pid) != owner.get("start"):
+    if not isinstance(pid, int) or start_ticks_of_process(pid) != owner.get("start"):
         return DEAD
     return THIS if pid == os.getpid() else ALIVE
 
@@ -64,7 +64,7 @@ def lock_is_dead(token: str) -> bool:
     ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{os.uname().nodename}")
     if not ours:
         return False
-    return start_time_of(int(pid)) != start
+    return start_ticks_of_process(int(pid)) != start
 
 
 def owner_text(token: str) -> str:

@@ -64,7 +64,7 @@ def _drop_repeated_commands(commands: Sequence[SettingCommand]) -> tuple[Setting
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
         if before is not one and before.value != one.value:
             raise InputError(
-                f"you gave two different values for the {label_of(one.setting)} of {one.where}"
+                f"you gave two different values for the {label_of(one.setting)} of {one.target_text}"
             )
     return tuple(seen.values())
 
@@ -103,7 +103,7 @@ def make_setting_commands(
     commands = []
     on = cores.idle_states_by_core(setting) if uuid == HOST else {}
     for step in setting_commands.setting_steps(uuid, setting, value, cores=on, sysfs=cores.sysfs):
-        argv = rights.argv(step.argv)
+        argv = rights.argv_with_prefix(step.argv)
         right = rights.missing_right_for(argv)
         commands.append(
             SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note)
@@ -125,7 +125,8 @@ def _commands_of_gpu(
     if why:
         raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
     notes = {
-        setting.key: _check_gpu_value(name, info, setting, value) for setting, value in settings
+        setting.key: _check_gpu_value_and_get_note(name, info, setting, value)
+        for setting, value in settings
     }
     if info.instances:
         concerned = f"MIG is on: this concerns all {len(info.instances)} instances of the GPU"
@@ -136,7 +137,9 @@ def _commands_of_gpu(
         )
 
 
-def _check_gpu_value(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
+def _check_gpu_value_and_get_note(
+    name: str, info: GpuInfo, setting: Setting, value: SettingValue
+) -> str:
     """Check that the GPU can have this value, and raise InputError if it cannot. Return a note for
     the user about the value, "" if there is none."""
     if isinstance(setting, NumberSetting):
@@ -154,7 +157,9 @@ def _check_gpu_value(name: str, info: GpuInfo, setting: Setting, value: SettingV
         )
     if not isinstance(value, ClockRange):
         return ""
-    taken = check_clocks(name, setting.clock_name, value, highest, getattr(info, setting.supported))
+    taken = check_clocks_and_name_substitutes(
+        name, setting.clock_name, value, highest, getattr(info, setting.supported)
+    )
     warnings = setting_traps.lock_warnings(setting.key, value, info)
     return "; ".join(filter(None, (taken, warnings)))
 
@@ -175,7 +180,7 @@ def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: Setti
         )
 
 
-def check_clocks(
+def check_clocks_and_name_substitutes(
     name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]
 ) -> str:
     """Return a text that names the clocks that nvidia-smi will set in place of `clocks`; "" if it

@@ -81,24 +81,24 @@ class Proof:
     traps: tuple[Trap, ...] = ()
 
     @property
-    def stored_place(self) -> str:
+    def storage_key_prefix(self) -> str:
         """The first part of the key under which a result stores this setting: "gpu0", or "host" for
         a setting of the CPU cores."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
-    def where(self) -> str:
-        return self.stored_place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
+    def target_text(self) -> str:
+        return self.storage_key_prefix if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
 
     @property
-    def line(self) -> str:
-        return f"{self.where}: {self.text}"
+    def summary_line(self) -> str:
+        return f"{self.target_text}: {self.text}"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "in_force": str(self.in_force)}
 
 
-def judge_all_settings(
+def assess_effects_of_settings(
     alterations: Sequence[Alteration],
     moments: Sequence[Moment],
     telemetry: Telemetry | None = None,
@@ -113,16 +113,18 @@ def judge_all_settings(
     clocks = {(clock.gpu_uuid, clock.setting): clock for clock in now}
     proofs = []
     for one in alterations:
-        found = _proof_of_replaced_setting(one, known.others) or judge_setting(one, moments)
+        found = _proof_of_replaced_setting(one, known.others) or assess_effect_under_load(
+            one, moments
+        )
         if found is None and telemetry is not None:
-            found = _proof_as_read(one, telemetry)
+            found = _proof_from_reported_value(one, telemetry)
         if found is None:
             continue
         clock = clocks.get((one.gpu_uuid, one.setting))
         if found.in_force is InForce.CONSISTENT:
             found = _confirm_by_contrast(found, one, clock, known)
         elif found.in_force is InForce.NO_EFFECT and clock is not None:
-            found = _judge_unreached_clock(found, clock, known)
+            found = _assess_unreached_clock(found, clock, known)
         proofs.append(_add_traps(found, telemetry))
     return tuple(proofs)
 
@@ -131,12 +133,12 @@ def _proof_of_replaced_setting(one: Alteration, others: Sequence[Alteration]) ->
     said = drift_of_lock(one, others)
     if said is None:
         return None
-    what = _lock_word(one.setting)
+    what = _lock_name(one.setting)
     text = f"{what} changed by someone else: {said}"
     return Proof(one.gpu_index, one.setting, InForce.CHANGED, f"{what} ▲ changed", text, 1)
 
 
-def judge_setting(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
+def assess_effect_under_load(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
     """Return the verdict whether one changed setting has an effect, from the readings under load
     alone. None if a load cannot show that, as for persistence mode or for a clock lock that was
     reset."""
@@ -144,9 +146,9 @@ def judge_setting(alteration: Alteration, moments: Sequence[Moment]) -> Proof | 
     setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
     if setting.proof == "power" and isinstance(now, int | float):
-        found = _judge_power(alteration, float(now), readings)
+        found = _assess_power_limit(alteration, float(now), readings)
     elif isinstance(setting, ClockSetting) and isinstance(now, ClockRange):
-        found = _judge_clocks(alteration, setting, now, readings)
+        found = _assess_clock_lock(alteration, setting, now, readings)
     if found is not None and found.in_force is InForce.NOT_CHECKED:
         most = _highest_utilization_text(moments, alteration.gpu_index)
         return replace(found, text="; ".join(filter(None, [found.text, most])))
@@ -170,9 +172,9 @@ def _confirm_by_contrast(
     this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
     reason why this load proves nothing."""
     other = find_contrasting_clock(clock, known.clocks) if clock else None
-    if other is not None or known.has_shown(one):
+    if other is not None or known.is_effect_shown(one):
         how = (
-            (f"; under the same load the clock was {_other_clock_text(other)}")
+            (f"; under the same load the clock was {_compared_clock_text(other)}")
             if other
             else ", as a contrast showed before"
         )
@@ -184,13 +186,13 @@ def _confirm_by_contrast(
     if deaf is not None:
         text = (
             f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect: the clock was "
-            f"{_other_clock_text(deaf)} too"
+            f"{_compared_clock_text(deaf)} too"
         )
         return _mark_without_effect(proof, text)
-    if known.has_refuted(one):
+    if known.is_effect_refuted(one):
         text = f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect, as a contrast showed before"
         return _mark_without_effect(proof, text)
-    return replace(proof, text=f"{proof.text}; {_why_not_shown(clock, known)}")
+    return replace(proof, text=f"{proof.text}; {_why_effect_is_unproven(clock, known)}")
 
 
 def _mark_without_effect(proof: Proof, text: str) -> Proof:
@@ -198,50 +200,50 @@ def _mark_without_effect(proof: Proof, text: str) -> Proof:
     return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
 
 
-def _why_not_shown(clock: Clock | None, known: ContrastEvidence) -> str:
+def _why_effect_is_unproven(clock: Clock | None, known: ContrastEvidence) -> str:
     unknown = "the card's clock without the lock is unknown"
     if clock is None:
         return unknown
     other = next(filter(clock.differs_only_in_lock, reversed(known.clocks)), None)
     if other is None:
         return unknown
-    text = f"the clock was {_other_clock_text(other)}"
+    text = f"the clock was {_compared_clock_text(other)}"
     why = limiter_of_difference(clock, other)
     if not why or abs(clock.mhz - other.mhz) < MIN_CONTRAST_MHZ:
         return f"{text} too"
     return f"{text}, and {why} may explain that"
 
 
-def _judge_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
+def _assess_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
     """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the
     lock raised `clock`, but not up to the lock's minimum. Otherwise return `proof`."""
     other = find_clock_before_raise(clock, known.clocks)
     if other is None:
         return proof
-    what = _lock_word(proof.setting)
+    what = _lock_name(proof.setting)
     text = (
         f"{what} {proof.requested} is not reached: capped by {UNNAMED_LIMITER}, observed "
         f"{proof.observed:.0f} MHz;"
-        f" under the same load the clock was {_other_clock_text(other)}"
+        f" under the same load the clock was {_compared_clock_text(other)}"
     )
     short = f"▲ {what} capped by {UNNAMED_LIMITER}"
     return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED_LIMITER)
 
 
-def _other_clock_text(other: Clock) -> str:
-    if other.lock is None:
-        return f"{other.mhz} MHz without the lock"
-    return f"{other.mhz} MHz with a lock of {GPU_CLOCKS.format(other.lock)}"
+def _compared_clock_text(clock: Clock) -> str:
+    if clock.lock is None:
+        return f"{clock.mhz} MHz without the lock"
+    return f"{clock.mhz} MHz with a lock of {GPU_CLOCKS.format(clock.lock)}"
 
 
-def _lock_word(setting: str) -> str:
+def _lock_name(setting: str) -> str:
     return "memory lock" if setting == MEMORY_CLOCKS.key else "lock"
 
 
-def _judge_clocks(
+def _assess_clock_lock(
     one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]
 ) -> Proof:
-    what = _lock_word(one.setting)
+    what = _lock_name(one.setting)
     wanted = setting.input_text(lock)
     clocks = [(clock_limited_by(reading, setting), reading) for reading in readings]
     pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
@@ -252,8 +254,8 @@ def _judge_clocks(
     share = len(outside) / len(pairs)
     seen = round(median(mhz for mhz, _ in (outside or pairs)))
 
-    def proof(
-        verdict: InForce, short: str, text: str, of: float, limiter: str | None = None
+    def make_proof(
+        verdict: InForce, short: str, text: str, share: float, limiter: str | None = None
     ) -> Proof:
         return Proof(
             one.gpu_index,
@@ -264,15 +266,17 @@ def _judge_clocks(
             len(pairs),
             f"{wanted} MHz",
             seen,
-            of,
+            share,
             limiter,
         )
 
     if 1 - share >= MIN_HOLDING_SHARE:
         seen_in = f"{seen} MHz in {_percent_text(1 - share)} of {len(pairs)} readings under load"
         text = f"{what} {wanted} MHz {PROVES_NOTHING_TEXT}: {seen_in}"
-        return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
-    limiter, bound = _most_frequent_limiter(below, {POWER} if setting is MEMORY_CLOCKS else set())
+        return make_proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
+    limiter, bound = _main_limiter_and_limited_count(
+        below, {POWER} if setting is MEMORY_CLOCKS else set()
+    )
     if not (limiter and bound >= BINDING_LIMITER_SHARE * len(outside)):
         # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor
         # "no effect".
@@ -284,7 +288,7 @@ def _judge_clocks(
             "time, "
             f"observed {seen} MHz then"
         )
-        return proof(
+        return make_proof(
             InForce.CAPPED,
             f"▲ {what} capped by {limiter}, {_percent_text(share)}",
             text,
@@ -295,10 +299,12 @@ def _judge_clocks(
         f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_percent_text(share)} of "
         f"{len(pairs)} readings"
     )
-    return proof(InForce.NO_EFFECT, f"▲ {what} {wanted} has no effect", text, share)
+    return make_proof(InForce.NO_EFFECT, f"▲ {what} {wanted} has no effect", text, share)
 
 
-def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
+def _assess_power_limit(
+    one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
+) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
     limits = [reading.limit_w for reading in readings if reading.limit_w is not None]
@@ -321,8 +327,8 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
     over = sum(w > limit_w * MAX_POWER_OVER_LIMIT for w in watts) / len(watts)
     seen = median(watts)
 
-    def proof(
-        verdict: InForce, short: str, text: str, of: float, limiter: str | None = None
+    def make_proof(
+        verdict: InForce, short: str, text: str, share: float, limiter: str | None = None
     ) -> Proof:
         return Proof(
             one.gpu_index,
@@ -333,7 +339,7 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
             len(watts),
             wanted,
             round(seen, 1),
-            of,
+            share,
             limiter,
         )
 
@@ -342,7 +348,7 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
             f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it "
             f"{_percent_text(over)} of the time"
         )
-        return proof(InForce.NO_EFFECT, f"▲ limit {wanted} has no effect", text, over)
+        return make_proof(InForce.NO_EFFECT, f"▲ limit {wanted} has no effect", text, over)
     bound = sum("power" in causes_of_lower_clock(r) for r in readings) / len(readings)
     binds = "it did not bind"
     if bound:
@@ -350,10 +356,10 @@ def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkRe
     text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}"
     if over > 1 - MIN_HOLDING_SHARE:
         text += f"; passed in {_percent_text(over)} of the readings"
-    return proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
+    return make_proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
 
 
-def _proof_as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
+def _proof_from_reported_value(one: Alteration, telemetry: Telemetry) -> Proof | None:
     """Return the verdict whether a setting has an effect, from the host's present value. None for a
     clock lock or a power limit, which only a load can prove."""
     setting = setting_of(one.setting)
@@ -380,13 +386,13 @@ def _unproven_proof(one: Alteration, what: str, count: int, wanted: str) -> Proo
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
-def _most_frequent_limiter(
-    readings: Sequence[BenchmarkReading], but: AbstractSet[str]
+def _main_limiter_and_limited_count(
+    readings: Sequence[BenchmarkReading], ignored: AbstractSet[str]
 ) -> tuple[str | None, int]:
     """Return (what most often lowered the clock according to the driver, such as "power", or None;
-    number of readings that name any cause). Causes in `but` are ignored, because they do not lower
+    number of readings that name any cause). Causes in `ignored` are ignored, because they do not lower
     this clock: a power limit lowers the SM clock, not the memory clock."""
-    named = [causes_of_lower_clock(r) - but for r in readings]
+    named = [causes_of_lower_clock(r) - ignored for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(map(bool, named))
 

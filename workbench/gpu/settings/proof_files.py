@@ -32,7 +32,7 @@ Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "▲ lock 3000 
 # -- clocks ----------------------------------------------------------------------------------------
 
 
-async def read_clocks(host: Host) -> ContrastEvidence:
+async def read_measured_clocks(host: Host) -> ContrastEvidence:
     """Return the clocks that GPUs showed under load during the last day. The ContrastEvidence is
     empty if the file is missing or invalid."""
     try:
@@ -44,12 +44,16 @@ async def read_clocks(host: Host) -> ContrastEvidence:
             for c in map(_clock_from_row, rows)
             if c is not None and 0 <= now - c.unix_s < KEPT_CLOCKS_S
         )
-        return ContrastEvidence(clocks[-MAX_KEPT_CLOCKS:], _clock_keys(shown), _clock_keys(refuted))
+        return ContrastEvidence(
+            clocks[-MAX_KEPT_CLOCKS:],
+            _parse_identities_of_changes(shown),
+            _parse_identities_of_changes(refuted),
+        )
     except (FileError, ValueError, KeyError, TypeError, RecursionError):
         return ContrastEvidence()
 
 
-def _clock_keys(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
+def _parse_identities_of_changes(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(key) for key in kept if isinstance(key, list))[-MAX_KEPT_CLOCKS:]
 
 
@@ -71,7 +75,7 @@ def _clock_from_row(row: object) -> Clock | None:
     return Clock(**{**facts, "lock": lock if isinstance(lock, ClockRange) else None})
 
 
-async def write_clocks(host: Host, known: ContrastEvidence) -> None:
+async def store_measured_clocks(host: Host, known: ContrastEvidence) -> None:
     """Store the clocks that GPUs showed under load, as evidence for later proofs. Raises FileError
     if the file on the host cannot be written."""
     rows = [{**asdict(clock), "lock": value_to_store(clock.lock)} for clock in known.clocks]
@@ -88,7 +92,7 @@ async def store_findings(host: Host, findings: Findings, alterations: Sequence[A
     kept: dict[str, dict[str, Any]] = {}
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         if short := [text for i, text in findings if i == index]:
-            kept[uuid] = {"of": _altered_settings(uuid, alterations), "short": short}
+            kept[uuid] = {"of": _identities_of_alterations(uuid, alterations), "short": short}
     await host.write_file(f"{await host.state_dir()}/{FINDINGS_FILE}", json.dumps(kept).encode())
 
 
@@ -105,14 +109,14 @@ async def read_findings(host: Host, alterations: Sequence[Alteration]) -> Findin
     found: list[tuple[int, str]] = []
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         one = kept.get(uuid)
-        if isinstance(one, dict) and one.get("of") == _altered_settings(uuid, alterations):
+        if isinstance(one, dict) and one.get("of") == _identities_of_alterations(uuid, alterations):
             short = one.get("short")
             if isinstance(short, list):
                 found += [(index, text) for text in short if _is_text(text)]
     return tuple(sorted(found))
 
 
-def _altered_settings(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:
+def _identities_of_alterations(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:
     return sorted(
         [a.setting, str(a.now), a.since_unix_s] for a in alterations if a.gpu_uuid == uuid
     )

@@ -26,7 +26,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_time_of, uids_of
+from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of
 from workbench.model import setting_commands
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
@@ -65,7 +65,7 @@ def register_directory(named: str | None = None) -> str:
         found = os.stat(named)
         if not stat.S_ISDIR(found.st_mode):
             raise OSError(errno.ENOTDIR, "Not a directory", named)
-        if not _only_owners_change(found):
+        if not _only_file_owner_can_change(found):
             raise OSError(1, "users other than root can change the files of others there", named)
         return named
     for path in PLACES:
@@ -82,7 +82,7 @@ def register_directory(named: str | None = None) -> str:
     )
 
 
-def _only_owners_change(found: os.stat_result) -> bool:
+def _only_file_owner_can_change(found: os.stat_result) -> bool:
     """Return whether only the owner of a file can change or remove it in the directory `found`. The
     directory belongs to root, to this user, or to the root of a host around this container."""
     trusted = found.st_uid in (0, os.geteuid(), OVERFLOW_UID)
@@ -119,7 +119,7 @@ def read_register(directory: str, boot_id: str) -> list[dict[str, Any]]:
     until = time.monotonic() + WRITE_RETRIES_S
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _file_names(directory), {}
-        for path, uid in _register_files(directory, names):
+        for path, uid in _register_paths_with_uid(directory, names):
             found = _load_register_file(path, uid)
             if found is not None and found["boot_id"] == boot_id:
                 key = (uid, found["journal"])
@@ -146,7 +146,7 @@ def _file_names(directory: str) -> list[str]:
     return sorted(name for name in os.listdir(directory) if name.startswith(PREFIX))
 
 
-def _register_files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _register_paths_with_uid(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield the path and the owner's uid of each file of the register, newest first, at most
     MOST_FILES of each user."""
     seen: list[tuple[float, str, int]] = []
@@ -184,7 +184,9 @@ def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
         return None
     changes, version = said.get("changes", []), said.get("version", 1)
     now = [
-        _limit_times({**entry, "changing": _is_being_changed(entry, found)}, found.st_ctime)
+        _limit_times_to_write_time(
+            {**entry, "changing": _is_being_changed(entry, found)}, found.st_ctime
+        )
         for entry in said["entries"]
     ]
     journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
@@ -242,7 +244,7 @@ def _entry_is_invalid(entry: Any) -> bool:
     return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)
 
 
-def _limit_times(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
+def _limit_times_to_write_time(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
     """Return the journal entry with its times limited to the time at which its file was written,
     which the kernel records, because no change in the file can be later."""
     for name in ("since_unix_s", "set_unix_s"):
@@ -264,7 +266,10 @@ def _is_being_changed(entry: Mapping[str, Any], file: os.stat_result) -> bool:
 
 def _process_lives(pid: Any, start: Any, uid: int) -> bool:
     return (
-        isinstance(pid, int) and bool(start) and start_time_of(pid) == start and uid in uids_of(pid)
+        isinstance(pid, int)
+        and bool(start)
+        and start_ticks_of_process(pid) == start
+        and uid in uids_of(pid)
     )
 
 
@@ -286,7 +291,11 @@ def publish_entries(
     # What is left to another user is no claim: that user's revert must not set this value again.
     entries = [entry for entry in entries if not setting_commands.user_with_setting(entry)]
     mine = os.geteuid()
-    ours = [path for path, uid in _register_files(directory, _file_names(directory)) if uid == mine]
+    ours = [
+        path
+        for path, uid in _register_paths_with_uid(directory, _file_names(directory))
+        if uid == mine
+    ]
     old, of_this_boot = [], []
     for path in ours:
         found = _load_register_file(path, mine)
@@ -294,7 +303,7 @@ def publish_entries(
             old.append(path)
             if found["boot_id"] == boot_id:
                 of_this_boot.append(found)
-    changes = _recent_changes(of_this_boot, entries)
+    changes = _recent_setting_changes(of_this_boot, entries)
     if entries or changes:
         said: dict[str, Any] = {
             "journal": journal,
@@ -338,15 +347,16 @@ def _remove_files(paths: Sequence[str]) -> None:
             os.unlink(path)
 
 
-def _recent_changes(
-    old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
+def _recent_setting_changes(
+    published_files: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, so that
-    other users see even settings that were reverted since. `old` are the journal's published files.
+    other users see even settings that were reverted since. `published_files` are those of the
+    journal.
     The result has the changes in the newest of them, and each difference between its entries and
     the new `entries`."""
     nothing: dict[str, Any] = {"entries": [], "changes": []}
-    last = max(old, key=lambda one: one["made_ns"], default=nothing)
+    last = max(published_files, key=lambda one: one["made_ns"], default=nothing)
     was, now = _values_by_setting(last["entries"]), _values_by_setting(entries)
     at = round(time.time(), 3)
     fresh = [
@@ -362,10 +372,10 @@ def _values_by_setting(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, 
     return {(entry["gpu_index"], entry["setting"]): entry["now"] for entry in entries}
 
 
-def publish_and_read(
-    root: str, publish_first: Sequence[Mapping[str, Any]] | None
+def publish_entries_and_read_register(
+    root: str, new_entries: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any]:
-    """Read the register. With `publish_first`, first replace the published entries of the journal in
+    """Read the register. With `new_entries`, first replace the published entries of the journal in
     the directory `root`. Return {"directory", "uid", "journal", "found", "unpublished"}, where
     "found" has the journals of all users, "journal" is the name of this one, and "unpublished" says
     why its entries could not be published, or {"problem": text}. The changes of other users can be
@@ -373,9 +383,9 @@ def publish_and_read(
     journal, unpublished = register_file_name(root), None
     try:
         directory = register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
-        if publish_first is not None:
+        if new_entries is not None:
             try:
-                publish_entries(directory, journal, boot_id(), publish_first)
+                publish_entries(directory, journal, boot_id(), new_entries)
             except OSError as error:
                 unpublished = _fault_text(error)
         found = read_register(directory, boot_id())

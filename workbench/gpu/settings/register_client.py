@@ -47,8 +47,8 @@ class Register:
 
 
 def parse_register(text: object) -> Register:
-    """Return the register from the answer of the program on the host (register.publish_and_read). An answer
-    that cannot be used gives a register with a `problem`."""
+    """Return the register from the answer of the program on the host, which is what
+    register.publish_entries_and_read_register returned. An answer that cannot be used gives a register with a `problem`."""
     try:
         answer = strict_json(str(text))
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def parse_register(text: object) -> Register:
         )
     except (KeyError, TypeError):
         return Register(problem=f"{UNREAD_REGISTER_TEXT}: its program gave no valid answer")
-    others, own = claims.parse_register_claims(found, *mine)
+    others, own = claims.parse_foreign_claims_and_own_entries(found, *mine)
     changes = frozenset(_lock_changes(found))
     unpublished = answer.get("unpublished")
     versions = [one["version"] for one in found if (one["uid"], one["journal"]) == mine]

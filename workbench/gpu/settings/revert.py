@@ -64,24 +64,26 @@ async def revert_settings(
     async with journals.locked_journal(host) as held:
         if not held.journal.entries:
             return SettingsReport((), path, recovery=held.recovery)
-        await _wait_for_rivals(held)
+        await _wait_for_other_workbenches(held)
         now = await read_values(host, held.journal.settings)
         rights = rights or await read_rights(host)
         state = held.journal.without_lost_entries(now.energy_j)
-        state, doubts = await drop_doubted_claims(host, state, rights)
+        state, doubts = await drop_forged_claims_and_explain(host, state, rights)
         ways = _revert_decisions(
             _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
         )
-        of_others = {r.entry.key for r in state.records() if r.owner == ALIVE}
+        of_others = {r.entry.gpu_and_setting for r in state.records() if r.owner == ALIVE}
         to_set = [
             replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE
         ]
         done = await restore_entries(host, to_set, rights, now, now)
-        reverted = {entry.key: found for entry, found in done}
+        reverted = {entry.gpu_and_setting: found for entry, found in done}
         report: list[SettingOutcome] = []
         for entry, way in ways:
-            found = reverted.get(entry.key) or [
-                outcomes.outcome_of_leaving(_untouched_command(entry, way, now), entry, way)
+            found = reverted.get(entry.gpu_and_setting) or [
+                outcomes.outcome_of_setting_left_alone(
+                    _command_for_setting_left_alone(entry, way, now), entry, way
+                )
             ]
             restores = way.do == claims.RESTORE
             set_again = (
@@ -96,50 +98,52 @@ async def revert_settings(
             state = log_outcomes(state, what, found)
             if done_well:
                 if set_again:
-                    ours = "applied" if entry.left_to else entry.state
+                    ours = "applied" if entry.user_with_setting else entry.state
                     set_unix_s = now.telemetry.unix_s
                     state = state.with_entry(replace(entry, state=ours, set_unix_s=set_unix_s))
                 elif way.by:
                     left = setting_commands.LEFT_TO + way.by
                     state = state.with_entry(replace(entry, state=left, watch={}))
                 else:
-                    state = state.without_entry(entry.key)
-            notes = [doubts.get(entry.key)]
-            if entry.key in of_others:
+                    state = state.without_entry(entry.gpu_and_setting)
+            notes = [doubts.get(entry.gpu_and_setting)]
+            if entry.gpu_and_setting in of_others:
                 pid = entry.owner.get("pid")
                 notes.append(f"made by {entry.who}, process {pid}, which still runs")
-            report += _add_to_messages(found, *notes)
-        done_last = tuple(await save_last(held, state, report))
+            report += _add_notes_to_messages(found, *notes)
+        done_last = tuple(await save_journal_noting_failure(held, state, report))
         return SettingsReport(done_last, path, recovery=held.recovery)
 
 
-async def drop_doubted_claims(
+async def drop_forged_claims_and_explain(
     host: Host, state: Journal, rights: Rights
 ) -> tuple[Journal, dict[tuple[str, str], str]]:
     """Return (the journal without claims whose users cannot have set the value, a text about each
     such claim by the key of its setting)."""
     keys = state.keys
-    asked = [c for c in state.others if c.key in keys and SETTINGS[c.setting].easily_forged]
+    asked = [
+        c for c in state.others if c.gpu_and_setting in keys and SETTINGS[c.setting].easily_forged
+    ]
     may = {c: await may_set(host, rights, c) for c in asked}
     kept = claims.credible_claims(state.others, keys, may.__getitem__)
     doubted = [c for c in state.others if c not in kept]
     simulated = (await host.facts()).simulated is not None
     refusal = _CANNOT_WRITE_TEXT if simulated else _REFUSED_BY_SUDO_TEXT
     doubts = {
-        c.key: f"{c.by} claims {value_text(c.setting, c.now)}, but {refusal.format(c.by)}"
+        c.gpu_and_setting: f"{c.by} claims {value_text(c.setting, c.now)}, but {refusal.format(c.by)}"
         for c in doubted
     }
     return replace(state, others=kept), doubts
 
 
-async def _wait_for_rivals(held: LockedJournal) -> None:
+async def _wait_for_other_workbenches(held: LockedJournal) -> None:
     """Wait until no other Workbench is changing a setting that is in this journal too, but at most
     RIVALS_TIMEOUT_S seconds."""
     keys = held.journal.keys
     until = time.monotonic() + RIVALS_TIMEOUT_S
     while held.find_rival_claim(keys) is not None and time.monotonic() < until:
         await asyncio.sleep(RETRY_INTERVAL_S)
-        await held.read()
+        await held.reload_journal()
 
 
 def _revert_decisions(
@@ -154,7 +158,7 @@ def _revert_decisions(
     found = []
     for entry in _sort_for_revert(entries):
         way = claims.decide_revert(
-            entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others
+            entry.field_values, now.value(entry.gpu_uuid, entry.setting), state.others
         )
         if way.do in (claims.ASK, claims.LEAVE) and foreign is not None:
             if foreign == "keep":
@@ -167,7 +171,7 @@ def _revert_decisions(
     return found
 
 
-def _untouched_command(
+def _command_for_setting_left_alone(
     entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues
 ) -> SettingCommand:
     """Return a command without argv, which stands in the report for a setting that the revert
@@ -187,7 +191,7 @@ async def _planned_outcomes(
     if not state.entries:
         return []
     now, rights = await read_values(host, state.settings), rights or await read_rights(host)
-    state, doubts = await drop_doubted_claims(
+    state, doubts = await drop_forged_claims_and_explain(
         host, state.without_lost_entries(now.energy_j), rights
     )
     found = []
@@ -196,12 +200,16 @@ async def _planned_outcomes(
     ):
         if way.do != claims.RESTORE:
             found.append(
-                outcomes.outcome_of_leaving(_untouched_command(entry, way, now), entry, way)
+                outcomes.outcome_of_setting_left_alone(
+                    _command_for_setting_left_alone(entry, way, now), entry, way
+                )
             )
             continue
-        warning = join_sentences(outcomes.foreign_lock_note(entry.before), doubts.get(entry.key))
+        warning = join_sentences(
+            outcomes.foreign_lock_note(entry.before), doubts.get(entry.gpu_and_setting)
+        )
         for one in _revert_commands(replace(entry, before=way.value), rights, now):
-            live = now.value(*entry.key)
+            live = now.value(*entry.gpu_and_setting)
             known = (entry.now, "journal") if live is None else (live, "read")
             found.append(outcomes.planned_outcome(one, known, True, warning))
     return found
@@ -225,7 +233,7 @@ async def restore_entries(
     after = await read_values_again(host, {e.setting for e in ordered}) if pairs else now
     found = []
     for entry, commands in pairs:
-        was = live.value(*entry.key) if live else None
+        was = live.value(*entry.gpu_and_setting) if live else None
         restored = [
             outcomes.outcome_of_restoring(entry, one, ran[one], after, was) for one in commands
         ]
@@ -286,20 +294,22 @@ def log_outcomes(state: Journal, what: str, done: Collection[SettingOutcome]) ->
     return state
 
 
-async def save_last(
+async def save_journal_noting_failure(
     held: LockedJournal, state: Journal, done: Sequence[SettingOutcome]
 ) -> list[SettingOutcome]:
     """Save the journal after a change, and return the outcomes. If it cannot be saved, the outcomes
     say so. No error is raised, because the old journal still has every previous value."""
     try:
-        await held.save_last(state)
+        await held.save_and_unlock(state)
     except (HostError, SettingsError) as error:
         note = (
             f"the journal could not be updated ({error.message}); it still has the previous values"
         )
-        return _add_to_messages(done, note)
+        return _add_notes_to_messages(done, note)
     return list(done)
 
 
-def _add_to_messages(done: Sequence[SettingOutcome], *notes: str | None) -> list[SettingOutcome]:
+def _add_notes_to_messages(
+    done: Sequence[SettingOutcome], *notes: str | None
+) -> list[SettingOutcome]:
     return [replace(o, message=join_sentences(o.message, *notes)) for o in done]

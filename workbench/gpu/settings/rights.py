@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
 
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.root_owned import only_root_can_change, user_can_write
@@ -30,6 +31,8 @@ PASSWORD_REQUIRED_TEXT = "a password is required"
 SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What root may run, only where nobody else can change it; the first of the user's PATH that is so,
 # or of SECURE_PATH's.
+# without a password, with one, or not at all
+SudoPermission: TypeAlias = Literal["free", "asks", ""]
 ROOT_PROGRAMS = ("nvidia-smi", "tee", "python3")
 
 FIND_PROGRAMS_SCRIPT = read_script(__file__, "find_programs.sh")
@@ -77,7 +80,7 @@ class Rights:
     sudo_password: bool = False  # a password for sudo would be enough
     password: str | None = field(default=None, repr=False)  # only ever written to sudo's stdin
 
-    def argv(self, command: Sequence[str]) -> tuple[str, ...]:
+    def argv_with_prefix(self, command: Sequence[str]) -> tuple[str, ...]:
         """Return the command with `prefix` before it. With a prefix, the program is named by its
         absolute path, because sudo's rules contain absolute paths."""
         if not self.prefix:
@@ -86,11 +89,11 @@ class Rights:
         return (*self.prefix, path, *command[1:])
 
     def missing_right_for(self, argv: Sequence[str]) -> str | None:
-        """Return a text that says which right the user lacks to run a command from `argv()`, and
+        """Return a text that says which right the user lacks to run a command from `argv_with_prefix()`, and
         how to get it. None if the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
-        how = how_sudo_allows(self.rules, argv[len(self.prefix) :])
+        how = sudo_permission_for(self.rules, argv[len(self.prefix) :])
         if how == "free":
             return None
         if how == "asks" and (self.unasked or self.password is not None):
@@ -149,7 +152,7 @@ async def add_password(host: Host, rights: Rights, password: str) -> Rights:
     if reason is None:
         raise wrong
     raise SettingsError(
-        f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason)
+        f"{reason}; nothing was changed", host=host.name, next_step=_advice_for_refusal(reason)
     )
 
 
@@ -170,7 +173,9 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     if rights.password is not None:
         asking, given = SUDO_WITH_PASSWORD, f"{rights.password}\n".encode()
     value = setting_commands.value_to_restore(claim.now)
-    for step in setting_commands.setting_steps(*claim.key, value, nvidia_smi=rights.nvidia_smi):
+    for step in setting_commands.setting_steps(
+        *claim.gpu_and_setting, value, nvidia_smi=rights.nvidia_smi
+    ):
         try:
             argv = (*asking, "-l", "-U", claim.by, *step.argv)
             done = await host.run(argv, input=given, env=ENGLISH_LOCALE, timeout_s=15)
@@ -203,11 +208,11 @@ def parse_sudo_refusal(said: str) -> str | None:
     return None
 
 
-def _next_step(reason: str) -> str:
+def _advice_for_refusal(reason: str) -> str:
     return next((step for what, step in _NEXT_STEPS.items() if what in reason), SUDOERS_ADVICE)
 
 
-async def run_allowed(
+async def run_with_rights(
     host: Host,
     argv: Sequence[str],
     rights: Rights,
@@ -215,7 +220,7 @@ async def run_allowed(
     stdin: str | None = None,
     timeout_s: float = 60.0,
 ) -> Completed:
-    """Run a command from `Rights.argv`. If sudo asks for the password, sudo reads it from stdin,
+    """Run a command from `Rights.argv_with_prefix`. If sudo asks for the password, sudo reads it from stdin,
     before the command's own input. Raises HostError if the command cannot be run."""
     data = None if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
@@ -234,10 +239,10 @@ async def run_allowed(
     )
 
 
-def how_sudo_allows(rules: str, command: Sequence[str]) -> str:
+def sudo_permission_for(rules: str, command: Sequence[str]) -> SudoPermission:
     """Return how the rules of `sudo -l` allow a command as root: "free" (without a password),
     "asks" (with one), or "" (not at all). The last rule that matches decides, as in sudoers(5)."""
-    found = ""
+    found: SudoPermission = ""
     for line in rules.splitlines():
         rule = _SUDO_RULE.match(line)
         runas = re.split(r"[,:\s]+", rule[1]) if rule else []
@@ -308,7 +313,7 @@ async def _read_rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
         return Rights(smi, refusal=why, user=user)
     looked, _, said = f"\n{done.out}".partition("\nsudo ")
     how, _, rules = said.partition("\n")
-    safe, unsafe = _parse_looked_up_programs(looked)
+    safe, unsafe = _parse_safe_and_unsafe_programs(looked)
     if "nvidia-smi" not in safe:
         where = unsafe.get("nvidia-smi", smi)
         why = f"{smi} is not run as root, because users other than root can change {where}"
@@ -337,13 +342,13 @@ async def _read_rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
         why, step = "there is no sudo", "set it there as root"
     elif not found.sudo_password:
         why = parse_sudo_refusal(rules) or "sudo does not allow it"
-        step = _next_step(why)
+        step = _advice_for_refusal(why)
     return replace(
         found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step
     )
 
 
-def _parse_looked_up_programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
+def _parse_safe_and_unsafe_programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
     """Parse the output of the shell script FIND_PROGRAMS_SCRIPT, which checks files on the host. Return (paths of
     the programs that root may run safely, by name; for each other program, the file or directory on
     its path that a user other than root can change)."""

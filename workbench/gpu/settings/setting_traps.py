@@ -32,7 +32,7 @@ class Trap:
 
 
 @cache
-def all_traps() -> dict[str, Trap]:
+def known_traps_by_id() -> dict[str, Trap]:
     """Return the known cases of unexpected effects by id, read once from setting_traps.json."""
 
     import json
@@ -48,7 +48,7 @@ def fill_in_trap(trap_id: str, **facts: object) -> Trap:
     """Return the known case of an unexpected effect that has the id `trap_id`, with the {names} in
     its text replaced by `facts`. Raises KeyError for an unknown id or name, which is a defect of
     Workbench."""
-    found = all_traps()[trap_id]
+    found = known_traps_by_id()[trap_id]
     return Trap(found.id, found.text.format(**facts), found.sources)
 
 

@@ -26,7 +26,7 @@ class StandstillWatch:
         self._last_look_s = time.monotonic()
 
     async def __aenter__(self) -> Self:
-        self._looking = asyncio.create_task(self._record_pauses())
+        self._looking = asyncio.create_task(self._record_pauses_until_cancelled())
         return self
 
     async def __aexit__(
@@ -39,18 +39,18 @@ class StandstillWatch:
         with suppress(asyncio.CancelledError):
             await self._looking
 
-    def has_stood_still(self) -> bool:
+    def was_paused_too_long(self) -> bool:
         """Return whether this process ever stood still for so long that the guard may have reverted
         the change."""
-        self._record_pause()
+        self._record_time_since_check()
         return self.longest_s >= LIMIT_S
 
-    def _record_pause(self) -> None:
+    def _record_time_since_check(self) -> None:
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._last_look_s)
         self._last_look_s = now_s
 
-    async def _record_pauses(self) -> None:
+    async def _record_pauses_until_cancelled(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_INTERVAL_S)
-            self._record_pause()
+            self._record_time_since_check()

@@ -8,7 +8,7 @@ nvidia_smi, nvidia_smi_stream   readings by nvidia-smi, if the agent cannot run
 board_power                     power rails of a DGX Spark
 clock_event_reasons             the driver's reasons for lower clocks, by name
 plausible_readings              the values that a GPU can have
-process_places                  names and containers of GPU processes, for a host that is a container
+outer_processes                 names and containers of GPU processes, for a host that is a container
 reading_buffer                  the readings that are kept for a benchmark
 benchmark_readings              their means and totals
 steady_state                    whether a loaded GPU has settled after a change

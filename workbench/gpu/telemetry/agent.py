@@ -51,8 +51,8 @@ from workbench.gpu.telemetry.nvml_library import (
     DriverDownError,
     GpuDownError,
     Nvml,
+    gpu_state_message,
     nvml_error_text,
-    state_message,
 )
 from workbench.gpu.telemetry.readings import GpuReader
 from workbench.model import core_values, process_container
@@ -100,7 +100,7 @@ class HostReader:
         except OSError:
             self.own_pids = False
 
-    def sample(self) -> dict[str, Any]:
+    def read_host_sample(self) -> dict[str, Any]:
         out: dict[str, Any] = {"load_1m": round(os.getloadavg()[0], 2), "cpu_count": self.cpu_count}
         absent: dict[str, str] = {}
         wanted = {"MemTotal": "memory_total_bytes", "MemAvailable": "memory_available_bytes"}
@@ -149,8 +149,8 @@ class HostReader:
         governors = (
             self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores
         )
-        self.governor = _format_counts(map(str.strip, governors))
-        self.c_states = _format_counts(map(self.read_c_states, cores))
+        self.governor = _format_common_or_mixed_values(map(str.strip, governors))
+        self.c_states = _format_common_or_mixed_values(map(self.read_c_states, cores))
 
     def read_pressure(self) -> None:
         """Read the share of the last 10 s in which all processes waited for memory, and the same for
@@ -160,7 +160,7 @@ class HostReader:
             for line in (self.nvml.host_file(path) or "").splitlines():
                 if line.startswith("full avg10="):
                     self.pressure_pct[field] = float(line.split()[1].partition("=")[2])
-        self.of_board = self.board.sample()
+        self.of_board = self.board.read_power_sensors()
 
     def read_c_states(self, core: str) -> str:
         """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if
@@ -183,7 +183,7 @@ class HostReader:
         except OSError:
             return None
 
-    def process_place(self, pid: int) -> str:
+    def container_of_process(self, pid: int) -> str:
         """Return the container that the process `pid` runs in, such as "docker:0123456789ab". "" if
         it runs in none, or if this machine is itself a container."""
         if self.own_pids:
@@ -195,7 +195,9 @@ class HostReader:
             return ""
 
 
-def _format_counts(values: Iterable[str]) -> str | None:
+def _format_common_or_mixed_values(values: Iterable[str]) -> str | None:
+    """Return the value if all that are not empty are equal, otherwise "mixed: " and how often each
+    occurs. None if all are empty."""
     counts: dict[str, int] = {}
     for value in filter(None, values):
         counts[value] = counts.get(value, 0) + 1
@@ -290,7 +292,7 @@ class Agent:
             if now >= self.pressure_at:
                 self.host.read_pressure()
                 self.pressure_at = now + self.slow_s - self.interval_s / 2
-            host = self.host.sample()
+            host = self.host.read_host_sample()
             if self.open:
                 gpus = self.read_gpus(now)
             if seldom:
@@ -300,7 +302,7 @@ class Agent:
         document = {
             "t": round(now, 4),
             "u": round(wall, 3),
-            "host": host or self.host.sample(),
+            "host": host or self.host.read_host_sample(),
             "gpus": gpus,
         }
         took_s = time.monotonic() - now
@@ -391,12 +393,12 @@ class Agent:
         self.at = gpu.index
         try:
             if gpu.down is None:
-                out = gpu.sample(now, slow or gpu.fresh)
+                out = gpu.read_sample(now, slow or gpu.fresh)
                 gpu.fresh = False
         except GpuDownError as down:
             self.mark_gpu_down(gpu, down.code, now)
         if gpu.down is not None:
-            out = {"state": STATES.get(gpu.down, "error"), "message": state_message(gpu.down)}
+            out = {"state": STATES.get(gpu.down, "error"), "message": gpu_state_message(gpu.down)}
         out["index"], out["uuid"] = gpu.index, gpu.uuid
         return out
 
@@ -446,7 +448,7 @@ class Agent:
                     os._exit(0)  # not even a hung call is waited for
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
-                    self.handle_order(line)
+                    self.handle_request_line(line)
             doing, stuck_s, now = (
                 self.nvml.doing,
                 time.monotonic() - self.nvml.since,
@@ -464,7 +466,7 @@ class Agent:
                     wait_s=0.1,
                 )
 
-    def handle_order(self, line: bytes) -> None:
+    def handle_request_line(self, line: bytes) -> None:
         try:
             order = json.loads(line)
             if order.get("quit"):

@@ -84,7 +84,7 @@ class AgentMessageDecoder:
         that old values are not taken for new ones. `message` describes the call. `gpu_index` is the
         GPU whose call hangs, None if the call concerns the whole driver."""
 
-        def sample(gpu: GpuSample) -> GpuSample:
+        def sample_without_values(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):
                 return GpuSample(gpu.index, gpu.uuid, GpuState.ERROR, message)
             why = f"not read while GPU{gpu_index} does not answer"
@@ -94,7 +94,7 @@ class AgentMessageDecoder:
         return replace(
             before,
             driver=replace(self.driver, status=DriverStatus.HUNG, message=message),
-            gpus=tuple(map(sample, before.gpus)),
+            gpus=tuple(map(sample_without_values, before.gpus)),
         )
 
     def _decode_gpus(self, said: Any) -> tuple[GpuSample, ...]:

@@ -50,9 +50,11 @@ def summarize_gpu_readings(
     absent: dict[str, str] = {}
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
     readings = [r for m in inside for r in m.gpus if r.gpu_index in gpu_indices]
-    reach_s = max(MAX_EXTRAPOLATION_S, 2 * interval_s)
-    found = [_measure_energy(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
-    each = tuple(one.best for one in found)
+    max_extrapolation_s = max(MAX_EXTRAPOLATION_S, 2 * interval_s)
+    found = [
+        _measure_energy(moments, index, t0_s, t1_s, max_extrapolation_s) for index in gpu_indices
+    ]
+    each = tuple(one.counter_or_integrated_j for one in found)
     energy = _sum_if_all_known(each)
     if energy is None:
         absent["energy_j"] = absent["power_w"] = _why_no_energy(gpu_indices, each)
@@ -61,7 +63,7 @@ def summarize_gpu_readings(
     clocks = [_known_values(one, "sm_mhz") for one in by_gpu]
     sm_mhz = list(itertools.chain.from_iterable(clocks))
     spreads_mhz = [pstdev(one) for one in clocks if one]
-    pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _counts_traffic(one))
+    pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _has_pcie_traffic_readings(one))
     if not pcie:
         absent["pcie"] = _why_no_traffic(readings)
     return GpuDuring(
@@ -86,7 +88,7 @@ def summarize_gpu_readings(
     )
 
 
-def _counts_traffic(readings: Sequence[BenchmarkReading]) -> bool:
+def _has_pcie_traffic_readings(readings: Sequence[BenchmarkReading]) -> bool:
     return bool(_known_values(readings, "pcie_rx_mb_s") or _known_values(readings, "pcie_tx_mb_s"))
 
 
@@ -180,18 +182,18 @@ class Energy(NamedTuple):
     integrated_j: float | None
 
     @property
-    def best(self) -> float | None:
+    def counter_or_integrated_j(self) -> float | None:
         return self.integrated_j if self.counter_j is None else self.counter_j
 
 
 def _measure_energy(
-    moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float
+    moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, max_extrapolation_s: float
 ) -> Energy:
     counter = _points_of(moments, index, "energy_j")
     power = _points_of(moments, index, "power_w")
     return Energy(
-        _energy_from_counter(counter, power, t0_s, t1_s, reach_s),
-        _energy_from_power(power, t0_s, t1_s, reach_s),
+        _energy_j_from_counter(counter, power, t0_s, t1_s, max_extrapolation_s),
+        _energy_j_from_power(power, t0_s, t1_s, max_extrapolation_s),
     )
 
 
@@ -200,24 +202,28 @@ def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _energy_from_counter(
-    counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
+def _energy_j_from_counter(
+    counter: Sequence[Point],
+    power: Sequence[Point],
+    t0_s: float,
+    t1_s: float,
+    max_extrapolation_s: float,
 ) -> float | None:
     """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin
-    after t0 or end before t1 by at most `reach_s` seconds, the rest is computed from the power.
+    after t0 or end before t1 by at most `max_extrapolation_s` seconds, the rest is computed from the power.
     None if the counter is missing, constant, or went back (driver reload)."""
     joules = [value for _, value in counter]
     if joules != sorted(joules):
         return None
-    begin = _counter_at(counter, power, t0_s, reach_s)
-    end = _counter_at(counter, power, t1_s, reach_s)
+    begin = _energy_counter_j_at(counter, power, t0_s, max_extrapolation_s)
+    end = _energy_counter_j_at(counter, power, t1_s, max_extrapolation_s)
     if begin is None or end is None or end <= begin:
         return None
     return end - begin
 
 
-def _counter_at(
-    counter: Sequence[Point], power: Sequence[Point], at_s: float, reach_s: float
+def _energy_counter_j_at(
+    counter: Sequence[Point], power: Sequence[Point], at_s: float, max_extrapolation_s: float
 ) -> float | None:
     between = _interpolate(counter, at_s)
     if between is not None or not counter or not power:
@@ -225,7 +231,7 @@ def _counter_at(
     end = 0 if at_s < counter[0][0] else -1
     edge_s, joules = counter[end]
     _, watts = power[end]
-    if abs(at_s - edge_s) > reach_s:
+    if abs(at_s - edge_s) > max_extrapolation_s:
         return None
     return joules + watts * (at_s - edge_s)
 
@@ -239,28 +245,28 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
     return None
 
 
-def _energy_from_power(
-    power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
+def _energy_j_from_power(
+    power: Sequence[Point], t0_s: float, t1_s: float, max_extrapolation_s: float
 ) -> float | None:
     """Return the energy in joules between t0 and t1 by integrating the power with trapezoids.
-    Before the first and after the last reading, the power counts as constant for up to `reach_s`
+    Before the first and after the last reading, the power counts as constant for up to `max_extrapolation_s`
     seconds. None if there are no readings, or if they have a gap of more than twice that time."""
     if not power or t1_s <= t0_s:
         return None
-    if max(power[0][0] - t0_s, t1_s - power[-1][0]) > reach_s:
+    if max(power[0][0] - t0_s, t1_s - power[-1][0]) > max_extrapolation_s:
         return None
     for (begin_s, _), (end_s, _) in itertools.pairwise(power):
-        if end_s - begin_s > 2 * reach_s and begin_s < t1_s and end_s > t0_s:
+        if end_s - begin_s > 2 * max_extrapolation_s and begin_s < t1_s and end_s > t0_s:
             return None
     inside = [point for point in power if t0_s < point[0] < t1_s]
-    points = [(t0_s, _power_at(power, t0_s)), *inside, (t1_s, _power_at(power, t1_s))]
+    points = [(t0_s, _power_w_at(power, t0_s)), *inside, (t1_s, _power_w_at(power, t1_s))]
     return sum(
         (watts + later) / 2 * (t_b - t_a)
         for (t_a, watts), (t_b, later) in itertools.pairwise(points)
     )
 
 
-def _power_at(points: Sequence[Point], at_s: float) -> float:
+def _power_w_at(points: Sequence[Point], at_s: float) -> float:
     between = _interpolate(points, at_s)
     if between is not None:
         return between

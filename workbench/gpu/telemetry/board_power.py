@@ -50,7 +50,7 @@ class BoardPower:
             if label:
                 self.rails[label.strip()] = f"{self.chip}/power{number}_input"
 
-    def sample(self) -> dict[str, Any]:
+    def read_power_sensors(self) -> dict[str, Any]:
         """Return {"rails_w": {label: watts}, "prochot": bool, "power_level": number of the power limit
         that is active}, without what cannot be read."""
         found: dict[str, Any] = {}

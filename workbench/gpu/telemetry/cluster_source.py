@@ -60,22 +60,23 @@ class ClusterTelemetry(TelemetrySource):
         for source in self._nodes.values():
             await source.set_interval(interval_s)
 
-    async def refresh(self) -> None:
+    async def request_full_reading(self) -> None:
         await asyncio.gather(
-            super().refresh(), *(source.refresh() for source in self._nodes.values())
+            super().request_full_reading(),
+            *(source.request_full_reading() for source in self._nodes.values()),
         )
 
     async def wait_for_first_reading(self, timeout_s: float = 20.0) -> Telemetry:
         """Return the first reading with the GPUs of all nodes that answer within `timeout_s`.
         Raises HostError if the head does not answer."""
 
-        async def node(source: TelemetrySource) -> None:
+        async def wait_for_node(source: TelemetrySource) -> None:
             with suppress(HostError):  # `problem` says it
                 await source.wait_for_first_reading(timeout_s)
 
         head, _ = await asyncio.gather(
             super().wait_for_first_reading(timeout_s),
-            asyncio.gather(*map(node, self._nodes.values())),
+            asyncio.gather(*map(wait_for_node, self._nodes.values())),
         )
         whole = self._merge_nodes(self._own) if self._own is not None else head
         self.latest = whole

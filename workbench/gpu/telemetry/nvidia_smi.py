@@ -185,7 +185,7 @@ def _split_cells(line: str, most_splits: int = -1) -> list[str]:
     return list(map(str.strip, line.split(",", most_splits)))
 
 
-def parse_fields(
+def parse_values_and_absent_reasons(
     row: Mapping[str, str], columns: Mapping[str, tuple[str, float | None]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values in a row by field, and why the other fields have none."""
@@ -226,8 +226,8 @@ def parse_gpu_row(
     reports no used memory for a GPU that shares the host's memory. For such a GPU, `used` is that
     memory: the bytes of all processes on the GPU."""
     index, uuid = int(row["index"]), row["uuid"]
-    info, info_absent = parse_fields(row, INFO_COLUMNS)
-    values, absent = parse_fields(row, SAMPLE_COLUMNS)
+    info, info_absent = parse_values_and_absent_reasons(row, INFO_COLUMNS)
+    values, absent = parse_values_and_absent_reasons(row, SAMPLE_COLUMNS)
     draw = values.pop("power_draw", None)
     absent.pop("power_draw", None)
     if "power_w" not in values and draw is not None:

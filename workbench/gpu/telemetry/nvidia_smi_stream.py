@@ -51,9 +51,9 @@ class NvidiaSmiFollower:
         problem = nvidia_smi.parse_driver_problem(text, done.returncode)
         return problem or _unreadable_output_driver(done)
 
-    async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
+    async def readings(self, record_stream: Callable[[object], None]) -> AsyncIterator[Telemetry]:
         """Yield one reading of the GPUs per interval until nvidia-smi ends. The function
-        `streaming` gets the Stream of nvidia-smi's output, so that the caller can close one that is
+        `record_stream` gets the Stream of nvidia-smi's output, so that the caller can close one that is
         silent."""
         problem = await self.probe()
         if problem is not None:
@@ -61,7 +61,7 @@ class NvidiaSmiFollower:
             yield self._telemetry(problem, [], [])
             return
         stream = await self.host.stream(nvidia_smi.query_argv(self._columns, self.interval_s))
-        streaming(stream)
+        record_stream(stream)
         rows: dict[int, dict[str, str]] = {}
         lost: list[str] = []
         async for raw in stream.lines():

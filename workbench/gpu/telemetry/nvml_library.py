@@ -244,7 +244,7 @@ def nvml_error_text(code: int) -> str:
     return REASONS.get(code, f"NVML error {code}")
 
 
-def state_message(code: int) -> str:
+def gpu_state_message(code: int) -> str:
     return STATE_MESSAGES.get(
         code, f"the driver answers {nvml_error_text(code)} (NVML error {code})"
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
         def process_name(self, pid: int) -> str | None: ...
 
-        def process_place(self, pid: int) -> str: ...
+        def container_of_process(self, pid: int) -> str: ...
 
 
 # NVML_VALUE_NOT_AVAILABLE is -1, which is this number in the 32 and 64 bits of an unsigned value.
@@ -99,7 +99,7 @@ SLOW_CALLS = nvml_calls(one for one in gpu_readings.ALL if one.seldom)
 PROPERTIES = nvml_calls(gpu_readings.PROPERTIES)
 
 
-def read_field_value(slot: Any) -> tuple[Any, int]:
+def field_value_and_type(slot: Any) -> tuple[Any, int]:
     """Return (value, nvmlValueType_t) of an NVML field value structure."""
     kind = GET_FIELD_KIND(slot)
     name = VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"
@@ -194,21 +194,21 @@ class GpuReader:
             self.note_failed_call(field, error.value)
         return None
 
-    def call_newer_or_older(
-        self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]
+    def call_newer_or_older_function(
+        self, field: str, newer_call: tuple[Any, ...], older_call: tuple[Any, ...]
     ) -> Any:
         """Return the value that a newer NVML function gives, or an older one if this driver or
-        board does not have the newer one. `newer` and `older` are (name of the function,
+        board does not have the newer one. `newer_call` and `older_call` are (name of the function,
         arguments…). `field` is the name under which the reason of a missing value is stored."""
         mark = "newer " + field
         if mark not in self.refused:
-            value = self.call_for_field(mark, *newer)
+            value = self.call_for_field(mark, *newer_call)
             why = self.absent.pop(mark, None)
             if mark not in self.refused:
                 if why is not None:
                     self.absent[field] = why
                 return value
-        return self.call_for_field(field, *older)
+        return self.call_for_field(field, *older_call)
 
     def read_number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
         value = self.call_for_field(field, name, *args)
@@ -236,12 +236,12 @@ class GpuReader:
             self.out["absent"] = self.absent
         return self.out
 
-    def sample(self, now: float, slow: bool) -> dict[str, Any]:
+    def read_sample(self, now: float, with_slow_values: bool) -> dict[str, Any]:
         """Read the GPU once, at the time `now` in seconds, and return its values by name. With
-        `slow`, also read the values that are read rarely. They and the reasons for missing ones are
+        `with_slow_values`, also read the values that are read rarely. They and the reasons for missing ones are
         under "slow". Raises GpuDownError if the GPU cannot be read now."""
         self.bad = 0
-        seldom = self.collect_values(self.read_slow_values) if slow else None
+        seldom = self.collect_values(self.read_slow_values) if with_slow_values else None
         if seldom is not None:
             self.link = (seldom.get("pcie_gen"), seldom.get("pcie_width"))
         sample = self.collect_values(lambda: self.read_fast_values(now))
@@ -278,12 +278,12 @@ class GpuReader:
             if code != NVML_SUCCESS:
                 why[field] = nvml_error_text(code)
                 continue
-            found = read_field_value(slot)
+            found = field_value_and_type(slot)
             if found[0] in NOT_AVAILABLE:
                 why[field] = "not available"
             else:
                 values[field] = found
-        self.read_power(values, why)
+        self.store_power_and_energy(values, why)
         self.store_pcie_rate("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
         self.store_pcie_rate("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
         if MEMORY_HEAT in values:
@@ -291,7 +291,11 @@ class GpuReader:
         else:
             self.absent["memory_temperature_c"] = why[MEMORY_HEAT]
 
-    def read_power(self, values: dict[int, tuple[Any, int]], why: dict[int, str]) -> None:
+    def store_power_and_energy(
+        self, values: dict[int, tuple[Any, int]], why_absent: dict[int, str]
+    ) -> None:
+        """Store power and energy from `values`, the (value, type) of each NVML field that was read. For a
+        field that was not, call the older function, or store the reason in `why_absent`."""
         if POWER in values:
             self.out["power_w"] = round(values[POWER][0] * 0.001, 3)
         else:  # before Ampere, and on GA100, this is the instant itself; elsewhere a 1 s average
@@ -299,7 +303,7 @@ class GpuReader:
         if POWER_AVERAGE in values:
             self.out["power_average_w"] = round(values[POWER_AVERAGE][0] * 0.001, 3)
         else:
-            self.absent["power_average_w"] = why[POWER_AVERAGE]
+            self.absent["power_average_w"] = why_absent[POWER_AVERAGE]
         if ENERGY in values:
             energy_mj = values[ENERGY][0]
         else:
@@ -364,7 +368,9 @@ class GpuReader:
                 self.out["memory_used_bytes"] = self.process_bytes
             return None
         name = "nvmlDeviceGetMemoryInfo"
-        info = self.call_newer_or_older("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
+        info = self.call_newer_or_older_function(
+            "memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,)
+        )
         if info is None:
             self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
         else:
@@ -372,7 +378,7 @@ class GpuReader:
         return info
 
     def read_temperature(self) -> None:
-        value = self.call_newer_or_older(
+        value = self.call_newer_or_older_function(
             "temperature_c",
             ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
             ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
@@ -381,7 +387,7 @@ class GpuReader:
             self.out["temperature_c"] = value
 
     def read_event_reasons(self) -> None:
-        mask = self.call_newer_or_older(
+        mask = self.call_newer_or_older_function(
             "event_reasons",
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
@@ -476,7 +482,7 @@ class GpuReader:
     def read_processes(self) -> None:
         found: dict[int, dict[str, Any]] = {}
         for kind, field, newer, older in PROCESSES:
-            rows = self.call_newer_or_older(field, (newer,), (older,))
+            rows = self.call_newer_or_older_function(field, (newer,), (older,))
             if rows is None and kind == "compute":
                 self.process_bytes = None
                 break
@@ -488,7 +494,7 @@ class GpuReader:
                     "memory_bytes": used if known else None,
                     "name": self.host.process_name(row.pid),
                     "kind": kind,
-                    "place": self.host.process_place(row.pid),
+                    "place": self.host.container_of_process(row.pid),
                 }
         else:
             self.out["processes"] = [found[pid] for pid in sorted(found)]
@@ -600,7 +606,7 @@ class GpuReader:
                 and now is not None
                 and not impossible_reason("temperature_c", now)
             ):
-                found = float(now + margin - read_field_value(limit[0])[0])
+                found = float(now + margin - field_value_and_type(limit[0])[0])
                 if not impossible_reason("temperature_slowdown_c", found):
                     return found
         threshold = self.nvml.call_or_none(

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, HungCall, decode_hung_call
-from workbench.gpu.telemetry.process_places import ProcessPlaces
+from workbench.gpu.telemetry.outer_processes import OuterProcesses
 from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.python_programs import TOO_OLD, can_start_python
@@ -121,7 +121,7 @@ class TelemetrySource:
         self.host = host
         self.interval_s = interval_s
         self._moments = Moments() if keep else None
-        self._places = ProcessPlaces(host)
+        self._places = OuterProcesses(host)
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
         self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
@@ -175,12 +175,12 @@ class TelemetrySource:
         if self._fallback:
             self._close_stream_in_background()  # nvidia-smi takes its interval at start; the next one begins at once
         else:
-            await self._send_order({"interval_s": interval_s})
+            await self._send_agent_request({"interval_s": interval_s})
 
-    async def refresh(self) -> None:
+    async def request_full_reading(self) -> None:
         """Read everything now, also the values that are read rarely. Call this for example after a
         change of a setting."""
-        await self._send_order({"refresh": True})
+        await self._send_agent_request({"refresh": True})
 
     def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Return the readings between two times (time.monotonic() of this process), with the last
@@ -225,11 +225,11 @@ class TelemetrySource:
             return "the host's login shell has not started the telemetry agent"
         return "the telemetry agent was started and sent no reading"
 
-    async def _send_order(self, order: dict[str, Any]) -> None:
+    async def _send_agent_request(self, request: dict[str, Any]) -> None:
         if self._stream is not None and not self._fallback:
             # a dead agent is started anew with the present interval
             with suppress(HostError, OSError):
-                await self._stream.write(json.dumps(order).encode() + b"\n")
+                await self._stream.write(json.dumps(request).encode() + b"\n")
 
     def _close_stream_in_background(self) -> None:
         stream, self._stream = self._stream, None
@@ -286,7 +286,7 @@ class TelemetrySource:
                     if document is None:
                         continue
                     patience.renew(self._silent_s + self.interval_s)
-                    if await self._handle_message(document, decoder):
+                    if await self._handle_message_and_should_fall_back(document, decoder):
                         return None
         except TimeoutError:
             raise TelemetryAbandonedError(
@@ -295,7 +295,9 @@ class TelemetrySource:
             ) from None
         return await self._handle_agent_end(stream)
 
-    async def _handle_message(self, document: dict[str, Any], decoder: AgentMessageDecoder) -> bool:
+    async def _handle_message_and_should_fall_back(
+        self, document: dict[str, Any], decoder: AgentMessageDecoder
+    ) -> bool:
         try:
             if "hung" in document:
                 self._handle_hung_call(decode_hung_call(document), decoder)
@@ -378,12 +380,12 @@ class TelemetrySource:
 
         follower = NvidiaSmiFollower(self.host, self.interval_s, await self._is_host_simulated())
 
-        def streaming(stream: Any) -> None:
+        def record_stream(stream: Any) -> None:
             self._stream = stream
 
         try:
             async with SilenceTimeout(60.0) as patience:
-                async for reading in follower.readings(streaming):
+                async for reading in follower.readings(record_stream):
                     patience.renew(self._silent_s + 3 * self.interval_s)
                     self._publish(reading, time.monotonic())
         except TimeoutError:
@@ -411,7 +413,9 @@ class TelemetrySource:
         return agent_s + offset
 
     def _publish(self, reading: Telemetry, at_s: float) -> None:
-        self.latest = reading = self._places.add_places(_select_given_gpus(self._given, reading))
+        self.latest = reading = self._places.add_names_and_containers(
+            _select_given_gpus(self._given, reading)
+        )
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s

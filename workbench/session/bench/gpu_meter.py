@@ -14,7 +14,7 @@ from workbench.bench.energy import IdlePower, with_energy, without_energy
 from workbench.gpu.settings.alterations import select_locks_in_force
 from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
 from workbench.gpu.settings.disturbance import DisturbanceWatch
-from workbench.gpu.settings.proof import Proof, judge_all_settings
+from workbench.gpu.settings.proof import Proof, assess_effects_of_settings
 from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
 from workbench.gpu.telemetry.source_of_host import create_source
 from workbench.model.counts import count_of
@@ -106,7 +106,9 @@ class Meter:
     async def reading_after(self, unix_s: float) -> Telemetry | None:
         """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes
         within 2.5 s. None if there was no reading at all."""
-        await self._source.refresh()  # also programs and persistence mode, which are read seldom
+        await (
+            self._source.request_full_reading()
+        )  # also programs and persistence mode, which are read seldom
         deadline = time.monotonic() + _LAST_READING_TIMEOUT_S
         while time.monotonic() < deadline:
             latest = self._source.latest
@@ -127,7 +129,7 @@ class Meter:
         """Return, for each altered setting that the readings under load can judge, a proof of
         whether it is in force. The load ran from `t0_s` to `t1_s` in this process's
         time.monotonic(), and `known` has the clocks of earlier loads."""
-        return judge_all_settings(
+        return assess_effects_of_settings(
             alterations, self._readings_under_load(t0_s, t1_s), self._source.latest, known
         )
 

@@ -130,8 +130,8 @@ class MeasuredLoad:
         for proof in self.proofs:
             if not is_lock(proof.setting):
                 kept.append(proof)
-            elif proof.line in notes:
-                notes.remove(proof.line)
+            elif proof.summary_line in notes:
+                notes.remove(proof.summary_line)
         refused = (*self.summary.refused, *why)
         summary = replace(self.summary, notes=tuple(notes), refused=refused)
         return replace(self, proofs=tuple(kept), summary=summary)
@@ -242,7 +242,7 @@ class Measurement:
         changed, programs = await self._gpu_changes_and_other_programs(watch)
         summary = replace(
             summary,
-            notes=(*summary.notes, *(proof.line for proof in proofs), *programs),
+            notes=(*summary.notes, *(proof.summary_line for proof in proofs), *programs),
             refused=(*summary.refused, *changed),
         )
         moments = meter.readings_between(
@@ -265,7 +265,7 @@ class Measurement:
         if self._spec.command:
             return watch.describe_changes_during_run(watch.new_process_ids), ()
         ours = frozenset[int]()
-        if watch.new_process_ids or watch.is_under_way:
+        if watch.new_process_ids or watch.has_seen_gpu_programs:
             ours = frozenset(await self._server_process_ids())
         return watch.describe_changes_during_run(ours), watch.describe_other_programs(ours)
 

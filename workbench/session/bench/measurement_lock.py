@@ -57,7 +57,7 @@ class MeasurementLock:
     def other_measurements_since(self, begin_s: float) -> tuple[str, ...]:
         """Return who else measured on this host at any time after `begin_s` of `time.monotonic`,
         while this session held the lock or measured beside its holder."""
-        return self._others.others_since(begin_s)
+        return self._others.owner_texts_since(begin_s)
 
     def seconds_without_lock(self, begin_s: float) -> float | None:
         """Return for how many seconds since `begin_s` of `time.monotonic` this session had lost the

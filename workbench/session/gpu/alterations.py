@@ -18,7 +18,7 @@ from workbench.gpu.settings.alterations import (
     drop_entries_settled_by_others,
     drop_lost_entries,
     find_drifts,
-    is_unclaimed,
+    is_left_to_former_claimant,
     select_locks_in_force,
 )
 from workbench.gpu.settings.cut_changes import select_cut_off_changes, settle_cut_changes
@@ -160,7 +160,7 @@ class GpuAlterations:
 
     def _is_settled_by_others(self, entry: JournalEntry, claims: Sequence[SettingClaim]) -> bool:
         """Return whether nobody claims a setting any more that has its previous value again."""
-        return is_unclaimed(entry, claims) and self._shows_previous_value(entry)
+        return is_left_to_former_claimant(entry, claims) and self._shows_previous_value(entry)
 
     async def read_journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
@@ -184,7 +184,7 @@ class GpuAlterations:
         return replace(state, others=state.without_lost_entries(energy_j).others), records
 
     async def _report_gone_alterations(self, gone: Sequence[Record]) -> None:
-        settings = ", ".join(record.entry.text for record in gone)
+        settings = ", ".join(record.entry.change_text for record in gone)
         self._core.notify(
             Level.INFO,
             f"these GPU settings have been reset, because {gone[0].why_lost}: {settings}",
@@ -237,7 +237,7 @@ class GpuAlterations:
 
     async def _check_drift(self, found: frozenset[Drift]) -> None:
         try:
-            if await journal.is_being_changed(self._core.host):
+            if await journal.is_journal_locked(self._core.host):
                 return  # the next reading asks again
             await self.read()
             self._checked |= found
@@ -265,7 +265,7 @@ def group_by_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
 def _is_offered(record: Record, others: Sequence[SettingClaim]) -> bool:
     """Return whether a revert of the setting can be offered now. What is left to another user is
     not, as long as that user claims it."""
-    return not record.entry.left_to or is_unclaimed(record.entry, others)
+    return not record.entry.user_with_setting or is_left_to_former_claimant(record.entry, others)
 
 
 def revert_offers(records: Sequence[Record]) -> tuple[str, ...]:

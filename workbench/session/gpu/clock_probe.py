@@ -51,7 +51,7 @@ def choose_probes(
         mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
         if mhz is None:
             notes.append(
-                f"{proof.where}: {label_of(proof.setting)} was not probed: the GPU has no "
+                f"{proof.target_text}: {label_of(proof.setting)} was not probed: the GPU has no "
                 "clearly lower clock"
             )
         else:
@@ -139,7 +139,7 @@ class ClockProbe:
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
-                    f"{failed.command.where}: {failed.message}", host=self._core.host.name
+                    f"{failed.command.target_text}: {failed.message}", host=self._core.host.name
                 )
             driven = await load(CLOCK_RISE_S + PROBE_S)
             return meter.clocks_under_load(

@@ -199,7 +199,7 @@ class GpuControl:
             return ()
         state = await journal.read_journal(self._core.host, with_log=False)
         rights = await self.rights.with_password(None)
-        _, found = await revert.drop_doubted_claims(self._core.host, state, rights)
+        _, found = await revert.drop_forged_claims_and_explain(self._core.host, state, rights)
         return tuple(found.values())
 
     async def _record_change_report(self, report: SettingsReport) -> None:
@@ -209,7 +209,7 @@ class GpuControl:
             if command.argv:
                 self._core.record_command(command.shell_line, result)
             else:
-                text = f"# {command.where} {label_of(command.setting)}: no command was needed"
+                text = f"# {command.target_text} {label_of(command.setting)}: no command was needed"
                 self._core.record_command(text, outcome.message or result)
         if report.recovery is not None:
             self._core.notify(Level.WARN, f"{self._core.host.name}: {report.recovery.text}")

@@ -9,7 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.clock_contrasts import refutes_its_lock
-from workbench.gpu.settings.proof_files import read_clocks, store_findings, write_clocks
+from workbench.gpu.settings.proof_files import (
+    read_measured_clocks,
+    store_findings,
+    store_measured_clocks,
+)
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock
@@ -33,7 +37,7 @@ class GpuEvidence:
         """Return the clocks of the host's GPUs under the loads of the last day, for comparison with
         the next load. `load` is the digest of that next load."""
         return replace(
-            await read_clocks(self._core.host), load=load, others=self._core.state.others
+            await read_measured_clocks(self._core.host), load=load, others=self._core.state.others
         )
 
     async def store_clocks(
@@ -46,10 +50,10 @@ class GpuEvidence:
         against = {(c.gpu_uuid, c.setting) for c in clocks if refutes_its_lock(c, known.clocks)}
         without_effect = self._locks_with_verdict(proofs, InForce.NO_EFFECT)
         refuted = [a for a in without_effect if (a.gpu_uuid, a.setting) in against]
-        known = known.with_clocks(clocks).with_shown(shown).with_refuted(refuted)
+        known = known.with_clocks(clocks).with_shown_effects(shown).with_refuted_effects(refuted)
         if clocks or shown:
             with suppress(HostError):  # the next load has less to compare with
-                await write_clocks(self._core.host, known)
+                await store_measured_clocks(self._core.host, known)
         return known
 
     def _locks_with_verdict(self, proofs: Sequence[Proof], verdict: InForce) -> list[Alteration]:
@@ -72,7 +76,9 @@ class GpuEvidence:
         for proof in proofs:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):
                 self._core.notify(
-                    Level.WARN, f"{proof.where}: {proof.text}", "press r to revert the GPU settings"
+                    Level.WARN,
+                    f"{proof.target_text}: {proof.text}",
+                    "press r to revert the GPU settings",
                 )
         if shown:
             with suppress(HostError):  # the result contains the proofs, too

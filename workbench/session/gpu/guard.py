@@ -95,14 +95,14 @@ class GpuGuard:
     async def read(self) -> GuardView:
         """Read the guard's state from the host and show it in the session's state. Raises HostError
         if the host does not answer."""
-        seen = await client.read_status(self._core.host)
+        seen = await client.read_guard_status(self._core.host)
         await self._show_guard(seen)
         return seen.view
 
     async def confirm(self) -> GuardView:
         """Confirm GPU settings that are on trial: they stay on after the trial, as long as this
         session sends heartbeats. Return the guard's state."""
-        view = await client.confirm_trials(
+        view = await client.confirm_setting_trials(
             self._core.host, await self.heartbeat_s() if self._attended else None
         )
         self._ours = self._attended
@@ -162,7 +162,7 @@ class GpuGuard:
                 commands,
                 rights=rights,
                 guard=guard,
-                watch=terms.instructions_for,
+                watch=terms.guard_instructions_for,
                 seen=seen,
             )
         except WorkbenchError:  # raised only before the first command
@@ -180,7 +180,7 @@ class GpuGuard:
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL_RANGE_S[1])
             with suppress(HostError):
-                await client.read_status(self._core.host, client.owner_id())
+                await client.read_guard_status(self._core.host, client.owner_id())
 
     # ---- heartbeats
 
@@ -211,7 +211,7 @@ class GpuGuard:
                 return
             # a starved screen may not be drawn for long, and its change goes on all the same
             alive = self._applying or self._is_screen_drawn(heartbeat_s)
-            seen = await client.read_status(host, owner if self._ours and alive else "")
+            seen = await client.read_guard_status(host, owner if self._ours and alive else "")
             if host is not self._core.host:
                 return
             started = None
@@ -278,14 +278,14 @@ class GpuGuard:
             await self._alterations.read()
             if not is_stale and self._telemetry.is_reading:
                 await self._telemetry.refresh()
-        if acted and self._attended and seen.seen_act != str(view.did_unix_s):
+        if acted and self._attended and seen.seen_action != str(view.did_unix_s):
             host = self._core.host
             self._core.notify(
                 Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}"
             )
             self._core.record_command(f"# the guard {view.did}")
             with suppress(HostError):
-                await client.mark_act_seen(host, view.did_unix_s or 0.0)
+                await client.mark_guard_action_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost_guard(self, host: Host, seen: GuardStatus) -> GuardView | None:
         """Start a new guard if the guard of this session's GPU settings was killed, or if the link

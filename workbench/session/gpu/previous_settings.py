@@ -59,14 +59,14 @@ async def previous_values_of(
             (
                 r.entry
                 for r in records
-                if info and not r.why_lost and r.entry.key == (info.uuid, setting)
+                if info and not r.why_lost and r.entry.gpu_and_setting == (info.uuid, setting)
             ),
             None,
         )
         unknown = (
             info is not None
             and is_lock(setting)
-            and state.find_known_lock(info.uuid, setting)[0] == UNKNOWN
+            and state.last_known_lock_and_source(info.uuid, setting)[0] == UNKNOWN
         )
         value = (
             _present_lock(ours)
@@ -105,5 +105,7 @@ async def restore_gpu(
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:
         async with journal.locked_journal(host) as held:
-            await held.save(held.journal.with_earlier_entry(previous.entry.key, previous.entry))
+            await held.save(
+                held.journal.with_restored_entry(previous.entry.gpu_and_setting, previous.entry)
+            )
     return failed

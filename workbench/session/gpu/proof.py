@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings.disturbance import lock_change_texts
-from workbench.gpu.settings.proof import judge_all_settings
+from workbench.gpu.settings.proof import assess_effects_of_settings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import HOST_INDEX, label_of, setting_of
@@ -57,9 +57,12 @@ class Verification:
     def verdict_lines(self) -> tuple[str, ...]:
         """The outcome of the verification as lines for the user: first one about each setting, then
         warnings about whole GPUs."""
-        found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
+        found = [*(f"{p.target_text}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [
-            f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text
+            f"{p.target_text}: {t.text}"
+            for p in self.proofs
+            for t in p.traps
+            if t.text not in p.text
         ]
         return tuple(dict.fromkeys(found)) or (NOTHING_TO_VERIFY,)
 
@@ -138,7 +141,7 @@ class GpuProof:
         return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
-        proofs = judge_all_settings(altered, (), await read_once(self._core.host))
+        proofs = assess_effects_of_settings(altered, (), await read_once(self._core.host))
         await self._gpu.evidence.show_proofs(proofs)
         self._core.record_command("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self._core.state.simulated)

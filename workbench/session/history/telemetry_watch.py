@@ -75,7 +75,7 @@ class TelemetryWatch:
         that are usually read less often."""
         self._single = None
         if self._source is not None:
-            await self._source.refresh()
+            await self._source.request_full_reading()
 
     async def reading(self) -> Telemetry:
         """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if
@@ -134,7 +134,7 @@ class TelemetryWatch:
             telemetry = self._core.state.telemetry
             if telemetry is not None and keep:
                 keep = False
-                await asyncio.to_thread(remote_programs.keep_part_of_pynvml)
+                await asyncio.to_thread(remote_programs.cache_pynvml_for_agent)
             self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
             await asyncio.sleep(self._core.beat.seconds_to_next_beat(_AGE_CHECK_INTERVAL_S))
 

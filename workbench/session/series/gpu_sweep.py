@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.clock_contrasts import LIMITER_OF_REASON, find_contrasting_clock
-from workbench.gpu.settings.owners import owner_facts
+from workbench.gpu.settings.owners import identity_of_this_process
 from workbench.gpu.telemetry.steady_state import WINDOW_S, why_not_steady
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun, ExperimentSpec
@@ -135,7 +135,7 @@ class GpuSweep(SweepDesign):
         """Write the previous values to disk before the first change, so that a killed sweep can
         restore them when it is resumed."""
         uuids = {info.index: info.uuid for info in (await self.parts.telemetry.reading()).infos}
-        owners = [*(self.progress.sweep.start or {}).get("owners", ()), owner_facts()]
+        owners = [*(self.progress.sweep.start or {}).get("owners", ()), identity_of_this_process()]
         gpus = {uuids[gpu]: asdict(start) for gpu, start in self.previous.items()}
         self.progress.change_sweep(start={"owners": owners, "gpus": gpus})
         await self.progress.save()
@@ -404,7 +404,7 @@ class ValuePairs:
         report = await self.sweep.apply_settings(wanted)
         failed = report.first_failure
         if failed is not None:
-            raise SettingsError(f"{failed.command.where}: {failed.message}")
+            raise SettingsError(f"{failed.command.target_text}: {failed.message}")
         report_line("under load until the readings are steady")
         try:
             await self.sweep.wait_until_settled()

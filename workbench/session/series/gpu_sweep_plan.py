@@ -205,7 +205,7 @@ class GpuSweepPlanner:
         forbidden = next((c for commands in found.values() for c in commands if c.right), None)
         if allowed and forbidden is not None:
             raise SettingsError(
-                f"{forbidden.where}: {forbidden.right}", host=self.parts.core.host.name
+                f"{forbidden.target_text}: {forbidden.right}", host=self.parts.core.host.name
             )
         return found
 

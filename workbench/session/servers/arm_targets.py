@@ -390,5 +390,5 @@ async def _check_settings(name: str, arm: Arm, side: ComparedSide) -> None:
         for command in commands:
             if command.right:
                 raise SettingsError(
-                    f"{name}: {command.where}: {command.right}", host=side.session.host.name
+                    f"{name}: {command.target_text}: {command.right}", host=side.session.host.name
                 )

@@ -333,7 +333,7 @@ class GpuController(Controller):
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
         outcomes = list(filter(_is_left_to_others, report.outcomes))
-        texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
+        texts = [f"{o.command.target_text} {setting_name(o.command.setting)}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
             if choice is None:

@@ -97,7 +97,7 @@ def externally_changed_settings_question(outcomes: Sequence[SettingOutcome]) -> 
     def make_text_rows(width: int) -> list[Row]:
         rows: list[Row] = []
         for o in outcomes:
-            setting = f"{o.command.where} {setting_name(o.command.setting)}"
+            setting = f"{o.command.target_text} {setting_name(o.command.setting)}"
             rows += paragraph_rows(f"{setting}: {o.message}", width)
         return rows
 

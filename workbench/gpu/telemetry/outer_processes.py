@@ -13,7 +13,7 @@ from workbench.model.errors import HostError
 from workbench.model.gpu import GpuProcess, GpuSample, Telemetry
 
 
-class ProcessPlaces:
+class OuterProcesses:
     """Asks the host around a container about GPU processes that the container cannot see, and
     stores the answers."""
 
@@ -22,7 +22,7 @@ class ProcessPlaces:
         self._known: dict[int, ContainerHostProcess | None] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    def add_places(self, reading: Telemetry) -> Telemetry:
+    def add_names_and_containers(self, reading: Telemetry) -> Telemetry:
         """Return the reading with the names and containers of its processes, as far as they are
         known already. The host around this container is asked about the others in the background.
         """
@@ -31,15 +31,15 @@ class ProcessPlaces:
             return reading
         new = unseen - self._known.keys()
         if new and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._read_places(frozenset(unseen)))
-        return replace(reading, gpus=tuple(map(self._add_places_of_gpu, reading.gpus)))
+            self._asking = asyncio.create_task(self._read_outer_processes(frozenset(unseen)))
+        return replace(reading, gpus=tuple(map(self._add_names_to_gpu, reading.gpus)))
 
-    def _add_places_of_gpu(self, gpu: GpuSample) -> GpuSample:
+    def _add_names_to_gpu(self, gpu: GpuSample) -> GpuSample:
         if not gpu.processes:
             return gpu
-        return replace(gpu, processes=tuple(map(self._add_place_of_process, gpu.processes)))
+        return replace(gpu, processes=tuple(map(self._add_name_to_process, gpu.processes)))
 
-    def _add_place_of_process(self, process: GpuProcess) -> GpuProcess:
+    def _add_name_to_process(self, process: GpuProcess) -> GpuProcess:
         known = self._known.get(process.pid)
         if known is None or process.name is not None:
             return process
@@ -47,7 +47,7 @@ class ProcessPlaces:
             process = replace(process, pid=known.pid)
         return replace(process, name=known.name, place=known.place)
 
-    async def _read_places(self, pids: frozenset[int]) -> None:
+    async def _read_outer_processes(self, pids: frozenset[int]) -> None:
         try:
             found = await self._host.read_container_host_processes(pids)
         except HostError:

@@ -48,7 +48,8 @@ class Register:
 
 def parse_register(text: object) -> Register:
     """Return the register from the answer of the program on the host, which is what
-    register.publish_entries_and_read_register returned. An answer that cannot be used gives a register with a `problem`."""
+    register.publish_entries_and_read_register returned. An answer that cannot be used gives a
+    register with a `problem`."""
     try:
         answer = strict_json(str(text))
     except (ValueError, RecursionError):

@@ -125,8 +125,9 @@ def earlier_entry_fields_to_restore(due: DueRevert) -> Mapping[str, Any] | None:
     the entry from before a trial or a change that was cut off, or an entry that the user chose to
     keep. None if the revert restores the value from before Workbench's first change."""
     if due.trial and due.entry.get("state") == setting_commands.PENDING:
-        return due.entry.get("earlier")
-    back = due.entry["watch"].get("back")
+        earlier: Mapping[str, Any] | None = due.entry.get("earlier")
+        return earlier
+    back: Mapping[str, Any] | None = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 
 

@@ -200,7 +200,7 @@ def test_an_unlock_with_the_last_save_takes_one_program(
     async def main() -> None:
         async with journal.locked_journal(Counting()) as held:
             await held.save(held.journal.with_log_line("first"))
-            await held.save(held.journal.with_log_line("second"), is_last=True)
+            await held.save(held.journal.with_log_line("second"), unlock=True)
             assert not (tmp_path / "workbench" / "gpu" / "journal.json.lock").is_symlink()
         async with journal.locked_journal(Counting()) as held:
             assert [line["what"] for line in held.journal.log] == ["first", "second"]

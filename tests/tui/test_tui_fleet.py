@@ -17,7 +17,7 @@ from workbench.model.setting_records import Alteration
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetServer, FleetState, fleet_totals
 from workbench.tui.fleet.app import FleetApp
-from workbench.tui.fleet.columns import ORDERS, host_matches, number_runs, server_runs, sort_hosts
+from workbench.tui.fleet.columns import ORDERS, host_matches, number_texts, server_texts, sort_hosts
 from workbench.tui.fleet.screen import FleetScreen, FleetView
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.formats import NA
@@ -80,8 +80,8 @@ FLEET = FleetState(
 def test_a_host_that_was_not_searched_for_servers_is_not_called_empty() -> None:
     """For the first two seconds, a host with a READY server had "no server" and 0 tok/s."""
     new, empty = box("new", gpus(1), servers_read=False), box("empty", gpus(1))
-    assert [server_runs(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
-    assert [number_runs(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
+    assert [server_texts(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
+    assert [number_texts(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
     assert fleet_totals([new, empty]).tok_unknown == 1 and fleet_totals([empty]).tok_unknown == 0
 
 

@@ -211,7 +211,7 @@ def test_two_marks_of_one_cell_show_the_more_important_one() -> None:
 
 def test_a_benchmark_whose_end_is_not_known_is_drawn_to_now_only_while_one_runs() -> None:
     begun = [event(-10, EventKind.BENCH_BEGIN)]
-    assert text(axis_row(window(), begun, measuring=True)).endswith("[bench=====")
+    assert text(axis_row(window(), begun, is_measuring=True)).endswith("[bench=====")
     assert "=" not in text(axis_row(window(), begun))
     before = [event(-100, EventKind.BENCH_BEGIN), event(-20, EventKind.BENCH_END)]
     assert text(axis_row(window(), before)).startswith("=========]")

@@ -8,7 +8,7 @@ import pytest
 
 from workbench.model.flags import Origin
 from workbench.model.plan import PlanDifference
-from workbench.tui.panes.launch import changed_value_runs
+from workbench.tui.panes.launch import changed_value_texts
 from workbench.tui.widgets.comparison import _difference_texts
 
 
@@ -107,7 +107,7 @@ def test_with_little_room_the_words_become_fewer_and_the_old_value_stays() -> No
     edit = PlanDifference("flag", "x", "on", "off")
 
     def text(room: int, served: str = "running") -> str:
-        return "".join(run for run, _ in changed_value_runs("off", edit, edit, served, room))
+        return "".join(run for run, _ in changed_value_texts("off", edit, edit, served, room))
 
     assert text(40) == "on → off  running: on"
     assert text(18) == "on → off  runs on"
@@ -123,7 +123,7 @@ def test_two_long_values_are_cut_and_not_left_out() -> None:
     edit = PlanDifference("flag", "x", "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct")
 
     def text(room: int) -> str:
-        runs = changed_value_runs("Qwen/Qwen3-VL-8B-Instruct", edit, edit, "running", room)
+        runs = changed_value_texts("Qwen/Qwen3-VL-8B-Instruct", edit, edit, "running", room)
         return "".join(run for run, _ in runs)
 
     assert text(60) == "Qwen/Qwen3-VL-2B-Instruct → Qwen/Qwen3-VL-8B-Instruct"

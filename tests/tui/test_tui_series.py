@@ -32,8 +32,8 @@ from workbench.tui.controllers.series import resume_text_and_work
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import Wanted, arms_from_changes, format_arm, parse_arm
 from workbench.tui.screen import MainScreen
-from workbench.tui.widgets.experiment import design_text, experiment_rows
-from workbench.tui.widgets.interval import Axis, axis_for, change_bar
+from workbench.tui.widgets.experiment import experiment_design_text, experiment_rows
+from workbench.tui.widgets.interval import Axis, change_bar, make_axis
 from workbench.tui.widgets.plot import Point, curve_rows, x_positions_and_can_connect
 from workbench.tui.widgets.sweep import operating_map_rows, sweep_remaining_time_text, sweep_rows
 
@@ -81,7 +81,7 @@ def test_one_pair_and_one_stream_have_no_plural() -> None:
         pairs=1,
         bench={"concurrency": 1, "requests": 4, "input_tokens": None},
     )
-    text = design_text(replace(made, spec=spec))
+    text = experiment_design_text(replace(made, spec=spec))
     assert text.startswith("1 pair in ") and text.endswith("each run 1 stream, 4 requests")
 
 
@@ -491,7 +491,7 @@ def test_a_bar_is_as_wide_as_its_axis(
 
 
 def test_a_narrower_interval_is_drawn_narrower() -> None:
-    axis = axis_for([(15.0, 6.0)], 61)
+    axis = make_axis([(15.0, 6.0)], 61)
     wide, narrow = (
         "".join(t for t, _ in change_bar(axis, 15.0, half, "good")) for half in (6.0, 2.0)
     )
@@ -500,10 +500,10 @@ def test_a_narrower_interval_is_drawn_narrower() -> None:
 
 
 def test_an_axis_contains_the_deciding_metric_and_cuts_off_distant_ones() -> None:
-    assert axis_for([(15.0, 6.0), (40.0, 22.0)], 60).limit_pct == 40.0
-    assert axis_for([(2.0, 1.0), (400.0, 9.0)], 60).limit_pct == 3.0
-    assert axis_for([(0.1, 0.1)], 60).limit_pct == 2.0
-    assert axis_for([], 60).cells == 59
+    assert make_axis([(15.0, 6.0), (40.0, 22.0)], 60).limit_pct == 40.0
+    assert make_axis([(2.0, 1.0), (400.0, 9.0)], 60).limit_pct == 3.0
+    assert make_axis([(0.1, 0.1)], 60).limit_pct == 2.0
+    assert make_axis([], 60).cells == 59
 
 
 @pytest.mark.parametrize("width", [60, 72, 111, 188])

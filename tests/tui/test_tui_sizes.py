@@ -18,7 +18,7 @@ from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.results_db import ResultsDb
-from workbench.tui.widgets.interval import Axis, axis_for, change_bar
+from workbench.tui.widgets.interval import Axis, change_bar, make_axis
 
 HOST = f"sim:{PROFILE}"
 QUICK = ((120, 40), (60, 20), (53, 24), (20, 5), (61, 24), (200, 60), (80, 24))
@@ -158,7 +158,7 @@ def test_an_experiment_is_drawn_at_every_width() -> None:
 def test_an_axis_has_room_or_is_left_out(
     spans: list[tuple[float, float]], cells: int, change: float
 ) -> None:
-    axis = axis_for(spans, cells)
+    axis = make_axis(spans, cells)
     assert axis.cells == 0 or (axis.cells % 2 == 1 and 9 <= axis.cells <= cells)
     assert (
         len(axis.label_text())

@@ -119,7 +119,7 @@ def _searched_texts(host: FleetHost) -> list[str]:
 # -- the cells of a host ---------------------------------------------------------------------------
 
 
-def state_runs(host: FleetHost) -> list[Run]:
+def state_texts(host: FleetHost) -> list[Run]:
     """Return the table cell with the state of the host, such as "live", as pairs (text, role) that
     fill STATE_CELLS columns. If the last reading of the host is old, the text also has the age of
     this reading."""
@@ -144,11 +144,11 @@ def altered_and_alert_signs(host: FleetHost) -> list[Run]:
     return [(altered, "warn"), sign, (" ", "text")]
 
 
-def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
+def gpu_utilization_texts(host: FleetHost, cells: int) -> list[Run]:
     """Return one character per GPU, as pairs (text, role): a block as high as the GPU's
     utilization. If the host has more than `cells` GPUs, the last character is "…"."""
     role = role_if_live(host, "util")
-    runs = [_gpu_run(gpu, role) for gpu in host.gpus]
+    runs = [_gpu_utilization_text(gpu, role) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]
     return [*runs, (" " * (cells - len(runs)), "text")]
@@ -159,7 +159,7 @@ def role_if_live(host: FleetHost, role: str) -> str:
     return role if host.is_live else "dim"
 
 
-def _gpu_run(gpu: GpuSample, role: str) -> Run:
+def _gpu_utilization_text(gpu: GpuSample, role: str) -> Run:
     if not gpu.has_readings:
         return ("x", "bad")
     level = bar_height(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
@@ -173,7 +173,7 @@ def columns_for_width(width: int) -> list[Column]:
     return [column for column in NUMBERS if column.least_width <= width]
 
 
-def number_runs(host: FleetHost, width: int) -> list[Run]:
+def number_texts(host: FleetHost, width: int) -> list[Run]:
     """Return the host's numbers as pairs (text, role), one for each column that a screen of `width`
     cells shows. Old values are grey."""
     role = role_if_live(host, "text")
@@ -194,11 +194,11 @@ def _number_text(column: Column, host: FleetHost) -> str:
     return NA
 
 
-def server_runs(host: FleetHost, max_cells: int) -> list[Run]:
+def server_texts(host: FleetHost, max_cells: int) -> list[Run]:
     """Return the texts about the host's servers as pairs (text, role) that fill at most `max_cells`
     columns. If the texts are longer, return how many servers are ready."""
     if not host.servers:
-        return _no_server_runs(host, max_cells)
+        return _no_server_texts(host, max_cells)
     texts = [(_server_text(server),) for server in host.servers]
     row = join_rows(texts, ("  ", "text"))
     if len(row_text(row)) <= max_cells:
@@ -219,7 +219,7 @@ def server_runs(host: FleetHost, max_cells: int) -> list[Run]:
     return [(cut_text(f"{G.on} {shown} ready", max_cells), role)]
 
 
-def _no_server_runs(host: FleetHost, max_cells: int) -> list[Run]:
+def _no_server_texts(host: FleetHost, max_cells: int) -> list[Run]:
     if not host.is_live:
         return []
     if not host.servers_read:

@@ -28,11 +28,11 @@ from workbench.tui.fleet.columns import (
     STATE_CELLS,
     altered_and_alert_signs,
     columns_for_width,
-    gpu_runs,
-    number_runs,
+    gpu_utilization_texts,
+    number_texts,
     role_if_live,
-    server_runs,
-    state_runs,
+    server_texts,
+    state_texts,
 )
 from workbench.tui.formats import GIB, NA, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
@@ -134,12 +134,16 @@ def _host_rows(
     name = _host_name(host, name_cells - 1)
     gap = " " * (name_cells - width_of(name))
     first: list[Run] = [(sign, "key"), (name, role), (gap, "text")]
-    first += [*state_runs(host), *altered_and_alert_signs(host)]
+    first += [*state_texts(host), *altered_and_alert_signs(host)]
     if host.telemetry is None:
         first.append((host.problem or "", "text"))
     else:
-        first += [*gpu_runs(host, gpu_cells), *number_runs(host, width), (INDENT, "text")]
-        first += server_runs(host, width - row_width(first))
+        first += [
+            *gpu_utilization_texts(host, gpu_cells),
+            *number_texts(host, width),
+            (INDENT, "text"),
+        ]
+        first += server_texts(host, width - row_width(first))
     left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
     more = [_graphs_row(host, left, width), _gpu_values_row(host, width), notes_row(host)]
     return [tuple(first), *more[: max_lines - 1]]

@@ -131,8 +131,8 @@ def consent_rows(
     return [*rows, (), *setting_note_rows(change.planned, width)]
 
 
-def gpu_label(index: int) -> str:
-    return gpus_text([index])
+def gpu_label(gpu_index: int) -> str:
+    return gpus_text([gpu_index])
 
 
 def affected_gpu_rows(
@@ -449,10 +449,12 @@ def _outcome_rows(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
     return rows
 
 
-def _message_without_gpu(o: SettingOutcome) -> str:
+def _message_without_gpu(outcome: SettingOutcome) -> str:
     """Return the setting's message without the UUID and the index of its GPU, so that several GPUs
     with the same message can share a row."""
-    return o.message.replace(o.command.gpu_uuid, "").replace(gpu_label(o.command.gpu_index), "")
+    command = outcome.command
+    without_uuid = outcome.message.replace(command.gpu_uuid, "")
+    return without_uuid.replace(gpu_label(command.gpu_index), "")
 
 
 def _rows_of_equal_outcomes(equal_outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:

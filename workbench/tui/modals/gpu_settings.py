@@ -55,6 +55,9 @@ def parse_settings_form(values: Values, gpu_count: int) -> Wanted:
     return Wanted(settings, gpu, trial_s)
 
 
+SettingsEntry = tuple[str, GpuSettings, str]  # GPU number or "all", settings, reason
+
+
 class Suggestion(NamedTuple):
     """The GPU settings of the loaded preset as texts for the fields of the form, and the preset's
     reason for them."""
@@ -64,12 +67,9 @@ class Suggestion(NamedTuple):
     preset_id: str
 
 
-def suggestion_from_entries(
-    entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str
-) -> Suggestion | None:
-    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is
-    (GPU number or "all", settings, reason). The form shows one entry: the first one, or the entry
-    for all GPUs if there is one."""
+def suggestion_from_entries(entries: Sequence[SettingsEntry], preset_id: str) -> Suggestion | None:
+    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. The form
+    shows one entry: the first one, or the entry for all GPUs if there is one."""
     if not entries:
         return None
     which, settings, reason = next((e for e in entries if e[0] == "all"), entries[0])

@@ -73,4 +73,4 @@ class PageFrame(Vertical):
         if self.visible_page is not None and self.visible_page.title != self._title:
             self._title = self.visible_page.title
             self.border_title = border_text(self._title)
-        self.footer.show(self.visible_page)
+        self.footer.show_page_keys(self.visible_page)

@@ -50,7 +50,7 @@ class MeasurementPage(Page):
         """`compute_remaining_s` returns the seconds left of the running measurement. The progress
         row of the main screen uses the same function, so that page and row show the same number.
         `run_page_action` is called with the page and an action when the user presses a key."""
-        super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
+        super().__init__("", lambda width: [], self._possible_keys, kind=type(self).__name__)
         self.state, self.compute_remaining_s, self.run_page_action = (
             state,
             compute_remaining_s,
@@ -60,7 +60,7 @@ class MeasurementPage(Page):
         self._before: object = None  # the measurement when the request was made
         self.title = self.current_title
 
-    def _keys(self) -> Keys:
+    def _possible_keys(self) -> Keys:
         keys: dict[str, tuple[str, Callable[[], Any]]] = {}
         for outcome, (key, word) in self.WORDS.items():
             if not self.request and self.is_action_possible(outcome):

@@ -45,7 +45,7 @@ class QualityPage(Page):
 
     def __init__(self, state: SessionState, shown: Shown, do: Callable[[Any, str], Any]) -> None:
         self.state, self.shown, self.do = state, shown, do
-        super().__init__("Answers of A and B", self._rows, self._keys, kind="quality")
+        super().__init__("Answers of A and B", self._rows, self._possible_keys, kind="quality")
 
     def show(self, state: SessionState) -> None:
         before, self.state = self.state.quality, state
@@ -60,7 +60,7 @@ class QualityPage(Page):
     def running_comparison(self) -> QualityView | None:
         return self.state.running_quality
 
-    def _keys(self) -> Keys:
+    def _possible_keys(self) -> Keys:
         found: dict[str, tuple[str, Callable[[], Any]]] = {}
         running = self.running_comparison
         if running is not None and not running.stopping:

@@ -220,7 +220,7 @@ class Launch(Pane, PickList):
                 self.session.plans.flag_rows("all", self.query_text), keep_cursor=keep_cursor
             )
         elif self.all:
-            self.set_items(self._group_flags(), keep_cursor=keep_cursor)
+            self.set_items(self._flags_with_headings(), keep_cursor=keep_cursor)
         else:
             self.set_items(self._sort_changed_first(self.state.plan.rows), keep_cursor=keep_cursor)
 
@@ -240,7 +240,7 @@ class Launch(Pane, PickList):
         key = (row.is_env, row.name)
         return row.origin is Origin.EDITED or key in self._differing
 
-    def _group_flags(self) -> list[FlagRow | str]:
+    def _flags_with_headings(self) -> list[FlagRow | str]:
         """Return the rows of all flags, with a heading above each group."""
         items: list[FlagRow | str] = []
         every = self.session.plans.flag_rows("all")
@@ -299,7 +299,7 @@ class Launch(Pane, PickList):
         shown: Row = ((pad_text(cut_middle(value, value_w - 1), value_w - 1), role),)
         if edited:
             sign = "+"
-            shown = changed_value_runs(value, edit, unlike, self._served, value_w + default_w)
+            shown = changed_value_texts(value, edit, unlike, self._served, value_w + default_w)
         head = (
             (sign, "warn"),
             (mark, mark_role),
@@ -407,7 +407,7 @@ def _changes_by_row(
     return found
 
 
-def changed_value_runs(
+def changed_value_texts(
     value: str,
     preset_change: PlanDifference | None,
     server_difference: PlanDifference | None,

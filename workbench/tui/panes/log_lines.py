@@ -25,7 +25,7 @@ _KEPT_KINDS = 512
 _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info")
 
 
-def _engines() -> Iterator[Engine]:
+def _all_engines() -> Iterator[Engine]:
     from workbench import engines  # not for the first frame
 
     return map(engines.get_engine, engines.engine_names())
@@ -34,13 +34,13 @@ def _engines() -> Iterator[Engine]:
 @cache
 def _speed_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of the lines in which engines report their speed."""
-    return tuple(filter(None, (engine.speed_log for engine in _engines())))
+    return tuple(filter(None, (engine.speed_log for engine in _all_engines())))
 
 
 @cache
 def _prefix_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of what stands in front of messages and becomes short."""
-    return (*filter(None, (engine.shortened_log for engine in _engines())), _UVICORN)
+    return (*filter(None, (engine.shortened_log for engine in _all_engines())), _UVICORN)
 
 
 def is_access_line(text: str) -> bool:

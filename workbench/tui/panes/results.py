@@ -264,13 +264,13 @@ class Results(Pane, PickList):
         return not (state.results or state.results_search or state.bench.error)
 
     @property
-    def search(self) -> str:
+    def filter_text(self) -> str:
         """Return the words that filter the list; "" if the list is not filtered."""
         return self.session.state.results_search
 
     @property
     def title_detail(self) -> str:
-        shown = enclose_text("/", self.search) or self.tab_badge
+        shown = enclose_text("/", self.filter_text) or self.tab_badge
         if self.order == NEWEST_FIRST:
             return shown
         column, is_highest = self.order
@@ -302,7 +302,7 @@ class Results(Pane, PickList):
         self.screen.set_focus(self)
 
     def _filter_results(self, text: str, controllers: Controllers) -> None:
-        if text != self.search:
+        if text != self.filter_text:
             controllers.services.run_in_background(
                 lambda: self.session.results.find(text), only="search"
             )
@@ -595,8 +595,8 @@ class Results(Pane, PickList):
 
     def _why_empty(self) -> str:
         state, server = self.state, self.state.server
-        if self.search:
-            return f"No result contains “{self.search}”. Press esc to see all."
+        if self.filter_text:
+            return f"No result contains “{self.filter_text}”. Press esc to see all."
         if not state.results_read:
             return "The stored results are not read yet."
         if state.bench.under_way:

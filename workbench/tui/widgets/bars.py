@@ -72,8 +72,8 @@ class TabRow(Painted):
         self.titles, self.active = titles, 1
         self.badges: dict[int, str] = {}
 
-    def show(self, active: int, badges: dict[int, str]) -> None:
-        self.active, self.badges = active, badges
+    def show(self, active_tab: int, badges: dict[int, str]) -> None:
+        self.active, self.badges = active_tab, badges
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -151,11 +151,11 @@ class CommandBar(Painted):
         if self.session.servers.changes_against_running():
             unlike: Run = (f" {G.off} not running", "warn")
             first: Row = (*self._command_row(command, width - width_of(unlike[0])), unlike)
-            if not flags or _problem_runs(plan):
+            if not flags or _problem_texts(plan):
                 return [first, self._checks_row(plan, width)]
             runs: Run = (f"{sign[0].strip()} with", sign[1])
             return [first, running_flags_row(runs, flags, _flag_row_end_variants(plan), width)]
-        if not flags or _problem_runs(plan):
+        if not flags or _problem_texts(plan):
             first = (*self._command_row(command, width - width_of(sign[0])), sign)
             return [first, self._checks_row(plan, width)]
         line = replace(command, env={}).shell()  # the variables stand among the flags
@@ -194,7 +194,7 @@ class CommandBar(Painted):
         """Return a row with the number of errors and warnings, the memory estimate, the first error
         and, at the right, key hints. If the row is longer than `width`, first the key hints and
         then the estimate are shortened."""
-        problems, errors = _problem_runs(plan), _count_errors(plan)
+        problems, errors = _problem_texts(plan), _count_errors(plan)
         estimates: Sequence[str] = ("",)
         if plan.memory and not errors:
             estimates = _estimate_text_variants(plan.memory)
@@ -202,7 +202,12 @@ class CommandBar(Painted):
             counted = (good, "good")
             if errors:
                 counted = (f"x {count_of(errors, 'error')}", "bad")
-            checks = [counted, _warning_run(plan), *_memory_runs(plan, memory), *problems]
+            checks = [
+                counted,
+                _warning_count_text(plan),
+                *_memory_estimate_texts(plan, memory),
+                *problems,
+            ]
             left = join_rows([(check,) for check in checks], ("   ", "text"))
             if row_width((*left, *keys)) <= width:
                 break
@@ -217,7 +222,7 @@ def _count_errors(plan: PlanView) -> int:
     return len(_findings_of(plan, Level.ERROR))
 
 
-def _problem_runs(plan: PlanView) -> list[Run]:
+def _problem_texts(plan: PlanView) -> list[Run]:
     """Return the texts about what prevents a start: an unusable program, and the first error."""
     problems: list[Run] = []
     if plan.installed_problem:
@@ -227,7 +232,7 @@ def _problem_runs(plan: PlanView) -> list[Run]:
     return problems
 
 
-def _warning_run(plan: PlanView) -> Run:
+def _warning_count_text(plan: PlanView) -> Run:
     """Return the number of warnings about the plan, with its role."""
     count = len(_findings_of(plan, Level.WARN))
     if count == 0:
@@ -235,7 +240,7 @@ def _warning_run(plan: PlanView) -> Run:
     return f"! {count_of(count, 'warning')}", "warn"
 
 
-def _memory_runs(plan: PlanView, text: str) -> list[Run]:
+def _memory_estimate_texts(plan: PlanView, text: str) -> list[Run]:
     """Return the memory estimate in the form `text`, with its role; [] without one."""
     if not text:
         return []
@@ -250,7 +255,7 @@ def _flag_row_end_variants(plan: PlanView) -> list[Row]:
     first: the warnings, and the keys that show the whole command."""
     warned: Row = ()
     if _findings_of(plan, Level.WARN):
-        warned = (("   ", "text"), _warning_run(plan))
+        warned = (("   ", "text"), _warning_count_text(plan))
     return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
@@ -368,7 +373,7 @@ class Footer(Painted):
             self._pane = tuple(keys)
             self.repaint()
 
-    def show(self, page: Page | None) -> None:
+    def show_page_keys(self, page: Page | None) -> None:
         """Show the keys of the open page `page` and those of the main screen. For None, no page is
         open, so show only the keys of the main screen."""
         if page is None and self.page is None:

@@ -174,8 +174,12 @@ def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     return prefix_texts_with_gpus((d["name"], _difference_text(d)) for d in differences)
 
 
-def _difference_text(d: Mapping[str, Any]) -> str:
-    name, kind, values = d["name"], d.get("kind"), (d.get("a"), d.get("b"))
+def _difference_text(difference: Mapping[str, Any]) -> str:
+    name, kind, values = (
+        difference["name"],
+        difference.get("kind"),
+        (difference.get("a"), difference.get("b")),
+    )
     if kind != "gpu setting":
         before, now = map(value_text, values)
         return f"{name} {before} {G.becomes} {now}"

@@ -92,7 +92,7 @@ class EngineRows:
         self._tops: dict[str, float] = {}
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
-    def stacked_height(self, state: SessionState, terminal_rows: int) -> int:
+    def count_stacked_rows(self, state: SessionState, terminal_rows: int) -> int:
         """Return how many rows the engine needs if a graph takes the whole width: those of its
         tokens per second, and one with its other figures."""
         if state.engine is None:
@@ -130,7 +130,7 @@ class EngineRows:
                 break
             figures += [(f"{metric.label} ", "dim"), (text, role), ("   ", "dim")]
         drawn = columns.draw_graph_line(
-            [graph], self._each, _engine_name_runs(view, columns), window.cursor_column
+            [graph], self._each, _engine_name_texts(view, columns), window.cursor_column
         )
         return drawn, [tuple(figures)]
 
@@ -139,7 +139,7 @@ class EngineRows:
         text = f"{view.title}: {view.problem}"
         return [((f"{G.alert} ", "warn"), (cut_text(text, width - 2), "text"))]
 
-    def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
+    def count_rows(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
         """Return how many rows the engine's graphs need: 0 if no server is selected, and 1 if the
         engine's metrics cannot be read."""
         if state.engine is None:
@@ -165,7 +165,7 @@ class EngineRows:
             ]
             lead: Sequence[Run] = ()
             if number == 0:
-                lead = _engine_name_runs(view, columns)
+                lead = _engine_name_texts(view, columns)
             if columns.after[0] and graphs:
                 text = graphs[0].label  # it begins in front of its column
                 if not number and columns.lead >= 20:
@@ -194,7 +194,7 @@ class EngineRows:
         earlier_rows: Sequence[Row] = (),
     ) -> Graph:
         several = [window.values(self._history, key) for key in metric.keys]
-        cells = _sum_fields(several)
+        cells = _sum_field_values(several)
         text, role = self._value_and_role(metric, view, window)
         label = metric.label
         if short:
@@ -230,7 +230,7 @@ class EngineRows:
         if metric.label not in self._tops:
             now_s = time.time()
             before = [self._history.cells(key, now_s, *LOOK_BACK) for key in metric.keys]
-            self._tops[metric.label] = highest_value(_sum_fields(before))
+            self._tops[metric.label] = highest_value(_sum_field_values(before))
         self._tops[metric.label] = max(self._tops[metric.label], highest_value(cells))
         return _round_up_scale_top(self._tops[metric.label])
 
@@ -255,7 +255,7 @@ def _value_text(metric: _Metric, values: Sequence[float | None]) -> str:
     return metric.text(known)
 
 
-def _engine_name_runs(view: EngineView, columns: Columns) -> Sequence[Run]:
+def _engine_name_texts(view: EngineView, columns: Columns) -> Sequence[Run]:
     """Return the name and the port of the engine, for the cells in front of its graphs."""
     if columns.lead < 6:
         return ()
@@ -263,11 +263,11 @@ def _engine_name_runs(view: EngineView, columns: Columns) -> Sequence[Run]:
     return (name, "title"), (port, "dim")
 
 
-def _sum_fields(several: Sequence[list[float | None]]) -> list[float | None]:
+def _sum_field_values(values_by_field: Sequence[list[float | None]]) -> list[float | None]:
     """Return the sums of the values of several fields; None where a field has no value."""
-    if len(several) == 1:
-        return several[0]
-    cells = zip(*several, strict=True)
+    if len(values_by_field) == 1:
+        return values_by_field[0]
+    cells = zip(*values_by_field, strict=True)
     return [None if None in cell else sum(known_values(cell)) for cell in cells]
 
 

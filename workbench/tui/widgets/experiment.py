@@ -35,7 +35,7 @@ from workbench.tui.formats import (
 )
 from workbench.tui.glyphs import G
 from workbench.tui.interval_histories import IntervalHistory
-from workbench.tui.widgets.interval import Axis, axis_for, change_bar
+from workbench.tui.widgets.interval import Axis, change_bar, make_axis
 
 if TYPE_CHECKING:
     from workbench.model.bench import MetricChange
@@ -108,7 +108,7 @@ def experiment_rows(
     the confidence interval after each completed pair."""
     rows = [
         _state_row(e, width, remaining_s, bench_progress),
-        *paragraph_rows(origin_text(e), width, "dim", "  "),
+        *paragraph_rows(experiment_origin_text(e), width, "dim", "  "),
     ]
     for arm, words, role in (
         ("A", format_arm_as_words(e.spec.a), "a"),
@@ -118,11 +118,11 @@ def experiment_rows(
         rows += rows_beside_label(f"{arm} ", role, paragraph_rows(text, width - 2))
     rows += [(), *_verdict_rows(e, width), ()]
     rows += _pair_and_metric_rows(e, width, interval_history or {})
-    rows += [(), *_run_rows(e, width), (), *paragraph_rows(design_text(e), width, "dim")]
+    rows += [(), *_run_rows(e, width), (), *paragraph_rows(experiment_design_text(e), width, "dim")]
     return [*rows, *stack_paragraphs(e.note.splitlines(), width, "dim", "  ")]
 
 
-def origin_text(e: Experiment) -> str:
+def experiment_origin_text(e: Experiment) -> str:
     """Return on which host, with which model and preset, and when the experiment began."""
     targets = filter(None, (e.spec.a.target, e.spec.b.target))
     plans = (e.spec.plan, *(target.plan for target in targets))
@@ -130,7 +130,7 @@ def origin_text(e: Experiment) -> str:
     return measurement_text(e.host, dict.fromkeys(models), e.spec.preset_id, e.unix_s)
 
 
-def design_text(e: Experiment) -> str:
+def experiment_design_text(e: Experiment) -> str:
     """Return the design of the experiment in one sentence: pairs, order, restarts and load."""
     spec, bench = e.spec, e.spec.bench
     count = count_of(spec.pairs, "pair")
@@ -324,7 +324,7 @@ def _pair_and_metric_rows(
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     changes = {pair: (b / a - 1) * 100 for pair, a, b in pairs if a}
     spans += [(change, 0.0) for change in changes.values()]
-    axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
+    axis = make_axis(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
     rows = [table.head_row(short_title(e.spec.metric))]
     shown = partial(metric_number, e.spec.metric)
@@ -373,7 +373,7 @@ def interval_history_rows(
     }
     now = (primary.change_pct, primary.interval_pct)
     name = 10
-    axis = axis_for([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
+    axis = make_axis([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
     rows: list[Row] = [
         ((pad_text(short_title(e.spec.metric), name + CHANGE + 2) + axis.label_text(), "head"),)
     ]

@@ -248,8 +248,8 @@ class GpuStrip(Painted):
         if self.state is None:
             return 0
         if self._is_stacked:
-            return self.engine.stacked_height(self.state, height)
-        return self.engine.height(self.state, columns, height)
+            return self.engine.count_stacked_rows(self.state, height)
+        return self.engine.count_rows(self.state, columns, height)
 
     def _draw_engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
         if self.state is None or not self._engine_rows:
@@ -378,7 +378,7 @@ class GpuStrip(Painted):
     def _header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         if layout.stacked:
             return self._stacked_header_row(telemetry, layout, width)
-        left = self._name_runs(telemetry)
+        left = self._gpu_name_texts(telemetry)
         if _has_several(layout.groups):
             legend = [
                 (f"highest, mean, lowest{_limits_text(telemetry)}  ", "dim"),
@@ -402,7 +402,7 @@ class GpuStrip(Painted):
     def _stacked_header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         """Return the names of the GPUs with those values that have no graph at the left, and the
         signs at the right."""
-        left = self._name_runs(telemetry)
+        left = self._gpu_name_texts(telemetry)
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
         warning_runs: Row = ()
         if self._differing:
@@ -427,7 +427,7 @@ class GpuStrip(Painted):
             signs = whole
         return justify_row(tuple(left), signs, width)
 
-    def _name_runs(self, telemetry: Telemetry) -> list[Run]:
+    def _gpu_name_texts(self, telemetry: Telemetry) -> list[Run]:
         """Return the names of the GPUs, one for each group of equal GPUs."""
         names: list[Run] = []
         for group in self._groups():
@@ -501,11 +501,11 @@ class GpuStrip(Painted):
             info = state.telemetry.info(sample.index)
             if info is not None and info.mig:
                 signs.append((sample.index, (info.mig_text, "dim")))
-            signs += [(sample.index, sign) for sign in self._setting_signs(state, sample)]
+            signs += [(sample.index, sign) for sign in self._setting_state_texts(state, sample)]
         return signs
 
     @staticmethod
-    def _setting_signs(state: SessionState, sample: GpuSample) -> list[Run]:
+    def _setting_state_texts(state: SessionState, sample: GpuSample) -> list[Run]:
         index = sample.index
         drift = [d for d in state.drift if d.gpu_index == index]
         if drift:
@@ -611,7 +611,7 @@ class GpuStrip(Painted):
         window: Window,
         earlier_rows: Sequence[Row],
     ) -> Graph:
-        cells = self._history_cells(sample.index, metric.field, window)
+        cells = self._history_values(sample.index, metric.field, window)
         top = metric.top(info)
         limits = (self._limit_cells(sample, line, window) for line in metric.lines)
         note = ""
@@ -640,7 +640,7 @@ class GpuStrip(Painted):
         height: int,
         earlier_rows: Sequence[Row],
     ) -> Graph:
-        each = (self._history_cells(s.index, metric.field, window) for s in samples)
+        each = (self._history_values(s.index, metric.field, window) for s in samples)
         known = [known_values(cell) for cell in zip(*each, strict=True)]
         low = [min(cell, default=None) for cell in known]
         values = [max(cell, default=None) for cell in known]
@@ -685,8 +685,8 @@ class GpuStrip(Painted):
                 lines.append(lowest)
         return tuple(lines)
 
-    def _history_cells(self, index: int, field: str, window: Window) -> list[float | None]:
-        return window.values(self.history, (index, field))
+    def _history_values(self, gpu_index: int, field: str, window: Window) -> list[float | None]:
+        return window.values(self.history, (gpu_index, field))
 
     def _limit_cells(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
         """Return the values of a limit in the window. What the first one is depends on the value
@@ -747,7 +747,7 @@ class GpuStrip(Painted):
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
         first = (window.cursor_column or 0) * window.per_cell
         for group in self._groups():
-            cells = self._history_cells(group[0], UTIL.field, window)
+            cells = self._history_values(group[0], UTIL.field, window)
             if known_values(cells[first : first + window.per_cell]):
                 return True
         return False
@@ -815,10 +815,10 @@ class GpuStrip(Painted):
                 return
 
 
-def _differing_gpus_text(indexes: Sequence[int]) -> str:
-    if len(indexes) == 1:
-        return f"{gpus_text(indexes)} differs"
-    return f"{gpus_text(indexes)} differ"
+def _differing_gpus_text(gpu_indexes: Sequence[int]) -> str:
+    if len(gpu_indexes) == 1:
+        return f"{gpus_text(gpu_indexes)} differs"
+    return f"{gpus_text(gpu_indexes)} differ"
 
 
 def _cpu_overload_row(telemetry: Telemetry) -> Row:

@@ -92,7 +92,7 @@ class Columns:
         drawn = [draw_graph(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
-            text, role = _run_at(lead, y)
+            text, role = _text_at_or_blank(lead, y)
             runs: list[Run] = [(pad_text(text, self.lead), role)]
             for graph, body, before, after in zip(
                 graphs, drawn, self.before, self.after, strict=False
@@ -105,7 +105,7 @@ class Columns:
         return rows
 
 
-def _run_at(runs: Sequence[Run], index: int) -> Run:
+def _text_at_or_blank(runs: Sequence[Run], index: int) -> Run:
     """Return the run at `index`; one without text behind the last."""
     if index >= len(runs):
         return "", "text"
@@ -121,7 +121,7 @@ def _value_and_note_texts(graph: Graph) -> Sequence[Run]:
 def _text_behind_graph(graph: Graph, width: int, y: int) -> Run:
     """Return the text behind row `y` of a graph, in `width` cells: the value, and the note below
     it."""
-    text, role = _run_at(_value_and_note_texts(graph), y)
+    text, role = _text_at_or_blank(_value_and_note_texts(graph), y)
     return pad_text(text, width, right=True), role
 
 
@@ -133,7 +133,7 @@ def _text_before_graph(graph: Graph, width: int, y: int, height: int, value_afte
         texts: list[Run] = [(graph.label, "dim")]
         if not value_after:
             texts += _value_and_note_texts(graph)
-        text, role = _run_at(texts, y)
+        text, role = _text_at_or_blank(texts, y)
         return ((pad_text(text, width), role),)
     room = width - 1 - width_of(graph.label)
     return (
@@ -234,7 +234,7 @@ def _colour_row_by_height(
     roles = [_role_at_height(graph_role, max(0, height - 0.5) / DOTS) for height in range(DOTS + 1)]
     return merge_runs(
         (char, roles[max(pair)] if its == graph_role else its)
-        for (char, its), pair in zip(_runs_per_character(drawn), dot_height_pairs, strict=True)
+        for (char, its), pair in zip(_texts_per_character(drawn), dot_height_pairs, strict=True)
     )
 
 
@@ -299,7 +299,7 @@ def _draw_faint_band(
     ]
     return merge_runs(
         (char, "band" if its == graph_role and not solid else its)
-        for (char, its), solid in zip(_runs_per_character(drawn), lowest, strict=True)
+        for (char, its), solid in zip(_texts_per_character(drawn), lowest, strict=True)
     )
 
 
@@ -432,10 +432,10 @@ def _highlight_cell(row: Row, cursor: int | None) -> Row:
     return the row unchanged."""
     if cursor is None:
         return row
-    cells = list(_runs_per_character(row))
+    cells = list(_texts_per_character(row))
     cells[cursor] = (cells[cursor][0], "lit")
     return merge_runs(cells)
 
 
-def _runs_per_character(row: Row) -> Iterator[Run]:
+def _texts_per_character(row: Row) -> Iterator[Run]:
     return ((c, role) for text, role in row for c in text)

@@ -47,7 +47,7 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
             said = f"{name} reverts the settings if {' or '.join(conditions)}"
         rows += paragraph_rows(said, width, "text", "  ")
     if guard.did:
-        rows += paragraph_rows(last_action_text(guard), width, "warn", "  ")
+        rows += paragraph_rows(last_guard_action_text(guard), width, "warn", "  ")
     more = []
     if guard.heartbeat_s is not None and guard.heartbeat_age_s is not None:
         more.append(f"heard from Workbench {duration_text(guard.heartbeat_age_s)} ago")
@@ -69,7 +69,7 @@ def guard_deadline_passed_text(state: SessionState) -> str:
     return f"the guard has reverted by now (deadline {clock_text(deadline)})"
 
 
-def last_action_text(guard: GuardView) -> str:
+def last_guard_action_text(guard: GuardView) -> str:
     who = "the guard"
     if guard.did_unix_s:
         who += f" at {clock_text(guard.did_unix_s)}"

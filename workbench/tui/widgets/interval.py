@@ -13,6 +13,7 @@ ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
 FAR = 4.0  # a change beyond this multiple of the first one does not widen the axis
 LEAST_PCT = 2.0  # the least limit of an axis: noise must not fill it
 LEAST_CELLS = 9  # a narrower axis is left out
+ChangeSpan = tuple[float, float]  # a change, half the width of its interval, both in percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class Axis:
         return "".join(text)
 
 
-def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
-    """Return an axis of at most `cells` cells with a round limit. `spans` are pairs (change, half
-    the width of its confidence interval) in percent.
+def make_axis(spans: Sequence[ChangeSpan], max_cells: int) -> Axis:
+    """Return an axis of at most `max_cells` cells with a round limit. `spans` are changes with
+    their confidence intervals.
 
     The axis contains the first change with its whole interval. It also contains each other change
     that is at most FAR times as far from 0, without regard to the interval of that change.
@@ -60,9 +61,9 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     widest = max((first, *near))
     size = 10.0 ** math.floor(math.log10(widest))
     limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
-    if cells < LEAST_CELLS:
+    if max_cells < LEAST_CELLS:
         return Axis(limit, 0)
-    return Axis(limit, cells if cells % 2 else cells - 1)
+    return Axis(limit, max_cells if max_cells % 2 else max_cells - 1)
 
 
 def change_bar(axis: Axis, change_pct: float, half_width_pct: float | None, role: str) -> Row:

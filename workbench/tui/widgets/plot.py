@@ -45,13 +45,13 @@ def plot_rows(
     results: Sequence[BenchRow],
     width: int,
     height: int,
-    mark_a: int | None = None,
-    mark_b: int | None = None,
+    marked_a_id: int | None = None,
+    marked_b_id: int | None = None,
 ) -> list[Row]:
-    """Return output tok/s and TTFT p50 of each result, in the order of the result numbers. `mark_a`
-    and `mark_b` are the numbers of the results marked A and B. Up to BARS_UP_TO results are bars
-    with their numbers, and so are the newest ones if there is little room. More results are points
-    of two plots, one above the other, which no line joins."""
+    """Return output tok/s and TTFT p50 of each result, in the order of the result numbers.
+    `marked_a_id` and `marked_b_id` are the numbers of the results marked A and B. Up to BARS_UP_TO
+    results are bars with their numbers, and so are the newest ones if there is little room. More
+    results are points of two plots, one above the other, which no line joins."""
     measured = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     done = [r for r in measured if not r.refused]
     if not done:
@@ -60,7 +60,7 @@ def plot_rows(
             why = "every result was rejected."
         return [((f"Nothing to plot: {why} b benchmarks.", "dim"),)]
     rejected = len(measured) - len(done)
-    signs = {mark_a: "A", mark_b: "B"}
+    signs = {marked_a_id: "A", marked_b_id: "B"}
 
     def make_points(field: str) -> list[Point]:
         found = []

@@ -184,7 +184,7 @@ class ProgressRows(Painted):
     def list_running_work(self, state: SessionState) -> list[Work]:
         """Return a row for each running work, measurements first."""
         series = self._describe_series(state)
-        measured = series or self._describe_load(state)
+        measured = series or self._describe_check_or_bench(state)
         found: list[Work] = []
         if measured is not None:
             found.append(measured)
@@ -235,7 +235,7 @@ class ProgressRows(Painted):
             how_far += f", {server.phase}"
         return Work(what, how_far, left, done / max(1, count), "K")
 
-    def _describe_load(self, state: SessionState) -> Work | None:
+    def _describe_check_or_bench(self, state: SessionState) -> Work | None:
         """Return the row about the running check of GPU settings, or about the running or waiting
         benchmark; None if there is none."""
         if self.counted is not None:

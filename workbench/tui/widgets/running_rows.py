@@ -20,7 +20,7 @@ _MORE_CELLS = 9  # " +12 more"
 _PARALLEL = "parallel-size"  # ends the names whose short spellings every user knows, such as "tp"
 
 
-def flag_runs(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:
+def flag_texts(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:
     """Return each flag as one text such as "max-num-seqs=8", with its role. A flag that the plan no
     longer has stands there with the word "default". With `short`, the parallel sizes have the
     engine's own short names, such as "tp=4"."""
@@ -48,7 +48,7 @@ def running_command_rows(
     second row, the widest one first. Names and command are shortened before a flag is left out, and
     the name of `model` stays."""
     heads = _short_commands(command, model, width // 2)
-    beside = f"$ {command}{state_sign[0]} {flag_runs(flags)[0][0]}"
+    beside = f"$ {command}{state_sign[0]} {flag_texts(flags)[0][0]}"
     if width_of(beside) <= width:
         heads.insert(0, command)
     starts = [[(("$ ", "strong"), (head, "text"), state_sign), ()] for head in heads]
@@ -87,7 +87,7 @@ def _fullest_rows(
         for short in (False, True):
             for end in end_variants:
                 rows, left = _fill_rows_and_count_omitted(
-                    start, flag_runs(flags, short=short), end, width
+                    start, flag_texts(flags, short=short), end, width
                 )
                 if not left:
                     return rows
@@ -101,14 +101,14 @@ def _fill_rows_and_count_omitted(
     many flags have no room."""
     *upper, last = row_starts
     rest = list(flags)
-    rows = [_append_runs(start, rest, width) for start in upper]
-    row = _append_runs(last, rest, width - row_width(row_end), _MORE_CELLS)
+    rows = [_append_texts(start, rest, width) for start in upper]
+    row = _append_texts(last, rest, width - row_width(row_end), _MORE_CELLS)
     if rest:
         row = (*row, (f" +{len(rest)} more", "dim"))
     return [*rows, justify_row(row, row_end, width)], len(rest)
 
 
-def _append_runs(start: Row, rest: list[Run], width: int, reserved_cells: int = 0) -> Row:
+def _append_texts(start: Row, rest: list[Run], width: int, reserved_cells: int = 0) -> Row:
     """Return the row `start` with as many runs of `rest` as fit into `width` cells, and take them out
     of `rest`. Behind a run that is not the last one there is room for `reserved_cells` cells."""
     row = [*start]

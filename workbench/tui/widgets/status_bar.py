@@ -63,7 +63,7 @@ def _state_sign_word_role(server: ServerStatus) -> tuple[str, str, str]:
     return SERVER_WORDS[server.state]
 
 
-def server_runs(server: ServerStatus | None, now_s: float, *, shortest: bool = False) -> Row:
+def server_state_texts(server: ServerStatus | None, now_s: float, *, shortest: bool = False) -> Row:
     """Return the text about the server as a row, such as "● READY vllm :8000 12m41s", or "● READY
     :8000" with `shortest`. For None, the row says that there is no server.
 
@@ -80,13 +80,13 @@ def server_runs(server: ServerStatus | None, now_s: float, *, shortest: bool = F
     if server.state in (ServerState.FAILED, ServerState.CRASHED):
         runs.append((_end_text(server), "text"))
     elif server.state is not ServerState.STOPPED:
-        runs += _age_runs(server, now_s)
+        runs += _server_age_texts(server, now_s)
     if server.text is not None and server.text_problem:
         runs.append((f" {cut_text(server.text.kind, _REASON_CELLS)}", "warn"))
     if shortest:
         return tuple(runs)
     if server.run_as != PROCESS:
-        runs += _launcher_runs(server, now_s)
+        runs += _launcher_texts(server, now_s)
     if server.state is ServerState.STARTING and server.phase:
         runs.append((f" {server.phase}", "dim"))
     return tuple(runs)
@@ -104,7 +104,7 @@ def _end_text(server: ServerStatus) -> str:
     return f"{text or ' '} after {duration_text(server.ended_unix_s - server.started_unix_s)}"
 
 
-def _age_runs(server: ServerStatus, now_s: float) -> Row:
+def _server_age_texts(server: ServerStatus, now_s: float) -> Row:
     since = server.started_unix_s
     if server.is_ready:
         since = server.ready_unix_s
@@ -113,7 +113,7 @@ def _age_runs(server: ServerStatus, now_s: float) -> Row:
     return ((f" {duration_text(now_s - since)}", "text"),)
 
 
-def _launcher_runs(server: ServerStatus, now_s: float) -> Row:
+def _launcher_texts(server: ServerStatus, now_s: float) -> Row:
     """Return what runs a server, how often that has started it again, and how long it may run."""
     runs = [(f" {server.run_as}", "dim")]
     if not server.alive:
@@ -125,7 +125,7 @@ def _launcher_runs(server: ServerStatus, now_s: float) -> Row:
     return tuple(runs)
 
 
-def link_runs(state: SessionState, now_s: float) -> Row:
+def host_link_texts(state: SessionState, now_s: float) -> Row:
     host = state.host
     runs: list[tuple[str, str]] = [(host.name, "strong")]
     if host.name.partition(":")[0] != host.kind:  # "local" and "cluster:NAME" say it
@@ -144,7 +144,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     return tuple(runs)
 
 
-def replay_runs(replay: ReplayView) -> Row:
+def replay_state_texts(replay: ReplayView) -> Row:
     """Return the text about a replay: the recorded time that the screen shows, and the speed."""
     pace = f"{replay.speed:g}x"
     if replay.ended:
@@ -176,18 +176,18 @@ class StatusBar(Painted):
         still, which leaves more room for the warning about altered or unapplied GPU settings.
         """
         now_s = time.time()
-        link = link_runs(state, now_s)
+        link = host_link_texts(state, now_s)
         if short and state.host.link == "connected":
             link = ((_short_host_name(state, shortest=shortest), "strong"),)
         parts = [link]
         # the servers of a host out of reach are not known
         if state.server is not None:
-            parts.append(server_runs(state.server, now_s, shortest=shortest))
+            parts.append(server_state_texts(state.server, now_s, shortest=shortest))
         elif state.host.link != "failed":
             parts.append(NO_SERVER_RUNS[state.servers_read])
         parts += self.setting_warnings(state, short=short, shortest=shortest)
         if state.plan is not None:
-            parts.append(_plan_runs(state.plan, short=short))
+            parts.append(_plan_name_texts(state.plan, short=short))
         return parts
 
     def setting_warnings(self, state: SessionState, *, short: bool, shortest: bool) -> list[Row]:
@@ -204,7 +204,7 @@ class StatusBar(Painted):
                 keys = TRIAL_KEYS[short]
                 return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
             if guard.problem:
-                parts.append(_guard_problem_runs(guard, short=short))
+                parts.append(_guard_problem_texts(guard, short=short))
         if shortest:
             return parts
         return [*parts, *unapplied]
@@ -244,7 +244,7 @@ class StatusBar(Painted):
         if age is not None:
             tail.append((f" STALE {age:.0f} s ", "warnb"))
         if state.host.replay is not None:
-            tail += [*replay_runs(state.host.replay), (" ", "text"), (" REPLAY ", "reverse")]
+            tail += [*replay_state_texts(state.host.replay), (" ", "text"), (" REPLAY ", "reverse")]
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
         room = max(0, width - row_width(tail))
@@ -284,7 +284,7 @@ def _short_host_name(state: SessionState, *, shortest: bool) -> str:
     return cut_middle(name, LEAST_HOST_CELLS)
 
 
-def _plan_runs(view: PlanView, *, short: bool) -> Row:
+def _plan_name_texts(view: PlanView, *, short: bool) -> Row:
     """Return the name of the plan and how many of its flags were edited: "llama-70b *2"."""
     name = view.plan.preset_id or view.plan.model or "plan"
     if short:
@@ -300,7 +300,7 @@ def _unapplied_rows(state: SessionState, *, short: bool) -> list[Row]:
     return [((f"{G.alert} {NOT_APPLIED_TEXTS[short]}", "warn"),)]
 
 
-def _guard_problem_runs(guard: GuardView, *, short: bool) -> Row:
+def _guard_problem_texts(guard: GuardView, *, short: bool) -> Row:
     what, role = "! no guard", "bad"
     if guard.running:
         what, role = "! guard: a problem", "warn"

@@ -154,11 +154,11 @@ def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: 
         right = ((" SIMULATED ", "reverse"),)
     if s.state == "running":
         room = width - row_width((*left, *right))
-        right = (*_remaining_time_runs(s, remaining_s, room), *right)
+        right = (*_remaining_time_texts(s, remaining_s, room), *right)
     return justify_row(left, right, width)
 
 
-def _remaining_time_runs(s: Sweep, remaining_s: float | None, room: int) -> Row:
+def _remaining_time_texts(s: Sweep, remaining_s: float | None, room: int) -> Row:
     """Return the time left of a running sweep, or, in `room` cells, why it is not known."""
     text = sweep_remaining_time_text(s, remaining_s)
     if text and remaining_s is not None:

@@ -224,18 +224,19 @@ def events_in_window(
     ]
 
 
-def axis_row(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
+def axis_row(window: Window, events: Sequence[Event], is_measuring: bool = False) -> Row:
     """Return the row below the graphs, which has `window.count` cells with the times and the marks
-    of the events. With `measuring`, a benchmark without an end event is drawn up to the present."""
-    return _axis_row_and_unexplained_kinds(window, events, measuring)[0]
+    of the events. With `is_measuring`, a benchmark without an end event is drawn up to the
+    present."""
+    return _axis_row_and_unexplained_kinds(window, events, is_measuring)[0]
 
 
 def _axis_row_and_unexplained_kinds(
-    window: Window, events: Sequence[Event], measuring: bool
+    window: Window, events: Sequence[Event], is_measuring: bool
 ) -> tuple[Row, tuple[EventKind, ...]]:
     """Return the row below the graphs, and the kinds of marks in it that no word explains."""
     cells: list[Run] = [_BLANK] * window.count
-    for begin, end, what in _spans_of_lasting_events(window, events, measuring):
+    for begin, end, what in _spans_of_lasting_events(window, events, is_measuring):
         for column in range(max(0, begin), min(end + 1, window.count)):
             cells[column] = what
     drawn: dict[int, EventKind] = {}
@@ -289,17 +290,17 @@ class AxisCache:
         self._made_of: tuple[object, ...] = ()
         self._grows = False  # something on the axis lasts up to the present
 
-    def row(self, window: Window, measuring: bool) -> Row:
+    def row(self, window: Window, is_measuring: bool) -> Row:
         """Return the row below the graphs, as `axis_row` makes it."""
         history = self._history
         shown = window.end, window.count, window.cell_s, window.cursor
-        made_of = *shown, measuring, history.events_revision
+        made_of = *shown, is_measuring, history.events_revision
         if self._grows or made_of != self._made_of:
             self._row, self.unexplained = _axis_row_and_unexplained_kinds(
-                window, history.events, measuring
+                window, history.events, is_measuring
             )
             self._made_of = made_of
-            self._grows = measuring or _link_is_lost(history.events)
+            self._grows = is_measuring or _link_is_lost(history.events)
         return self._row
 
 
@@ -374,11 +375,11 @@ def _time_labels(window: Window) -> Iterator[tuple[int, str]]:
 
 
 def _spans_of_lasting_events(
-    window: Window, events: Sequence[Event], measuring: bool
+    window: Window, events: Sequence[Event], is_measuring: bool
 ) -> Iterator[ColumnSpan]:
     """Yield (first column, last column, (character, role)) of each event with a duration, such as a
-    benchmark. The character is drawn in all these columns. With `measuring`, a benchmark without an
-    end event lasts up to the present."""
+    benchmark. The character is drawn in all these columns. With `is_measuring`, a benchmark without
+    an end event lasts up to the present."""
     earlier = bisect_left(events, float(window.first_cell * window.cell_s), key=_time_of_event)
     inside = events_in_window(events, window)
     for (begin, end), what in _SPANS.items():
@@ -391,7 +392,7 @@ def _spans_of_lasting_events(
             elif opened is not None:
                 yield window.column(opened.unix_s), window.column(event.unix_s), what
                 opened = None
-        lasts = begin is EventKind.LINK_LOST or (measuring and begin in _MEASUREMENTS)
+        lasts = begin is EventKind.LINK_LOST or (is_measuring and begin in _MEASUREMENTS)
         if opened is not None and lasts:
             yield window.column(opened.unix_s), window.now - window.first_cell, what
 

@@ -47,10 +47,12 @@ class UnlikeGpus:
         self._parts[group], self._until_s[group] = parts, now_s + stays_s
         return parts
 
-    def _mean_fractions(self, index: int, info: GpuInfo | None, now_s: float) -> list[float | None]:
+    def _mean_fractions(
+        self, gpu_index: int, info: GpuInfo | None, now_s: float
+    ) -> list[float | None]:
         shares: list[float | None] = []
         for metric in FIRST:
-            cells = self._history.cells((index, metric.field), now_s, 1, LOOKED_AT_S)
+            cells = self._history.cells((gpu_index, metric.field), now_s, 1, LOOKED_AT_S)
             known = known_values(cells)
             share = None
             if len(known) >= LOOKED_AT_S // 2:

@@ -49,7 +49,7 @@ from workbench.tui.modals.gpu_settings import (
     Wanted,
     parse_settings_form,
     settings_form,
-    split_by_setting,
+    split_settings_with_labels,
     suggestion_from_entries,
 )
 from workbench.tui.modals.launch import other_measurement_warning_rows
@@ -109,7 +109,7 @@ class GpuController(Controller):
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
         alone."""
-        for name, alone in split_by_setting(wanted.settings):
+        for name, alone in split_settings_with_labels(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
             except InputError as its:

@@ -144,14 +144,14 @@ def altered_and_alert_signs(host: FleetHost) -> list[Run]:
     return [(altered, "warn"), sign, (" ", "text")]
 
 
-def gpu_utilization_texts(host: FleetHost, cells: int) -> list[Run]:
+def gpu_utilization_texts(host: FleetHost, max_cells: int) -> list[Run]:
     """Return one character per GPU, as pairs (text, role): a block as high as the GPU's
-    utilization. If the host has more than `cells` GPUs, the last character is "…"."""
+    utilization. If the host has more than `max_cells` GPUs, the last character is "…"."""
     role = role_if_live(host, "util")
     runs = [_gpu_utilization_text(gpu, role) for gpu in host.gpus]
-    if len(runs) > cells:
-        runs = [*runs[: cells - 1], (G.more, "dim")]
-    return [*runs, (" " * (cells - len(runs)), "text")]
+    if len(runs) > max_cells:
+        runs = [*runs[: max_cells - 1], (G.more, "dim")]
+    return [*runs, (" " * (max_cells - len(runs)), "text")]
 
 
 def role_if_live(host: FleetHost, role: str) -> str:

@@ -149,12 +149,12 @@ def _host_rows(
     return [tuple(first), *more[: max_lines - 1]]
 
 
-def _host_name(host: FleetHost, cells: int) -> str:
-    """Return the name of the host in at most `cells` cells. If the name is longer, its end is kept,
-    because long names differ at the end."""
+def _host_name(host: FleetHost, max_cells: int) -> str:
+    """Return the name of the host in at most `max_cells` cells. If the name is longer, its end is
+    kept, because long names differ at the end."""
     if host.name.isascii():
-        return cut_middle(host.name, cells)
-    return cut_text(host.name, cells)
+        return cut_middle(host.name, max_cells)
+    return cut_text(host.name, max_cells)
 
 
 def _graphs_row(host: FleetHost, left_cells: int, width: int) -> Row:

@@ -93,7 +93,7 @@ class SettingsForm(Form):
                 self.set_field(field.name, "")
 
 
-def split_by_setting(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
+def split_settings_with_labels(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
     """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this
     setting."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in _settings_in(settings)]

@@ -84,27 +84,31 @@ def _versions(conditions: Conditions) -> Mapping[str, Any]:
     return {name: getattr(conditions, field) for name, field in _VERSIONS.items()}
 
 
-def _command_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
+def _command_differences(
+    conditions_a: Conditions, conditions_b: Conditions
+) -> Sequence[Difference]:
     """Return the differences of two commands: their programs and models, and each flag. Without known
     flags, the words that only one command has."""
-    first, second = mask_argv(x.argv), mask_argv(y.argv)
+    first, second = mask_argv(conditions_a.argv), mask_argv(conditions_b.argv)
     whole: list[tuple[str, Any, Any]] = [
         ("program", "".join(first[:1]), "".join(second[:1])),
-        ("model", x.model, y.model),
-        ("preset", x.preset_id, y.preset_id),
+        ("model", conditions_a.model, conditions_b.model),
+        ("preset", conditions_a.preset_id, conditions_b.preset_id),
     ]
     found = _differing_values(whole)
-    if x.flags or y.flags:
-        return [*found, *_mapping_differences(x.flags, y.flags)]
+    if conditions_a.flags or conditions_b.flags:
+        return [*found, *_mapping_differences(conditions_a.flags, conditions_b.flags)]
     only_first = " ".join(word for word in first if word not in second)
     only_second = " ".join(word for word in second if word not in first)
     return [*found, *_differing_values([("words", only_first, only_second)])]
 
 
-def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
+def _setting_differences(
+    conditions_a: Conditions, conditions_b: Conditions
+) -> Sequence[Difference]:
     found = []
-    for name in dict.fromkeys((*x.gpu_settings, *y.gpu_settings)):
-        p, q = x.gpu_settings.get(name), y.gpu_settings.get(name)
+    for name in dict.fromkeys((*conditions_a.gpu_settings, *conditions_b.gpu_settings)):
+        p, q = conditions_a.gpu_settings.get(name), conditions_b.gpu_settings.get(name)
         if p != q:
             found.append((setting_name(name), setting_value(name, p), setting_value(name, q)))
     return found
@@ -118,11 +122,11 @@ def _model_digest(result: BenchResult) -> str | None:
 
 
 def _mapping_differences(
-    x: Mapping[str, Any], y: Mapping[str, Any], names: Sequence[str] = ()
+    mapping_a: Mapping[str, Any], mapping_b: Mapping[str, Any], names: Sequence[str] = ()
 ) -> Sequence[Difference]:
     """Return the differences of two mappings under `names`, by default under all their keys."""
-    keys = dict.fromkeys(names or (*x, *y))
-    return _differing_values((key, x.get(key), y.get(key)) for key in keys)
+    keys = dict.fromkeys(names or (*mapping_a, *mapping_b))
+    return _differing_values((key, mapping_a.get(key), mapping_b.get(key)) for key in keys)
 
 
 def _differing_values(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:

@@ -31,7 +31,7 @@ _SERIES = {"A/B": "experiment"}  # by the word in the list of results
 def changes_since_leaving_text(since: SinceLeft, gpu_count: int) -> str:
     """Return the message in one line: the change itself if there is one, else how many of each kind
     there are. `gpu_count` is the number of GPUs of the host."""
-    changes = [text for _, text in _timed_changes(since, gpu_count)]
+    changes = [text for _, text in _change_times_and_texts(since, gpu_count)]
     if len(changes) > 1:
         changes = _count_texts(since)
     what = ", ".join(changes)
@@ -45,7 +45,7 @@ def changes_since_leaving_rows(since: SinceLeft | None, gpu_count: int, width: i
         return []
     rows: list[Row] = [((f"Since you left at {_moment_text(since.left_unix_s)}", "title"),)]
     times, texts = [], []
-    for unix_s, text in _timed_changes(since, gpu_count):
+    for unix_s, text in _change_times_and_texts(since, gpu_count):
         times.append(_change_time_text(unix_s))
         texts.append(text)
     cells = max(map(len, times)) + 2
@@ -68,7 +68,7 @@ def _change_time_text(unix_s: float) -> str:
     return moment_text(unix_s)
 
 
-def _timed_changes(since: SinceLeft, gpu_count: int) -> Iterator[tuple[float, str]]:
+def _change_times_and_texts(since: SinceLeft, gpu_count: int) -> Iterator[tuple[float, str]]:
     """Yield each change with its time, 0.0 if its time is not known."""
     for row in since.results:
         yield row.unix_s, _result_text(row)

@@ -358,19 +358,19 @@ class Results(Pane, PickList):
         columns = list(ORDERS)
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
-    def handle_head_click(self, x: int) -> None:
-        """Sort by the column whose title the user clicked at the cell `x` of the row. Titles are
+    def handle_head_click(self, cell: int) -> None:
+        """Sort by the column whose title the user clicked at the cell `cell` of the row. Titles are
         aligned right, so the blanks left of a title belong to its column."""
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
-        if "change" in starts and starts["change"] <= x < starts.get("tok/s", x + 1) - 3:
+        if "change" in starts and starts["change"] <= cell < starts.get("tok/s", cell + 1) - 3:
             self.sort_by("change")
             return
         words = sorted(starts, key=starts.__getitem__)
         ends = [*(starts[word] for word in words[1:]), len(text)]
         for word, end in zip(words, ends, strict=True):
             title = _TITLE.match(text, starts[word], end)
-            if title is not None and x < title.end():
+            if title is not None and cell < title.end():
                 self.sort_by(word)
                 return
 
@@ -607,15 +607,15 @@ class Results(Pane, PickList):
         return f"No results yet. {key}"
 
 
-def _cut_label(item: BenchRow, label: str, cells: int) -> str:
-    """Return the label for `cells` cells. If it has no room, a change is cut in its middle, and of
-    several changes it names the first one and how many more there are: "enforce-eager… +1"."""
-    if width_of(label) < cells or not item.changes:
+def _cut_label(item: BenchRow, label: str, max_cells: int) -> str:
+    """Return the label for `max_cells` cells. If it has no room, a change is cut in its middle, and
+    of several changes it names the first one and how many more there are: "enforce-eager… +1"."""
+    if width_of(label) < max_cells or not item.changes:
         return label
     if len(item.changes) == 1:  # its end has the value
-        return cut_middle(label, cells - 1)
+        return cut_middle(label, max_cells - 1)
     more = f" +{len(item.changes) - 1}"
-    return cut_text(item.changes[0], cells - 1 - len(more)) + more
+    return cut_text(item.changes[0], max_cells - 1 - len(more)) + more
 
 
 def _cut_row(text: str, width: int, more_key: str, text_role: str = "text") -> Row:

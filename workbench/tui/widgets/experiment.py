@@ -429,7 +429,7 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
     runs = all_runs(e)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
-        for name, cell in _run_lines(e, part):
+        for name, cell in _run_table_lines(e, part):
             row = [(pad_text(name, label), "dim")]
             for text, role in map(cell, part):
                 row.append((text_cell(text, each), role))
@@ -437,7 +437,7 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
     return [*rows, *block_rows([*failed_runs_block(e), *engine_choice_blocks(e)], width)]
 
 
-def _run_lines(
+def _run_table_lines(
     e: Experiment, runs: Sequence[ExperimentRun]
 ) -> list[tuple[str, Callable[[ExperimentRun], Run]]]:
     """Return the lines of the table of the runs: their names, and what makes the cell of a run."""

@@ -465,7 +465,7 @@ class GpuStrip(Painted):
     def _text_role(self) -> str:
         return self._role_if_fresh("text")
 
-    def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
+    def _warnings_row(self, telemetry: Telemetry, max_cells: int) -> Row:
         """Return one row with all warnings about the GPUs: old readings, lost GPUs, settings that
         someone else changed, clock locks with or without effect, and reasons for throttling. GPUs
         with the same warning share a text. The status bar names the altered settings."""
@@ -484,8 +484,8 @@ class GpuStrip(Painted):
                 text = f"{gpus_text(indexes)} {text}"
             signs.append(((text, role),))
         row = join_rows(signs, ("   ", "text"))
-        if row_width(row) > room:
-            return fit_row(row, room)
+        if row_width(row) > max_cells:
+            return fit_row(row, max_cells)
         return row
 
     def _lasting_conditions_by_gpu(self) -> list[tuple[int, Run]]:

@@ -118,22 +118,24 @@ def _value_and_note_texts(graph: Graph) -> Sequence[Run]:
     return [(graph.value, graph.value_role), *notes]
 
 
-def _text_behind_graph(graph: Graph, width: int, y: int) -> Run:
-    """Return the text behind row `y` of a graph, in `width` cells: the value, and the note below
+def _text_behind_graph(graph: Graph, width: int, row: int) -> Run:
+    """Return the text behind row `row` of a graph, in `width` cells: the value, and the note below
     it."""
-    text, role = _text_at_or_blank(_value_and_note_texts(graph), y)
+    text, role = _text_at_or_blank(_value_and_note_texts(graph), row)
     return pad_text(text, width, right=True), role
 
 
-def _text_before_graph(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
-    """Return the text in front of row `y` of a graph, in `width` cells. If `value_after` is true,
-    only row 0 has a text, the label. Otherwise the texts are the label, the value and the note, one
-    below the other, but label and value side by side if the graph is one row high."""
-    if value_after or height > 1:
+def _text_before_graph(
+    graph: Graph, width: int, row: int, height: int, has_value_after: bool
+) -> Row:
+    """Return the text in front of row `row` of a graph, in `width` cells. If `has_value_after` is
+    true, only row 0 has a text, the label. Otherwise the texts are the label, the value and the
+    note, one below the other, but label and value side by side if the graph is one row high."""
+    if has_value_after or height > 1:
         texts: list[Run] = [(graph.label, "dim")]
-        if not value_after:
+        if not has_value_after:
             texts += _value_and_note_texts(graph)
-        text, role = _text_at_or_blank(texts, y)
+        text, role = _text_at_or_blank(texts, row)
         return ((pad_text(text, width), role),)
     room = width - 1 - width_of(graph.label)
     return (
@@ -201,7 +203,7 @@ def _draw_braille_graph(graph: Graph, height: int, cursor: int | None) -> list[R
         if height > 1:
             role = _role_at_height(role, (row + 0.5) / height)
         below = DOTS * row
-        text = "".join([_dot_pattern(a - below, b - below) for a, b in pairs])
+        text = "".join([_braille_character(a - below, b - below) for a, b in pairs])
         drawn: Row = ((text, role),)
         if graph.lines:
             drawn = _draw_limit_lines(text, held, marks, row, role)
@@ -260,8 +262,8 @@ def drop_first_cells_of_row(row: Row, count: int) -> Row:
 
 
 @cache
-def _dot_pattern(left: int, right: int) -> str:
-    return _PATTERNS[min(max(left, 0), DOTS)][min(max(right, 0), DOTS)]
+def _braille_character(left_height: int, right_height: int) -> str:
+    return _PATTERNS[min(max(left_height, 0), DOTS)][min(max(right_height, 0), DOTS)]
 
 
 def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
@@ -365,7 +367,7 @@ def _characters_by_level(height: int, levels: str) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _bar_character(level: int) -> str:
+def _bar_character_at_level(level: int) -> str:
     return _level_character(level, G.levels)
 
 
@@ -419,12 +421,12 @@ def _draw_banded_row(
 
 def _banded_cell(highest_height: int, lowest_height: int, graph_role: str) -> Run:
     if highest_height >= EIGHTHS > lowest_height > 0:
-        return _bar_character(lowest_height), f"{graph_role} on band"
+        return _bar_character_at_level(lowest_height), f"{graph_role} on band"
     if lowest_height > 0:
-        return _bar_character(lowest_height), graph_role
+        return _bar_character_at_level(lowest_height), graph_role
     if highest_height > 0:
-        return _bar_character(highest_height), "band"
-    return _bar_character(highest_height), graph_role
+        return _bar_character_at_level(highest_height), "band"
+    return _bar_character_at_level(highest_height), graph_role
 
 
 def _highlight_cell(row: Row, cursor: int | None) -> Row:

@@ -52,8 +52,8 @@ class PickList(Painted, can_focus=True):
     def head_rows(self, width: int) -> list[Row]:
         return []
 
-    def handle_head_click(self, x: int) -> None:
-        """Act on a click on the last row above the items, at the cell `x` of the row. By default
+    def handle_head_click(self, cell: int) -> None:
+        """Act on a click on the last row above the items, at the cell `cell` of the row. By default
         nothing happens."""
 
     def foot_rows(self, width: int, height: int) -> list[Row]:

@@ -241,16 +241,16 @@ def _min_label_distance_cells(a: Point, b: Point) -> float:
     return len(a.label) / 2 + len(b.label) / 2 + 2
 
 
-def x_positions_and_can_connect(values: Sequence[float | None]) -> tuple[list[float], bool]:
+def x_positions_and_can_connect(swept_values: Sequence[float | None]) -> tuple[list[float], bool]:
     """Return the positions of the values on the x axis, and whether a line may connect the points.
 
     The position of a number is the number itself. If the numbers have a wide range such as 1 to
     256, the points have equal distances instead. They also have equal distances, and no line, if a
     value is None, which means that it is not a number.
     """
-    known = known_values(values)
-    evenly = list(map(float, range(len(values))))
-    if len(known) < len(values):
+    known = known_values(swept_values)
+    evenly = list(map(float, range(len(swept_values))))
+    if len(known) < len(swept_values):
         return evenly, False
     if known and min(known) > 0 and max(known) / min(known) >= LOG_FROM:
         return evenly, True

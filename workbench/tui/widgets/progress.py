@@ -106,18 +106,20 @@ def describe_bench(state: SessionState) -> Work:
 
 
 def _estimate_remaining_s_and_fraction(
-    p: BenchProgress, fixed_duration_s: float | None
+    progress: BenchProgress, fixed_duration_s: float | None
 ) -> tuple[float | None, float | None]:
     """Return the seconds left of a benchmark that measures, and the completed fraction; None if they
     are not known. `fixed_duration_s` is its duration if that is fixed."""
     if fixed_duration_s:
-        return max(0.0, fixed_duration_s - p.elapsed_s), p.elapsed_s / fixed_duration_s
-    if p.done < max(1, p.in_flight):
+        remaining_s = max(0.0, fixed_duration_s - progress.elapsed_s)
+        return remaining_s, progress.elapsed_s / fixed_duration_s
+    if progress.done < max(1, progress.in_flight):
         return None, None
     # The requests in flight are half done on average. Before the first of them have ended, that is
     # a guess that may be wrong by a multiple.
-    worked = p.done + p.in_flight / 2
-    return p.elapsed_s / worked * max(0, p.total - worked), p.done / max(1, p.total)
+    worked = progress.done + progress.in_flight / 2
+    remaining_s = progress.elapsed_s / worked * max(0, progress.total - worked)
+    return remaining_s, progress.done / max(1, progress.total)
 
 
 def describe_quality_comparison(view: QualityView) -> Work:

@@ -113,13 +113,13 @@ def _legend_rows(width: int) -> list[Row]:
     return paragraph_rows(text, width, "dim")
 
 
-def _common_span(timelines: Sequence[ResultTimeline], room: int) -> _Span:
+def _common_span(timelines: Sequence[ResultTimeline], max_cells: int) -> _Span:
     before_s = max(int(t.begin_s) - t.first_s for t in timelines)
     after_s = max(t.last_s - int(t.begin_s) + t.step_s for t in timelines)
     finest = max(t.step_s for t in timelines)
-    cell_s = max(finest, math.ceil((before_s + after_s) / room))
+    cell_s = max(finest, math.ceil((before_s + after_s) / max_cells))
     first_s = -math.ceil(before_s / cell_s) * cell_s
-    return _Span(first_s, cell_s, min(room, math.ceil((after_s - first_s) / cell_s)))
+    return _Span(first_s, cell_s, min(max_cells, math.ceil((after_s - first_s) / cell_s)))
 
 
 def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells:

@@ -250,18 +250,18 @@ class StatusBar(Painted):
         room = max(0, width - row_width(tail))
         return [(*fit_row(self._fitting_row(state, room), room), *tail)]
 
-    def _fitting_row(self, state: SessionState, room: int) -> Row:
-        """Return the parts as one row, as long as `room` cells allow. The name of the preset, the
-        last part, may be cut; a warning about GPU settings is shortened instead."""
+    def _fitting_row(self, state: SessionState, max_cells: int) -> Row:
+        """Return the parts as one row, as long as `max_cells` cells allow. The name of the preset,
+        the last part, may be cut; a warning about GPU settings is shortened instead."""
 
         def fits(parts: Sequence[Row]) -> bool:
             needed = parts
             if state.plan is not None:
                 needed = parts[:-1]
-            return row_width(join_rows(needed, BETWEEN)) <= room
+            return row_width(join_rows(needed, BETWEEN)) <= max_cells
 
         whole = join_rows(self.part_rows(state), BETWEEN)
-        if row_width(whole) <= room:
+        if row_width(whole) <= max_cells:
             return whole
         brief = self.part_rows(state, short=True)
         has_warning = state.alterations or state.unapplied

@@ -158,13 +158,13 @@ def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: 
     return justify_row(left, right, width)
 
 
-def _remaining_time_texts(s: Sweep, remaining_s: float | None, room: int) -> Row:
-    """Return the time left of a running sweep, or, in `room` cells, why it is not known."""
+def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -> Row:
+    """Return the time left of a running sweep, or, in `max_cells` cells, why it is not known."""
     text = sweep_remaining_time_text(s, remaining_s)
     if text and remaining_s is not None:
         return ((f"{text} ", "strong"),)
     is_expected = s.left_s or _measured_point(s) is not None
-    if text and is_expected and len(text) + 1 < room:
+    if text and is_expected and len(text) + 1 < max_cells:
         return ((f"{text} ", "dim"),)
     return ()
 
@@ -199,7 +199,7 @@ def operating_map_rows(
     half = (width - 3) // 2
     left = _map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, server_rates)
     right = _map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
-    return [*_side_by_side(left, right, half), *last]
+    return [*_join_side_by_side(left, right, half), *last]
 
 
 def _map_plot(
@@ -233,9 +233,9 @@ def _map_plot(
     )
 
 
-def _side_by_side(left: list[Row], right: list[Row], half: int) -> list[Row]:
+def _join_side_by_side(left: list[Row], right: list[Row], half_width: int) -> list[Row]:
     both = zip_longest(left, right, fillvalue=())
-    return [(*fit_row(a, half), ("   ", "text"), *fit_row(b, half)) for a, b in both]
+    return [(*fit_row(a, half_width), ("   ", "text"), *fit_row(b, half_width)) for a, b in both]
 
 
 def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
@@ -260,15 +260,21 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     half = (width - 3) // 2
     left = _metric_plot(s, done, "tok_s", "tok/s", half, height, "spark")
     right = _metric_plot(s, done, *second, half, height, "warn")
-    return _side_by_side(left, right, half)
+    return _join_side_by_side(left, right, half)
 
 
 def _metric_plot(
-    s: Sweep, done: Sequence[int], field: str, title: str, width: int, height: int, role: str
+    s: Sweep,
+    done_indexes: Sequence[int],
+    field: str,
+    title: str,
+    width: int,
+    height: int,
+    role: str,
 ) -> list[Row]:
     places, joined = x_positions_and_can_connect([p.x for p in s.points])
     points = []
-    for n in done:
+    for n in done_indexes:
         value = getattr(s.points[n], field)
         if value is not None:
             sign = POINT
@@ -276,7 +282,7 @@ def _metric_plot(
                 sign = KNEE
             points.append(Point(places[n], value, _tick_label(s, s.points[n]), sign))
     named = ""
-    if s.knee is not None and s.knee in done:
+    if s.knee is not None and s.knee in done_indexes:
         named = f"{s.what_it_finds} {s.points[s.knee].label}"
     whole_title = f"{title} over {s.name} {s.unit}".rstrip()
     if len(whole_title) + len(named) + 5 > width:
@@ -286,7 +292,7 @@ def _metric_plot(
     )
 
 
-def _tick_label(s: Sweep, p: SweepPoint) -> str:
-    if p.x is None:
-        return p.label.rpartition("=")[2]
-    return f"{p.x:g}"
+def _tick_label(s: Sweep, point: SweepPoint) -> str:
+    if point.x is None:
+        return point.label.rpartition("=")[2]
+    return f"{point.x:g}"

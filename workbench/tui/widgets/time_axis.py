@@ -100,6 +100,7 @@ _SPANS = {
     (EventKind.QUALITY_BEGIN, EventKind.QUALITY_END): ("~", "good"),
     (EventKind.LINK_LOST, EventKind.LINK_BACK): ("?", "bad"),
 }
+TimeLabel = tuple[int, str]  # column, text
 ColumnSpan = tuple[int, int, Run]  # first column, last column, what is drawn in each of them
 
 
@@ -358,9 +359,9 @@ def _time_of_event(event: Event) -> float:
     return event.unix_s
 
 
-def _time_labels(window: Window) -> Iterator[tuple[int, str]]:
-    """Yield (column, text) of each label of the time axis: seconds before the present, or times of
-    day while there is a time cursor."""
+def _time_labels(window: Window) -> Iterator[TimeLabel]:
+    """Yield each label of the time axis: seconds before the present, or times of day while there is
+    a time cursor."""
     if window.cursor is not None:
         yield 0, clock_text(window.first_cell * window.cell_s)
         if window.count >= 20:
@@ -416,13 +417,13 @@ class Label:
     gives_way: bool = False
 
 
-def label_row(labels: Sequence[Label], count: int) -> Row:
-    """Return a row of at most `count` cells with the labels, each in its longest form that fits
-    between its neighbours. It may begin some cells before its column. A label without room is left
-    out."""
-    placed = _place_labels_in_order([label for label in labels if not label.gives_way], count)
+def label_row(labels: Sequence[Label], cell_count: int) -> Row:
+    """Return a row of at most `cell_count` cells with the labels, each in its longest form that
+    fits between its neighbours. It may begin some cells before its column. A label without room is
+    left out."""
+    placed = _place_labels_in_order([label for label in labels if not label.gives_way], cell_count)
     for label in filter(lambda label: label.gives_way, labels):
-        found = _place_label_between(label, placed, count)
+        found = _place_label_between(label, placed, cell_count)
         if found is not None:
             placed.append(found)
     runs: list[Run] = []

@@ -85,7 +85,7 @@ def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
             Level.HINT, "power.binding", "the power limit binds", settings=("power-limit=250",)
         )
         advised = replace(advised, findings=(binding,))
-        s.app.main.controllers.advice.open_page(advised)
+        s.app.main.controllers.advice.open_advice_page(advised)
         await s.until("Advice on result #1", "power-limit=250")
         await s.press("t")
         await s.until(

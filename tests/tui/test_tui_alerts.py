@@ -11,7 +11,7 @@ import pytest
 from workbench.model.alerts import RULES, Alert, RuleView
 from workbench.store.config_schema import AlertsConfig
 from workbench.tui import alert_signals, textual_private
-from workbench.tui.alert_signals import desktop_problem, notification_sequence
+from workbench.tui.alert_signals import desktop_notification_problem, notification_sequence
 from workbench.tui.pages.alerts import rule_state_text
 
 HOT = Alert(
@@ -79,7 +79,9 @@ def test_new_alerts_ring_once(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
     async def scenario(d: Any) -> None:
         rung: list[str] = []
         monkeypatch.setattr(d.app, "bell", lambda: rung.append("bell"))
-        monkeypatch.setattr(alert_signals, "send_control", lambda app, text: rung.append(text))
+        monkeypatch.setattr(
+            alert_signals, "write_control_sequence", lambda app, text: rung.append(text)
+        )
         monkeypatch.delenv("TMUX", raising=False)
         monkeypatch.delenv("STY", raising=False)
         d.session.push(alerts=(HOT,))
@@ -96,7 +98,9 @@ def test_new_alerts_ring_once(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_title_names_what_is_still_active(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(alert_signals, "send_control", lambda app, text: written.append(text))
+    monkeypatch.setattr(
+        alert_signals, "write_control_sequence", lambda app, text: written.append(text)
+    )
     signals = alert_signals.AlertSignals(SimpleNamespace(app=None))  # type: ignore[arg-type]
     title = frozenset({"title"})
     told = [
@@ -107,7 +111,7 @@ def test_the_title_names_what_is_still_active(monkeypatch: pytest.MonkeyPatch) -
     for number in range(3):
         signals.signal_new_alerts(told[: number + 1])
     assert "box: GPU1 is hot" in written[1] and "box: GPU0 is hot" in written[2]
-    signals.close()
+    signals.restore_window_title()
     assert written[-1] == "\x1b[23;2t"
 
 
@@ -137,12 +141,12 @@ def test_why_no_notification_can_arrive(
         return said
 
     monkeypatch.setattr(alert_signals, "run_tmux_command", ask)
-    assert asyncio.run(desktop_problem(env)) == problem
+    assert asyncio.run(desktop_notification_problem(env)) == problem
 
 
 def test_a_control_sequence_goes_to_the_driver() -> None:
     written: list[str] = []
     app = SimpleNamespace(_driver=SimpleNamespace(write=written.append), is_headless=False)
-    textual_private.send_control(app, "\x1b]2;x\x07")  # type: ignore[arg-type]
-    textual_private.send_control(app, "")  # type: ignore[arg-type]
+    textual_private.write_control_sequence(app, "\x1b]2;x\x07")  # type: ignore[arg-type]
+    textual_private.write_control_sequence(app, "")  # type: ignore[arg-type]
     assert written == ["\x1b]2;x\x07"]

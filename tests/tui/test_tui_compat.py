@@ -24,7 +24,7 @@ from workbench.tui.shown_frame import cut_strip
 from workbench.tui.textual_private import (
     count_waiting_frames,
     make_strip_caches_on_demand,
-    run_bindings,
+    run_bound_action,
 )
 from workbench.tui.themed_app import ThemedApp
 from workbench.tui.unused_palette import UnusedPalette
@@ -53,7 +53,7 @@ def test_without_a_driver_nothing_waits() -> None:
 
 def test_bindings_are_run_by_the_app() -> None:
     assert list(inspect.signature(App._check_bindings).parameters) == ["self", "key", "priority"]
-    assert inspect.iscoroutinefunction(run_bindings)
+    assert inspect.iscoroutinefunction(run_bound_action)
 
 
 def test_a_frame_of_ours_is_a_frame_of_textual() -> None:

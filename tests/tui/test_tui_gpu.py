@@ -225,7 +225,7 @@ def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None
             "power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0
         )
         report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
-        d.app.main.controllers.gpu.show_report("GPU settings", report)
+        d.app.main.controllers.gpu.show_settings_report("GPU settings", report)
         await d.pilot.pause()
         said = (
             "? not checked",

@@ -312,10 +312,10 @@ def test_the_words_of_a_task_find_its_action_and_letters_find_nothing(drive: Any
     }
 
     async def scenario(d: Any) -> None:
-        entries = list(d.app.main.controllers.palette._entries())
+        entries = list(d.app.main.controllers.palette._list_entries())
 
         def listed(words: str) -> list[str]:
-            return [e.name for e in best_scored(entries, lambda e: e.score(words))]
+            return [e.name for e in best_scored(entries, lambda e: e.match_score(words))]
 
         assert {word: listed(word)[0] for word in found} == found
         presets = [name.startswith("Load ") for name in listed("vllm")]
@@ -493,7 +493,7 @@ def test_a_benchmark_whose_result_is_rejected_is_told(drive: Any) -> None:
         d.session.push(
             results=(bench_row(7, "x", 9.0, refused=("partial result: the link was lost",)),)
         )
-        d.app.main.controllers.bench.show_rejected_result(7)
+        d.app.main.controllers.bench.report_rejected_result(7)
         await d.until(lambda: "! result 7 is rejected: partial result: the link" in d.text)
 
     drive(scenario)

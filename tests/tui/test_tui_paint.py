@@ -18,8 +18,8 @@ from workbench.tui.cells import (
     wrap_text,
 )
 from workbench.tui.formats import (
-    default_text,
     duration_text,
+    flag_default_text,
     number_text,
     setting_text,
     short_gpu_name,
@@ -103,7 +103,7 @@ def test_figures_for_people() -> None:
         *("n/a", "5,812", "24.9", "9.64", "0.046", "0.00")
     ]
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
-    assert (value_text(""), default_text("")) == ("''", "-"), "an empty value is a value"
+    assert (value_text(""), flag_default_text("")) == ("''", "-"), "an empty value is a value"
     assert setting_text("gpu_clocks", "210,1755") == "GPU clocks 210-1755 MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
 

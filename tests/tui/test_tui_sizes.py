@@ -187,7 +187,7 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(
         async with real_screen() as s:
             await s.until("4 x A100", lambda: s.state.presets)
             monkeypatch.setattr(s.pane("results"), "rows", broken)
-            monkeypatch.setattr(s.app.main.controllers.view, "toggle_zoom", broken)
+            monkeypatch.setattr(s.app.main.controllers.view, "toggle_pane_zoom", broken)
             s.pane("results").repaint()
             await s.press("f1")
             await s.until("pick a preset: type letters")

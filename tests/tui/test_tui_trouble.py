@@ -19,7 +19,7 @@ from workbench.model.server_run import ServerState
 from workbench.model.setting_records import SettingCommand, SettingOutcome
 from workbench.session.state import BenchState
 from workbench.tui.cells import row_width
-from workbench.tui.formats import progress_text
+from workbench.tui.formats import bench_progress_text
 from workbench.tui.modals.gpu_confirm import (
     affected_gpu_rows,
     check_finding_rows,
@@ -229,7 +229,7 @@ def test_how_far_a_load_is() -> None:
     progress = BenchProgress(7, 0, 20_000, 8, 900, 210.0, 4.2)
     state = FakeSession().state
     timed = replace(state, bench=BenchState(running=True, spec=spec, progress=progress))
-    assert progress_text(timed) == "measuring 4/10 s"
+    assert bench_progress_text(timed) == "measuring 4/10 s"
     counted = replace(
         timed,
         bench=replace(
@@ -238,9 +238,9 @@ def test_how_far_a_load_is() -> None:
             progress=replace(progress, total=64),
         ),
     )
-    assert progress_text(counted) == "measuring 7/64"
-    assert progress_text(replace(timed, busy=("verifying GPU settings",))) == "4s"
-    assert progress_text(replace(timed, bench=replace(timed.bench, running=False))) == ""
+    assert bench_progress_text(counted) == "measuring 7/64"
+    assert bench_progress_text(replace(timed, busy=("verifying GPU settings",))) == "4s"
+    assert bench_progress_text(replace(timed, bench=replace(timed.bench, running=False))) == ""
 
 
 def test_the_time_left_of_a_benchmark_waits_for_the_first_requests() -> None:

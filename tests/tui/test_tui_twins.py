@@ -32,7 +32,7 @@ def test_a_twin_is_measured_beside_the_present_host(
 ) -> None:
     async def scenario(d: Any) -> None:
         wanted = parse_experiment_form({**VALUES, "twin": "gpu-box-2"})
-        options = d.app.main.controllers.experiments._run_options(wanted)
+        options = d.app.main.controllers.experiments._experiment_run_options(wanted)
         assert (
             options["twins"] == (d.session.state.host.name, "gpu-box-2") and "twin" not in options
         )

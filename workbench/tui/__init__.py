@@ -60,7 +60,7 @@ def run_screen(session: Session, *, mouse: bool | None = None) -> int:
     with asyncio.Runner() as runner:
         app = runner.run(_load_application(session))(session)
         code = runner.run(app.run_async(mouse=mouse))
-    return _exit_code(app, code, session.state.host.name)
+    return _report_crash_and_exit_code(app, code, session.state.host.name)
 
 
 def _should_read_mouse(mouse: bool | None) -> bool:
@@ -92,10 +92,10 @@ def _prepare_terminal(next_step: str) -> None:
     share_one_malloc_arena()
 
 
-def _exit_code(app: ThemedApp, code: int | None, host: str) -> int:
+def _report_crash_and_exit_code(app: ThemedApp, code: int | None, host: str) -> int:
     """Return the exit code of the process after the application `app` has ended. It is `code`, or 1
-    if an unexpected exception ended `app`. In that case, write a message about the exception and
-    the host named `host` to standard error."""
+    if an unexpected exception ended `app`. In that case, first write a message about the exception
+    and the host named `host` to standard error."""
 
     if app.hung_up:
         _redirect_output_to_devnull()
@@ -144,13 +144,15 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
     try:
         while True:
             app = FleetApp(fleet, view)
-            code = _exit_code(app, await app.run_async(mouse=mouse), "fleet")
+            code = _report_crash_and_exit_code(app, await app.run_async(mouse=mouse), "fleet")
             if app.opened is None or code:
                 return code
             gc.collect()  # the next screen's first frame freezes what is there
             session = await asyncio.to_thread(Session.of_host, app.opened)
             shown = (await _load_application(session))(session)
-            code = _exit_code(shown, await shown.run_async(mouse=mouse), app.opened)
+            code = _report_crash_and_exit_code(
+                shown, await shown.run_async(mouse=mouse), app.opened
+            )
             if code:
                 return code
             gc.collect()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from workbench.model.alerts import END, ONCE
 from workbench.model.untrusted_text import clean_text
 from workbench.tui.clipboard import run_tmux_command
-from workbench.tui.textual_private import send_control
+from workbench.tui.textual_private import write_control_sequence
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -42,7 +42,7 @@ def notification_sequence(text: str, env: Mapping[str, str] = os.environ) -> str
     return plain
 
 
-async def desktop_problem(env: Mapping[str, str] = os.environ) -> str:
+async def desktop_notification_problem(env: Mapping[str, str] = os.environ) -> str:
     """Return why no notification of the desktop can arrive; "" if none is known."""
     if env.get("TMUX"):
         # an older tmux has no such option and passes everything on
@@ -55,7 +55,8 @@ async def desktop_problem(env: Mapping[str, str] = os.environ) -> str:
 
 
 class AlertSignals:
-    """Rings for each new alert of a session. `close` gives the window its former title."""
+    """Rings for each new alert of a session. `restore_window_title` gives the window its former
+    title."""
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
@@ -72,17 +73,19 @@ class AlertSignals:
         for alert in new:
             self._seen = alert.number
             self._signal_alert(alert)
-        self._show_title()
+        self._update_window_title()
 
-    def close(self) -> None:
+    def restore_window_title(self) -> None:
         self._titles.clear()
-        self._show_title()
+        self._update_window_title()
 
     def _signal_alert(self, alert: Alert) -> None:
         if "bell" in alert.effects:
             self._screen.app.bell()
         if "desktop" in alert.effects:
-            send_control(self._screen.app, notification_sequence(f"Workbench: {alert.message}"))
+            write_control_sequence(
+                self._screen.app, notification_sequence(f"Workbench: {alert.message}")
+            )
         if "title" not in alert.effects:
             return
         self._titles = {
@@ -98,9 +101,9 @@ class AlertSignals:
         """Remove an event from the title, unless a later one of its rule is there."""
         if self._titles.get((alert.rule, alert.gpus)) is alert:
             del self._titles[alert.rule, alert.gpus]
-            self._show_title()
+            self._update_window_title()
 
-    def _show_title(self) -> None:
+    def _update_window_title(self) -> None:
         """Write the newest alert into the title of the window, or give it its former title."""
         was_titled, self._titled = self._titled, bool(self._titles)
         if self._titled:
@@ -109,9 +112,9 @@ class AlertSignals:
             control = f"{_ESCAPE}]2;{text} - Workbench{_BELL}"
             if not was_titled:
                 control = f"{_KEEP_TITLE}{control}"
-            send_control(self._screen.app, control)
+            write_control_sequence(self._screen.app, control)
         elif was_titled:
-            send_control(self._screen.app, _FORMER_TITLE)
+            write_control_sequence(self._screen.app, _FORMER_TITLE)
 
 
 def _covers_rule_and_gpus(alert: Alert, rule_and_gpus: tuple[str, tuple[int, ...]]) -> bool:

@@ -44,12 +44,12 @@ def render_row_pieces(pieces: Iterable[RowPiece], console: Console) -> str:
                 continue
             wanted = wanted or _NO_STYLE
             if wanted is not style:
-                out.append(_style_change(style, wanted, system))
+                out.append(_style_change_sequence(style, wanted, system))
                 style = wanted
             out.append(text)
         column_at, row_at = column + strip.cell_length, row
     if style is not _NO_STYLE:
-        out.append(_style_change(style, _NO_STYLE, system))
+        out.append(_style_change_sequence(style, _NO_STYLE, system))
     return "".join(out)
 
 
@@ -65,7 +65,7 @@ def _colour_system_of(console: Console) -> ColorSystem | None:
     }[name]
 
 
-def _style_change(before: Style, after: Style, system: ColorSystem | None) -> str:
+def _style_change_sequence(before: Style, after: Style, system: ColorSystem | None) -> str:
     """Return the escape sequence that changes from one style to another; "" if they look alike."""
     key = before, after, system
     known = _changes.get(key)
@@ -73,17 +73,17 @@ def _style_change(before: Style, after: Style, system: ColorSystem | None) -> st
         return known
     if len(_changes) >= _MOST_CHANGES:
         _changes.clear()
-    text = _changes[key] = _new_style_change(before, after, system)
+    text = _changes[key] = _build_style_change_sequence(before, after, system)
     return text
 
 
-def _new_style_change(before: Style, after: Style, system: ColorSystem | None) -> str:
+def _build_style_change_sequence(before: Style, after: Style, system: ColorSystem | None) -> str:
     was, now = _attribute_codes(before), _attribute_codes(after)
     if was - now:
         # Terminals disagree about how to end one attribute, so that all are ended.
-        codes = [*sorted(now), *_colour_codes(_NO_STYLE, after, system)]
+        codes = [*sorted(now), *_colour_change_codes(_NO_STYLE, after, system)]
         return f"\x1b[{';'.join(['0', *codes])}m"
-    codes = [*sorted(now - was), *_colour_codes(before, after, system)]
+    codes = [*sorted(now - was), *_colour_change_codes(before, after, system)]
     return f"\x1b[{';'.join(codes)}m" if codes else ""
 
 
@@ -91,7 +91,7 @@ def _attribute_codes(style: Style) -> frozenset[str]:
     return frozenset(code for name, code in _ATTRIBUTES if getattr(style, name))
 
 
-def _colour_codes(before: Style, after: Style, system: ColorSystem | None) -> list[str]:
+def _colour_change_codes(before: Style, after: Style, system: ColorSystem | None) -> list[str]:
     if system is None:
         return []
     codes: list[str] = []
@@ -100,11 +100,13 @@ def _colour_codes(before: Style, after: Style, system: ColorSystem | None) -> li
         (before.bgcolor, after.bgcolor, False),
     ):
         if was != now:
-            codes += _codes_of_colour(now, foreground, system)
+            codes += _ansi_codes_of_colour(now, foreground, system)
     return codes
 
 
-def _codes_of_colour(colour: Color | None, foreground: bool, system: ColorSystem) -> Iterable[str]:
+def _ansi_codes_of_colour(
+    colour: Color | None, is_foreground: bool, system: ColorSystem
+) -> Iterable[str]:
     if colour is None:
-        return ("39" if foreground else "49",)
-    return colour.downgrade(system).get_ansi_codes(foreground)
+        return ("39" if is_foreground else "49",)
+    return colour.downgrade(system).get_ansi_codes(is_foreground)

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from workbench.session.session import Session
 from workbench.tui.interfaces import KeyConsumer, OrderedKeys
 from workbench.tui.screen import MainScreen
-from workbench.tui.textual_private import is_leaving, run_bindings
+from workbench.tui.textual_private import is_app_exiting, run_bound_action
 from workbench.tui.themed_app import ThemedApp
 
 CLOSE_S = 5.0
@@ -46,7 +46,7 @@ class WorkbenchApp(ThemedApp):
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 
     async def consume_key(self, event: events.Key) -> bool:
-        if is_leaving(self):
+        if is_app_exiting(self):
             return True
         if not isinstance(self.screen, OrderedKeys):
             return False
@@ -64,13 +64,13 @@ class WorkbenchApp(ThemedApp):
         if is_busy and event.key != "escape":
             # the screen is about to open a page, and this key was not meant for that page
             return True
-        if await run_bindings(self, event.key, priority=True):
+        if await run_bound_action(self, event.key, priority=True):
             return True
         # the fleet has no widget with the focus
         taker = focused if focused is not None else self.screen
         if isinstance(taker, KeyConsumer) and taker.consume_key(event):
             return True
-        return await run_bindings(self, event.key)
+        return await run_bound_action(self, event.key)
 
     @property
     def main(self) -> MainScreen:

@@ -86,7 +86,7 @@ def explain_visible_terms(controllers: Controllers) -> None:
 
 
 def open_palette(controllers: Controllers) -> Awaitable[None]:
-    return controllers.palette.open()
+    return controllers.palette.open_palette()
 
 
 def plot_results(controllers: Controllers) -> None:
@@ -135,19 +135,19 @@ TIME_KEYS: tuple[Key, ...] = (
         "plus",
         "Zoom in",
         "make a cell of the graphs shorter: 300, 60, 15, 5, 1 s",
-        lambda c: c.timeline.zoom(-1),
+        lambda c: c.timeline.zoom_time_axis(-1),
     ),
     Key(
         "minus",
         "Zoom out",
         "make a cell of the graphs longer: 1, 5, 15, 60, 300 s",
-        lambda c: c.timeline.zoom(1),
+        lambda c: c.timeline.zoom_time_axis(1),
     ),
     Key(
         "F",
         "Fold GPUs",
         "draw equal GPUs together in one row, or each in a row of its own",
-        lambda c: c.timeline.toggle_folding(),
+        lambda c: c.timeline.toggle_row_per_gpu(),
     ),
 )
 
@@ -193,7 +193,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "Z",
         "Go back",
         "after a failed restart: start again what ran before",
-        lambda c: c.servers.restart_previous(),
+        lambda c: c.servers.restart_previous_server(),
     ),
     Key(
         "A",
@@ -212,27 +212,27 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "b",
         "Bench",
         "benchmark the server; if it is starting, when it is READY",
-        lambda c: c.bench.open_form(),
+        lambda c: c.bench.open_bench_form(),
         6,
     ),
     Key(
         "c",
         "Compare",
         "compare the marked results A and B, else the last two",
-        lambda c: c.results.compare_results(),
+        lambda c: c.results.compare_marked_results(),
         10,
     ),
     Key(
         "Q",
         "Answers",
         "are the answers of B the same as those of A? show it, measure it",
-        lambda c: c.quality.open(),
+        lambda c: c.quality.open_quality_page(),
     ),
     Key(
         "full_stop",
         "Again",
         "restart with the plan, bench, compare",
-        lambda c: c.bench.restart_and_repeat(),
+        lambda c: c.bench.restart_and_repeat_benchmark(),
         7,
     ),
     Key(
@@ -249,33 +249,38 @@ SCREEN_KEYS: tuple[Key, ...] = (
         lambda c: c.gpu.revert_settings(),
         11,
     ),
-    Key("T", "Keep trial", "keep the GPU settings that are on trial", lambda c: c.gpu.keep_trial()),
+    Key(
+        "T",
+        "Keep trial",
+        "keep the GPU settings that are on trial",
+        lambda c: c.gpu.confirm_trial_settings(),
+    ),
     Key(
         "V",
         "Verify",
         "put load on the server, and show which GPU settings are in force",
-        lambda c: c.gpu.check_under_load(),
+        lambda c: c.gpu.check_settings_under_load(),
         15,
     ),
     Key(
         "X",
         "A/B",
         "measure the changed plan or GPU setting against the running server; show the experiment",
-        lambda c: c.experiments.open(),
+        lambda c: c.experiments.open_page_or_form(),
         13,
     ),
     Key(
         "S",
         "Sweep",
         "benchmark at several values of a GPU setting, concurrency or flag",
-        lambda c: c.sweeps.open(),
+        lambda c: c.sweeps.open_page_or_form(),
         14,
     ),
     Key(
         "N",
         "Tune",
         "search a configuration that serves better than the plan, and prove it: shows the plan first",
-        lambda c: c.tunes.open(),
+        lambda c: c.tunes.open_page_or_form(),
     ),
     Key(
         "K",
@@ -283,8 +288,8 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "cancel the benchmark, sweep, experiment or copy that is running",
         lambda c: c.bench.cancel_measurement(),
     ),
-    Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
-    Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
+    Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo_plan_edit(), 12),
+    Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo_plan_edit()),
     Key(
         "v",
         "Command",
@@ -296,7 +301,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "M",
         "Fits",
         "show which quantizations, GPUs and context lengths of the model fit",
-        lambda c: c.plan.show_fit(),
+        lambda c: c.plan.open_fit_page(),
     ),
     Key(
         "y",
@@ -309,7 +314,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "Y",
         "Copy as",
         "copy the plan as a script, service, container, job or recipe",
-        lambda c: c.recipes.copy_plan_as(),
+        lambda c: c.recipes.copy_plan_as_recipe(),
     ),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save_preset(), 18),
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save_preset()),
@@ -324,25 +329,25 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "O",
         "Fleet",
         "show all hosts at once: GPUs, servers, token rates; enter opens one",
-        lambda c: c.fleet.open(),
+        lambda c: c.fleet.open_fleet(),
     ),
     Key(
         "C",
         "Models",
         "list the models on this host; hash, copy and download them",
-        lambda c: c.models.open(),
+        lambda c: c.models.open_models_page(),
     ),
     Key(
         "H",
         "Doctor",
         "examine the host: what is missing or does not fit, and the fix",
-        lambda c: c.hosts.open_doctor(),
+        lambda c: c.hosts.open_doctor_page(),
     ),
     Key(
         "D",
         "Demo",
         "work on simulated GPUs: nothing of this host is used",
-        lambda c: c.hosts.switch_to_demo(),
+        lambda c: c.hosts.switch_to_simulated_host(),
     ),
     Key(
         "R",
@@ -355,7 +360,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "z",
         "Zoom",
         "show the focused pane on the whole screen, and back",
-        lambda c: c.view.toggle_zoom(),
+        lambda c: c.view.toggle_pane_zoom(),
         20,
     ),
     Key(
@@ -368,9 +373,14 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "exclamation_mark",
         "Alerts",
         "show the rules of the alerts, their state, and the last alerts",
-        lambda c: c.alerts.open(),
+        lambda c: c.alerts.open_alerts_page(),
     ),
-    Key("J", "Nights", "show the newest night of the watches", lambda c: c.view.open_nights()),
+    Key(
+        "J",
+        "Nights",
+        "show the newest night of the watches",
+        lambda c: c.view.open_newest_watch_night(),
+    ),
     Key(
         "l",
         "Activity",
@@ -384,7 +394,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         explain_visible_terms,
         1,
     ),
-    Key("f1", "Keys", "list every key", lambda c: c.explain.open_keys()),
+    Key("f1", "Keys", "list every key", lambda c: c.explain.open_key_list()),
     Key("ctrl+p", "palette", "list every action by name", open_palette, 99),
     Key("colon", "palette", "list every action by name", open_palette),
     Key(
@@ -423,7 +433,7 @@ HOST_KEYS = limit_keys_to_view(
         "ctrl+t",
         "check",
         "check the host or the cluster under the cursor: what is missing there, and the fix",
-        lambda c: c.hosts.open_check(),
+        lambda c: c.hosts.open_host_check(),
     ),
 )
 
@@ -467,16 +477,19 @@ MODEL_KEYS = limit_keys_to_view(
         "enter",
         "Files",
         "list the files of the model with their sizes and hashes",
-        lambda c: c.models.show_files(),
+        lambda c: c.models.show_selected_files(),
     ),
     Key(
         "V",
         "Hash",
         "hash every byte of the model on its host, and compare with the hub",
-        lambda c: c.models.hash_copy(),
+        lambda c: c.models.hash_model_copy(),
     ),
     Key(
-        "c", "Copy", "copy the model to another host; K cancels", lambda c: c.models.copy_to_host()
+        "c",
+        "Copy",
+        "copy the model to another host; K cancels",
+        lambda c: c.models.copy_model_to_host(),
     ),
     Key(
         "n",
@@ -491,7 +504,12 @@ MODEL_KEYS = limit_keys_to_view(
         lambda c: c.models.toggle_all_hosts(),
     ),
     Key("R", "Again", "look for models again", lambda c: c.models.search_models()),
-    Key("y", "Path", "copy the path of the model to the clipboard", lambda c: c.models.copy_path()),
+    Key(
+        "y",
+        "Path",
+        "copy the path of the model to the clipboard",
+        lambda c: c.models.copy_model_path(),
+    ),
 )
 
 # The keys of pages and lists that are opened from the main screen.
@@ -561,7 +579,7 @@ _KEYS_ON_PAGES = (
 ON_PAGES = frozenset(f"screen {key}" for key in _KEYS_ON_PAGES)
 
 
-def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
+def textual_bindings(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
     """Return Textual bindings for the keys. Each binding calls the method `action_do` of the screen
     with the id of its key."""
     return [
@@ -572,11 +590,11 @@ def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
     ]
 
 
-def format_key_hints(keys: Sequence[Key], *shown: str) -> str:
-    """Return the key hints for a border, such as "/ find enter load". `shown` has the Textual names
-    of the keys to show, in order. Look each name up in `keys` first, then among the keys of the
-    whole main screen."""
-    found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
+def format_key_hints(keys: Sequence[Key], *key_names: str) -> str:
+    """Return the key hints for a border, such as "/ find enter load". `key_names` has the Textual
+    names of the keys to show, in order. Look each name up in `keys` first, then among the keys of
+    the whole main screen."""
+    found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in key_names]
     return "  ".join(
         f"{k.printed_name} {k.label if k.where else k.label[:1].lower() + k.label[1:]}"
         for k in found
@@ -617,13 +635,13 @@ def suggest_next_keys(state: SessionState) -> list[Key]:
     if state.plan is None:
         wanted.append("p")
     else:
-        wanted += _server_keys(state)
+        wanted += _suggest_server_keys(state)
     if state.alterations:
         wanted.append("r")
     return [next(key for key in SCREEN_KEYS if key.key == name) for name in dict.fromkeys(wanted)]
 
 
-def _server_keys(state: SessionState) -> Sequence[str]:
+def _suggest_server_keys(state: SessionState) -> Sequence[str]:
     """Return the keys for the most likely next steps with a plan, by the state of its server."""
     server = state.server
     if server is None:

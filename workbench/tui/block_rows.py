@@ -152,9 +152,9 @@ def _table_rows(table: Table, width: int, complete: bool) -> list[Row]:
     column is wrapped. A row with text in its first cell only has the whole width. With `complete`,
     a table in too little room is one text per row."""
     lines, columns = [table.head, *table.rows], range(len(table.head))
-    if complete and _least_width(table, lines, columns, whole=True, gap=_GAP) > width:
+    if complete and _min_table_width(table, lines, columns, whole=True, gap=_GAP) > width:
         return _stacked_table_rows(table, width)
-    layout = _layout_of(table, width)
+    layout = _lay_out_table(table, width)
     marks = table.marks or ("",) * len(table.rows)
     rows = _table_row(layout, layout.head, width, "head", "head")
     for mark, cells in zip(marks, layout.rows, strict=True):
@@ -180,26 +180,26 @@ class _Layout:
     last: int
 
     @property
-    def leads(self) -> list[str]:
+    def cell_prefixes(self) -> list[str]:
         """The text in front of each cell: a blank for a text behind a number."""
         before = (False, *self.numeric)
         return [" " * (a > b) for a, b in zip(before, self.numeric, strict=False)]
 
 
-def _layout_of(table: Table, width: int) -> _Layout:
+def _lay_out_table(table: Table, width: int) -> _Layout:
     lines = [table.head, *table.rows]
     columns = list(range(len(table.head)))
-    if _least_width(table, lines, columns, whole=True) > width:
-        lines = [tuple(map(_short_cell, line)) for line in lines]
+    if _min_table_width(table, lines, columns, whole=True) > width:
+        lines = [tuple(map(_short_wording, line)) for line in lines]
         columns = [column for column in columns if any(line[column] for line in lines)]
     can_go: list[int] = []
     if table.importance:
         can_go = [column for column in columns if table.importance[column]]
         can_go.sort(key=table.importance.__getitem__)
-    while can_go and _least_width(table, lines, columns) > width:
+    while can_go and _min_table_width(table, lines, columns) > width:
         columns.remove(can_go.pop())
     gap = _GAP
-    if _least_width(table, lines, columns, gap=_GAP) > width:
+    if _min_table_width(table, lines, columns, gap=_GAP) > width:
         gap = 1
     widths = [_column_width(lines, column) + gap for column in columns]
     for place, column in enumerate(columns[1:], start=1):
@@ -216,7 +216,7 @@ def _layout_of(table: Table, width: int) -> _Layout:
     )
 
 
-def _short_cell(cell: str) -> str:
+def _short_wording(cell: str) -> str:
     if isinstance(cell, Wording):
         return cell.short
     return cell
@@ -228,7 +228,7 @@ def _column_width(lines: Sequence[Sequence[str]], column: int) -> int:
     return max(map(width_of, full))
 
 
-def _least_width(
+def _min_table_width(
     table: Table,
     lines: Sequence[Sequence[str]],
     columns: Sequence[int],
@@ -260,9 +260,9 @@ def _table_row(
 ) -> list[Row]:
     """Return a row of the table, and further rows if the text of its last cell is wrapped."""
     padded = []
-    leads = layout.leads
+    cell_prefixes = layout.cell_prefixes
     for text, lead, size, is_number in zip(
-        cells, leads, layout.widths, layout.numeric, strict=False
+        cells, cell_prefixes, layout.widths, layout.numeric, strict=False
     ):
         padded.append(pad_text(cut_text(lead + text, size - 1), size, is_number))
     label, middle = "".join(padded[:1]), "".join(padded[1:])
@@ -270,7 +270,7 @@ def _table_row(
     if layout.numeric[-1]:
         wrapped = [pad_text(cells[-1], layout.last, True)]
     else:
-        lead = leads[-1]
+        lead = cell_prefixes[-1]
         wrapped = [lead + line for line in wrap_text(cells[-1], room - len(lead))]
     first: Row = (
         (label, label_role),

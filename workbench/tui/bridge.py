@@ -41,8 +41,8 @@ class Viewer(Protocol):
     @property
     def display(self) -> bool: ...  # False while the screen is being removed
     @property
-    def log_visible(self) -> bool: ...
-    def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
+    def is_log_visible(self) -> bool: ...
+    def draw_changes(self, state: SessionState, changed_fields: frozenset[str]) -> None: ...
     def draw_elapsed_times(self, state: SessionState, readings_drawn: bool = False) -> None: ...
     @property
     def services(self) -> Services: ...
@@ -63,7 +63,7 @@ class Bridge:
         # Repaints need the context of the app, whichever task of the session reports the change.
         self._context = contextvars.copy_context()
         self._unsubscribe = self.session.subscribe(self._schedule_drawing)
-        self._schedule_clock(CLOCK_PERIOD_S)
+        self._schedule_clock_drawing(CLOCK_PERIOD_S)
 
     def stop(self) -> None:
         if self._unsubscribe is not None:
@@ -72,16 +72,16 @@ class Bridge:
             if handle is not None:
                 handle.cancel()
 
-    def _schedule_drawing(self, state: SessionState, changed: frozenset[str]) -> None:
-        if changed & LOG:
-            self._schedule_log()
-            changed = changed - LOG
-        if changed:
-            self._changed |= changed
-            if self._draw_timer is None and not changed <= ENGINE:
+    def _schedule_drawing(self, state: SessionState, changed_fields: frozenset[str]) -> None:
+        if changed_fields & LOG:
+            self._schedule_log_drawing()
+            changed_fields = changed_fields - LOG
+        if changed_fields:
+            self._changed |= changed_fields
+            if self._draw_timer is None and not changed_fields <= ENGINE:
                 self._draw_timer = self._loop.call_soon(self._draw_changes, context=self._context)
 
-    def _schedule_log(self) -> None:
+    def _schedule_log_drawing(self) -> None:
         if self._log_timer is None:
             wait = max(0.0, self._last_log_s + LOG_PERIOD_S - self._loop.time())
             self._log_timer = self._loop.call_later(wait, self._draw_log, context=self._context)
@@ -101,18 +101,18 @@ class Bridge:
         if ticks:
             self._record_clock_drawing()
         with self.viewer.app.batch_terminal_writes():
-            self._draw(self.viewer.show, self.session.state, changed)
+            self._draw_or_show_error(self.viewer.draw_changes, self.session.state, changed)
             if ticks:
-                self._draw(self.viewer.draw_elapsed_times, self.session.state, True)
+                self._draw_or_show_error(self.viewer.draw_elapsed_times, self.session.state, True)
 
-    def _draw(self, draw: Callable[..., None], *what: Any) -> None:
+    def _draw_or_show_error(self, draw: Callable[..., None], *arguments: Any) -> None:
         """Call `draw(*what)`, unless the screen is being removed or the application is ending. If
         drawing raises an exception, show it as a message."""
         # Textual removes the panes before the screen
         if not (self.viewer.display and self.viewer.app.is_running):
             return
         try:
-            draw(*what)
+            draw(*arguments)
         except Exception as error:
             self.viewer.services.show_error(error)
 
@@ -124,17 +124,17 @@ class Bridge:
             )
             return
         self._last_log_s = self._loop.time()
-        if self.viewer.log_visible:
-            self._draw(self.viewer.show, self.session.state, LOG)
+        if self.viewer.is_log_visible:
+            self._draw_or_show_error(self.viewer.draw_changes, self.session.state, LOG)
 
     def _draw_clock(self) -> None:
         """Draw ages and elapsed times, because no reading has come with which they are drawn."""
-        self._schedule_clock(CLOCK_PERIOD_S)
+        self._schedule_clock_drawing(CLOCK_PERIOD_S)
         if self._is_terminal_behind():
             return
         self._record_clock_drawing()
         with self.viewer.app.batch_terminal_writes():
-            self._draw(self.viewer.draw_elapsed_times, self.session.state)
+            self._draw_or_show_error(self.viewer.draw_elapsed_times, self.session.state)
 
     def _is_clock_due(self) -> bool:
         """Return whether ages and elapsed times are to be drawn with the reading that is drawn now.
@@ -144,9 +144,9 @@ class Bridge:
         self._last_reading_s = now
         due = now - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
         if often:
-            self._schedule_clock(CLOCK_PERIOD_S + CLOCK_LATE_S)
+            self._schedule_clock_drawing(CLOCK_PERIOD_S + CLOCK_LATE_S)
         elif due:
-            self._schedule_clock(CLOCK_PERIOD_S)
+            self._schedule_clock_drawing(CLOCK_PERIOD_S)
         return due
 
     def _record_clock_drawing(self) -> None:
@@ -154,7 +154,7 @@ class Bridge:
         self._last_tick_s = self._loop.time()
         self.session.gpu.guard.note_screen_drawn()  # a dead terminal must not keep GPU settings in force
 
-    def _schedule_clock(self, next_s: float) -> None:
+    def _schedule_clock_drawing(self, next_s: float) -> None:
         """Draw ages and elapsed times in `next_s` seconds, unless a reading is drawn before."""
         if self._clock is not None:
             self._clock.cancel()

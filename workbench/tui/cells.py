@@ -26,7 +26,7 @@ from workbench.tui.theme import style
 
 Run = tuple[str, str]
 Row = tuple[Run, ...]
-Make = Callable[[int], list[Row]]  # width -> rows
+RowMaker = Callable[[int], list[Row]]  # width -> rows
 WHEEL_ROWS = 3
 # two changed spans this close cost less as one (a cursor move and a colour are about 20 bytes)
 NEAR_CELLS = 6
@@ -49,7 +49,7 @@ def cut_text(text: str, width: int) -> str:
     return set_cell_size(text, width - 1).rstrip() + G.more
 
 
-def cut_middle(text: str, width: int) -> str:
+def cut_text_middle(text: str, width: int) -> str:
     """Return `text` in at most `width` cells, with "…" in its middle if a part is missing. The end
     is kept, because similar names often differ there. A text with wide characters, and any text
     in less than 8 cells, is cut at its end."""
@@ -60,12 +60,12 @@ def cut_middle(text: str, width: int) -> str:
     return text[:head] + G.more + text[len(text) - (width - 1 - head) :]
 
 
-def pad_text(text: str, width: int, right: bool = False) -> str:
-    """Return `text` in exactly `width` cells, cut or filled with blanks. With `right` the blanks
-    are at the left."""
+def pad_text(text: str, width: int, align_right: bool = False) -> str:
+    """Return `text` in exactly `width` cells, cut or filled with blanks. With `align_right` the
+    blanks are at the left."""
     text = cut_text(text, width)
     gap = " " * (width - width_of(text))
-    if right:
+    if align_right:
         return gap + text
     return text + gap
 
@@ -85,7 +85,7 @@ def border_text(text: str) -> Content:
     return Content(ascii_if_needed(clean_text(text)))
 
 
-def text_cell(text: str, width: int) -> str:
+def pad_text_with_gap(text: str, width: int) -> str:
     """Return `text`, cut or filled with blanks to `width` cells, of which the last one is blank."""
     return pad_text(cut_text(text, width - 1), width)
 
@@ -139,7 +139,7 @@ def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
     lines: list[str] = []
     for part in text.splitlines() or [""]:
         if width_of(part) != len(part):  # textwrap counts characters
-            lines += _wrap_wide(part, max(8, width), indent)
+            lines += _wrap_wide_text(part, max(8, width), indent)
             continue
         lines += textwrap.wrap(
             part, max(8, width), subsequent_indent=indent, break_on_hyphens=False
@@ -147,7 +147,7 @@ def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
     return lines
 
 
-def _wrap_wide(text: str, width: int, indent: str) -> list[str]:
+def _wrap_wide_text(text: str, width: int, indent: str) -> list[str]:
     """Return a text with characters of two or no cells as lines of at most `width` cells."""
     lines: list[str] = []
     line = ""
@@ -319,7 +319,7 @@ class Painted(Widget):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return ()
 
-    def make_rows(
+    def make_rows_or_error(
         self, make: Callable[..., Sequence[Row]], width: int, *other_sizes: int
     ) -> list[Row]:
         """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with
@@ -345,7 +345,7 @@ class Painted(Widget):
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return
-        made = self.make_rows(self.rows, width, height)[:height]
+        made = self.make_rows_or_error(self.rows, width, height)[:height]
         made += [()] * (height - len(made))
         old, drawn_before = self._painted, self._made
         self._made, size = made, (width, height)
@@ -367,7 +367,9 @@ class Painted(Widget):
                 regions += [Region(start, y, end - start, 1) for start, end in spans]
         if not regions:
             return
-        is_sent = self._is_mounted and send_cells_unless_covered(self, regions, self._cells_in)
+        is_sent = self._is_mounted and send_cells_unless_covered(
+            self, regions, self._segments_in_region
+        )
         if not is_sent:
             self.refresh(*regions)
 
@@ -383,7 +385,7 @@ class Painted(Widget):
             self.repaint()
         return self._drawn_strip(y)
 
-    def _cells_in(self, region: Region) -> list[Segment]:
+    def _segments_in_region(self, region: Region) -> list[Segment]:
         """Return the cells of a region that is one row high."""
         start, end, at = region.x, region.right, 0
         found: list[Segment] = []
@@ -417,9 +419,9 @@ class Painted(Widget):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._scroll_by_wheel(-WHEEL_ROWS, event)
 
-    def _scroll_by_wheel(self, by: int, event: events.MouseEvent) -> None:
+    def _scroll_by_wheel(self, rows: int, event: events.MouseEvent) -> None:
         event.stop()
-        self.action_move(by)
+        self.action_move(rows)
 
     def action_move(self, by: int) -> None:
         """Move the cursor, or scroll, by `by` rows. The arrow keys and the mouse wheel call this

@@ -11,10 +11,12 @@ class Countdown:
         self._source: object = None
         self._at_s = 0.0
 
-    def seconds_left(self, source: object, left_s: float | None) -> float | None:
-        """Return the seconds left now; None if `left_s` is None. `left_s` is the number of seconds
-        that were left when the object `source` reported it. The first call with a `source` counts
-        as the time of the report."""
-        if source is not self._source:
-            self._source, self._at_s = source, time.monotonic()
-        return None if left_s is None else max(0.0, left_s - (time.monotonic() - self._at_s))
+    def remaining_s_now(self, report: object, reported_s: float | None) -> float | None:
+        """Return the seconds left now; None if `reported_s` is None. `reported_s` is the number of
+        seconds that were left when the object `report` reported it. The first call with a `report`
+        counts as the time of the report."""
+        if report is not self._source:
+            self._source, self._at_s = report, time.monotonic()
+        return (
+            None if reported_s is None else max(0.0, reported_s - (time.monotonic() - self._at_s))
+        )

@@ -60,7 +60,7 @@ def day_and_time_text(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
-def moment_text(unix_s: float) -> str:
+def time_or_date_text(unix_s: float) -> str:
     """Return the local time of day, as in "14:03:07". For another day than today, return the date and
     the time without seconds."""
     import time
@@ -110,14 +110,14 @@ def bar_text(value: float | None, scale_max: float, cells: int) -> str:
     return gauge_text(value / scale_max, cells).replace(G.bar_empty, " ")
 
 
-def progress_text(state: SessionState) -> str:
+def bench_progress_text(state: SessionState) -> str:
     """Return the progress of the running benchmark: "measuring 31/64" requests, or "measuring 8/20
     s" if a duration limits the benchmark. Without a running benchmark the text is empty."""
     bench = state.bench
     if not bench.running or bench.progress is None:
         return ""
     p, seconds = bench.progress, bench.limit_s
-    if is_checking(state):  # the end of such a load is not known here
+    if is_load_check_running(state):  # the end of such a load is not known here
         return duration_text(p.elapsed_s)
     if p.phase != "measuring":
         return p.phase
@@ -126,7 +126,7 @@ def progress_text(state: SessionState) -> str:
     return f"{p.phase} {p.done}/{p.total}"
 
 
-def is_checking(state: SessionState) -> bool:
+def is_load_check_running(state: SessionState) -> bool:
     """Return whether the load that is running now is a check of GPU settings, and not a benchmark."""
     return VERIFYING_SETTINGS in state.busy
 
@@ -160,7 +160,7 @@ def throughput_change_and_role(row: BenchRow, base: BenchRow | None) -> tuple[st
     return change_text(pct), "warn" if pct < 0 else "good"
 
 
-def default_text(value: object) -> str:
+def flag_default_text(value: object) -> str:
     """Return the default of a flag as `value_text` does; "-" also for an empty text, which most
     engines treat as no value."""
     return "-" if value == "" else value_text(value)
@@ -186,7 +186,7 @@ def value_text(value: object) -> str:
     return str(value)
 
 
-def path_text(path: str, width: int) -> str:
+def path_end_text(path: str, width: int) -> str:
     """Return the end of `path` in at most `width` cells, because long paths differ at their ends."""
     return path if len(path) <= width else "…" + path[len(path) - width + 1 :]
 
@@ -242,16 +242,16 @@ def setting_change_text(setting: str, before: str, now: str) -> str:
     return f"{setting_name(setting)} {before} {G.becomes} {now}"
 
 
-def altered_setting_texts(alterations: Iterable[Alteration], gpus: int) -> list[str]:
-    """Return a text for each altered setting, such as "GPU0-1 power limit 250 → 170 W". The GPUs are
-    left out if all `gpus` GPUs of the host have the alteration. A setting of another user has the
-    user's name."""
+def altered_setting_texts(alterations: Iterable[Alteration], gpu_count: int) -> list[str]:
+    """Return a text for each altered setting, such as "GPU0-1 power limit 250 → 170 W". The GPUs
+    are left out if all `gpu_count` GPUs of the host have the alteration. A setting of another user
+    has the user's name."""
     groups: dict[str, set[int]] = {}
     for one in alterations:
         text = f"{alteration_text(one)}{enclose_text(', set by ', one.by)}"
         groups.setdefault(text, set()).add(one.gpu_index)
     return [
-        text if len(indexes) >= gpus else f"{gpus_text(sorted(indexes))} {text}"
+        text if len(indexes) >= gpu_count else f"{gpus_text(sorted(indexes))} {text}"
         for text, indexes in groups.items()
     ]
 
@@ -267,16 +267,20 @@ def alteration_gpus_now_and_before(alterations: Iterable[Alteration]) -> list[tu
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
 
-def measurement_text(host: str, models: Iterable[str], preset_id: str | None, unix_s: float) -> str:
+def measurement_origin_text(
+    host: str, models: Iterable[str], preset_id: str | None, unix_s: float
+) -> str:
     """Return on which host, with which models and preset, and when something was measured."""
     preset = enclose_text("preset ", preset_id)
     return ", ".join(filter(None, (f"on {host}", *models, preset, day_and_time_text(unix_s))))
 
 
-def restored_value_text(text: str) -> str:
-    """Return the previous value `text` as a message about a revert names it: "the driver's default"
-    if the previous value is unknown, otherwise `text` itself."""
-    return "the driver's default" if text in ("unknown", "default", "None", NA) else text
+def restored_value_text(previous_value: str) -> str:
+    """Return `previous_value` as a message about a revert names it: "the
+    driver's default" if the previous value is unknown, otherwise `previous_value` itself."""
+    if previous_value in ("unknown", "default", "None", NA):
+        return "the driver's default"
+    return previous_value
 
 
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
@@ -301,7 +305,7 @@ def prefix_texts_with_gpus(keys_and_texts: Iterable[tuple[str, str]]) -> list[st
     return [f"{gpus_text(gpus)} {text}" if gpus else text for text, gpus in groups.items()]
 
 
-def preset_name(preset_id: str, engine: str) -> str:
+def short_preset_name(preset_id: str, engine: str) -> str:
     """Return the preset's id without the engine's name at its beginning, because lists show the
     engine in another column. If fewer than 6 characters would remain, return the whole id."""
     short = preset_id.removeprefix(f"{engine}-")

@@ -64,7 +64,7 @@ class PaneLayout:
         """Return the pane whose class is `kind`."""
         return next(pane for pane in self.panes if isinstance(pane, kind))
 
-    def is_shown(self, pane: Pane) -> bool:
+    def is_pane_shown(self, pane: Pane) -> bool:
         return bool(self.frames[pane.NAME].display)
 
     @property
@@ -79,7 +79,7 @@ class PaneLayout:
             yield from (f for f in frames if not f.body.AREA)
             yield self.pages
 
-    def arrange(self) -> None:
+    def arrange_panes(self) -> None:
         """Show the panes for which there is room, and set the height of the GPU strip. Do nothing
         if nothing would change."""
         width, height = self.screen.app.size
@@ -125,25 +125,25 @@ class PaneLayout:
             return BARE_ROWS
         return max(LEAST_ROWS, min(MOST_ROWS, available_rows // 2))
 
-    def activate(self, name: str) -> None:
+    def activate_pane(self, name: str) -> None:
         """Close the pages, make the pane `name` the active one, show it, and focus it."""
         self.active = name
         self.pages.close_all()
-        self.arrange()
+        self.arrange_panes()
         self.current.show_session_state()
         self.screen.set_focus(self.current)
         self.refresh_titles()
 
-    def activate_next(self, by: int) -> None:
-        self.activate(self.names[(self.names.index(self.active) + by) % len(self.names)])
+    def activate_next_pane(self, step: int) -> None:
+        self.activate_pane(self.names[(self.names.index(self.active) + step) % len(self.names)])
 
     def show_top_page(self) -> None:
         """Show and focus the page that has become visible. If no page is open any more, show the
         panes again."""
-        self.arrange()
+        self.arrange_panes()
         if self.pages.visible_page is None:
             for pane in self.panes:
-                if self.is_shown(pane):
+                if self.is_pane_shown(pane):
                     pane.show_session_state()
         self.screen.set_focus(self.pages.visible_page or self.current)
         self.refresh_titles()
@@ -154,7 +154,7 @@ class PaneLayout:
             is_new = self.active != frame.body.NAME
             if is_new and frame.display and frame in widget.ancestors_with_self:
                 self.active = frame.body.NAME
-                self.arrange()
+                self.arrange_panes()
         self.refresh_titles()
 
     def refresh_titles(self) -> None:

@@ -120,7 +120,7 @@ class QuietDriver(LinuxDriver):
                 begun = parser._timeout_time is not None  # an escape, or the start of a sequence
                 ready = select.select(waited_for, [], [], _ESCAPE_S if begun else None)[0]
                 if self.fileno in ready:
-                    data = self._read()
+                    data = self._read_terminal()
                     if not data:  # the terminal is gone: only the end of the application is left
                         waited_for.remove(self.fileno)
                     if text := decode(data):
@@ -133,7 +133,7 @@ class QuietDriver(LinuxDriver):
                 for _ in parser.feed(""):
                     pass
 
-    def _read(self) -> bytes:
+    def _read_terminal(self) -> bytes:
         try:
             return os.read(self.fileno, _READ_BYTES)
         except OSError:

@@ -24,8 +24,8 @@ from workbench.tui.bindings import (
     ON_PAGES,
     REPLAY_KEYS,
     TIME_KEYS,
-    bindings_for,
     suggest_next_keys,
+    textual_bindings,
 )
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
@@ -48,7 +48,7 @@ REST_S = 0.2  # without a move, after which the cursor of the Bench pane rests
 
 
 class MainScreen(Screen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = bindings_for(SCREEN)
+    BINDINGS: ClassVar[list[BindingType]] = textual_bindings(SCREEN)
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
@@ -100,10 +100,10 @@ class MainScreen(Screen[None]):
             self.panes.active = "launch"
         if self._is_replay:
             self.panes.active = "gpu"  # the other panes are about what can be run
-            self._show_first_keys()
-        self.panes.arrange()
+            self._update_footer_keys()
+        self.panes.arrange_panes()
         self.set_focus(self.panes.current)
-        self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
+        self.draw_changes(self.session.state, frozenset(SessionState.__dataclass_fields__))
         self.bridge.start()
         self.services.run_in_background(self.session.open())
         self._mounted.set()
@@ -117,7 +117,7 @@ class MainScreen(Screen[None]):
     def on_unmount(self) -> None:
         self.bridge.stop()
         if self._signals is not None:
-            self._signals.close()
+            self._signals.restore_window_title()
 
     # keys
     @property
@@ -155,7 +155,7 @@ class MainScreen(Screen[None]):
 
     # layout
     def on_resize(self, event: events.Resize) -> None:
-        self.panes.arrange()
+        self.panes.arrange_panes()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self.panes.activate_focused_pane(event.widget)
@@ -168,17 +168,19 @@ class MainScreen(Screen[None]):
         results."""
         if self._rests is not None:
             self._rests.stop()
-        self._rests = self.set_timer(REST_S, self.controllers.results.compare_with_cursor)
+        self._rests = self.set_timer(REST_S, self.controllers.results.compare_with_selected_result)
 
     def on_results_older_wanted(self) -> None:
-        self.services.run_in_background(self.session.results.show_older(), only="older results")
+        self.services.run_in_background(
+            self.session.results.show_older(), exclusive_group="older results"
+        )
 
     def on_gpu_strip_view_changed(self, event: GpuStrip.ViewChanged) -> None:
-        self.panes.arrange()
+        self.panes.arrange_panes()
         self.strip.repaint()
-        self._show_first_keys()
+        self._update_footer_keys()
 
-    def _show_first_keys(self) -> None:
+    def _update_footer_keys(self) -> None:
         """Show at the beginning of the footer the keys of a replay, or the keys for going back in
         time. Otherwise show the keys for the most likely next steps."""
         if self._is_replay:
@@ -194,60 +196,62 @@ class MainScreen(Screen[None]):
 
     # drawing
     @property
-    def log_visible(self) -> bool:
-        return self.panes.is_shown(self.panes.pane_of_type(LogPane)) and self.is_current
+    def is_log_visible(self) -> bool:
+        return self.panes.is_pane_shown(self.panes.pane_of_type(LogPane)) and self.is_current
 
-    def show(self, state: SessionState, changed: frozenset[str]) -> None:
-        """Draw all parts of the screen that show one of the fields `changed` of `state`."""
-        if changed != LOG:
+    def draw_changes(self, state: SessionState, changed_fields: frozenset[str]) -> None:
+        """Draw all parts of the screen that show one of the fields `changed_fields` of `state`."""
+        if changed_fields != LOG:
             self.status_bar.show(state)
-        if changed & self.progress.FIELDS:
+        if changed_fields & self.progress.FIELDS:
             self.progress.show(state)
-        if changed & self.strip.FIELDS:
+        if changed_fields & self.strip.FIELDS:
             self.strip.show(state)
-            self.panes.arrange()
-        if changed & self.command_bar.FIELDS:
+            self.panes.arrange_panes()
+        if changed_fields & self.command_bar.FIELDS:
             self.command_bar.show(state)
         for pane in self.panes.panes:
-            if changed & pane.FIELDS and (pane.DRAWN_WHEN_HIDDEN or self.panes.is_shown(pane)):
+            if changed_fields & pane.FIELDS and (
+                pane.DRAWN_WHEN_HIDDEN or self.panes.is_pane_shown(pane)
+            ):
                 pane.show(state)
-        if changed & {"experiment", "sweep", "bench"}:
-            self._show_on_page(state)
-        if changed & {"servers", "run_id"}:
-            self._show_server_failure(state)
-        if "notice" in changed:
+        if changed_fields & {"experiment", "sweep", "bench"}:
+            self._draw_open_page(state)
+        if changed_fields & {"servers", "run_id"}:
+            self._show_first_error_on_failure(state)
+        if "notice" in changed_fields:
             self.services.show_new_notice(state.notice)
-        if "alerts" in changed and (state.alerts or self._signals is not None):
+        if "alerts" in changed_fields and (state.alerts or self._signals is not None):
             self._signal_alerts(state)
-        if "since_left" in changed and state.since_left and state.since_left.has_changes:
-            self._show_since_left(state, state.since_left)
-        if "host" in changed:
+        if "since_left" in changed_fields and state.since_left and state.since_left.has_changes:
+            self._report_changes_since_left(state, state.since_left)
+        if "host" in changed_fields:
             self._handle_host_change(state)
-        if changed & FIRST_KEYS_FIELDS:
-            self._show_first_keys()
-        if "offers" in changed and state.offers:
+        if changed_fields & FIRST_KEYS_FIELDS:
+            self._update_footer_keys()
+        if "offers" in changed_fields and state.offers:
             self.services.show_message("; ".join(state.offers), Level.WARN)
-        if changed != LOG and not changed <= TELEMETRY:
+        if changed_fields != LOG and not changed_fields <= TELEMETRY:
             self.panes.refresh_titles()
 
     def draw_elapsed_times(self, state: SessionState, readings_drawn: bool = False) -> None:
         """Draw elapsed times and ages, once a second. If `readings_drawn` is true, the status bar
         and the GPU readings have just been drawn, and are not drawn again."""
         if not readings_drawn:
-            self.show(state, TELEMETRY)
+            self.draw_changes(state, TELEMETRY)
         self.progress.show(state)
-        self._show_on_page(state)
+        self._draw_open_page(state)
         self.services.remove_expired_message()
 
-    def _show_on_page(self, state: SessionState) -> None:
+    def _draw_open_page(self, state: SessionState) -> None:
         """Draw the state on the open page."""
         if self.panes.pages.visible_page is not None:
             self.panes.pages.visible_page.show(state)
 
-    def _show_since_left(self, state: SessionState, since: SinceLeft) -> None:
+    def _report_changes_since_left(self, state: SessionState, since: SinceLeft) -> None:
         from workbench.tui.pages.since_left import changes_since_leaving_text  # seldom needed
 
-        self.services.show_when_no_message(changes_since_leaving_text(since, len(state.gpus)))
+        self.services.show_message_after_others(changes_since_leaving_text(since, len(state.gpus)))
 
     def _handle_host_change(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
@@ -258,7 +262,7 @@ class MainScreen(Screen[None]):
         if state.host.name != self._host_name:  # the message is about the host before
             self._host_name = state.host.name
             self.services.clear_message()
-            self._close_pages()
+            self._close_pages_and_questions()
         if state.host.link != "failed" or not message or message == self._host_message:
             return
         self._host_message = message
@@ -271,7 +275,7 @@ class MainScreen(Screen[None]):
                 "press R to connect again, or h to work on another host",
             )
 
-    def _close_pages(self) -> None:
+    def _close_pages_and_questions(self) -> None:
         """Close all pages and, without an answer, all questions, because they are about the
         previous host, and a yes would act on the new one. A login question stays open."""
         from workbench.tui.modals.login import Login
@@ -290,7 +294,7 @@ class MainScreen(Screen[None]):
             self._signals = AlertSignals(self)
         self._signals.signal_new_alerts(state.alerts)
 
-    def _show_server_failure(self, state: SessionState) -> None:
+    def _show_first_error_on_failure(self, state: SessionState) -> None:
         """Move the Log pane to the first error if the server has failed."""
         server = state.server
         before, self._server_state = (

@@ -77,7 +77,7 @@ class Services:
         if current is None or notice.level is not Level.INFO or current.level is Level.INFO:
             self.show_notice(notice)
 
-    def show_when_no_message(self, text: str) -> None:
+    def show_message_after_others(self, text: str) -> None:
         """Show a message as soon as no other one is shown."""
         self._waiting = Notice(-1, Level.HINT, text, None)
         self._show_postponed_notice()
@@ -88,7 +88,8 @@ class Services:
             self.show_notice(waiting)
 
     def drop_postponed_notice(self) -> None:
-        """Do not show the message of `show_when_no_message` any more, because the user has seen it."""
+        """Do not show the message of `show_message_after_others` any more, because the user has
+        seen it."""
         self._waiting = None
 
     def clear_message(self) -> None:
@@ -96,10 +97,10 @@ class Services:
         self._notice_until = 0.0
         self.notice_bar.show(None, self.app.size.width)
 
-    def start_countdown(self, text: str, seconds: float) -> None:
-        """Show `text` in the progress rows, with a bar that fills within `seconds`. The method
+    def start_countdown(self, text: str, duration_s: float) -> None:
+        """Show `text` in the progress rows, with a bar that fills within `duration_s`. The method
         `stop_countdown` removes text and bar."""
-        self.progress.counted = (text, time.monotonic(), seconds)
+        self.progress.counted = (text, time.monotonic(), duration_s)
         self.progress.show(self.session.state)
 
     def stop_countdown(self) -> None:
@@ -120,30 +121,36 @@ class Services:
     def run_in_background(
         self,
         work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
-        then: Callable[[T], None] | None = None,
+        on_result: Callable[[T], None] | None = None,
         *,
-        failed: Callable[[], None] | None = None,
-        only: str = "",
-        outlives: bool = False,
+        on_error: Callable[[], None] | None = None,
+        exclusive_group: str = "",
+        outlives_screen: bool = False,
     ) -> None:
-        """Run `work` in the background, then call `then` with its result. If `work` raises an
-        exception, show the error as a message and call `failed`. Earlier work with the same
-        non-empty name `only` is cancelled. With `outlives`, work goes on when the screen ends."""
+        """Run `work` in the background, then call `on_result` with its result. If `work` raises an
+        exception, show the error as a message and call `on_error`. Earlier work with the same
+        non-empty name `exclusive_group` is cancelled. With `outlives_screen`, work goes on when the
+        screen ends."""
 
         async def run_and_report() -> None:
             try:
                 begun = work() if callable(work) else work
-                outcome = await (asyncio.shield(self.session.keep(begun)) if outlives else begun)
+                outcome = await (
+                    asyncio.shield(self.session.keep(begun)) if outlives_screen else begun
+                )
             except Exception as error:
                 self.show_error(error)
-                if failed is not None:
-                    failed()
+                if on_error is not None:
+                    on_error()
             else:
-                if then is not None:
-                    then(outcome)
+                if on_result is not None:
+                    on_result(outcome)
 
         self.screen.run_worker(
-            run_and_report(), group=only or "session", exclusive=bool(only), exit_on_error=False
+            run_and_report(),
+            group=exclusive_group or "session",
+            exclusive=bool(exclusive_group),
+            exit_on_error=False,
         )
 
     def run_or_show_error(self, work: Callable[[], T]) -> T | None:

@@ -84,20 +84,20 @@ class ShownFrame:
             of_row.pop(place, None)
             of_row[place] = strip
             if len(of_row) > _MOST_PIECES:
-                self._put_pieces_in(rows, y)
+                self._merge_pieces_into_row(rows, y)
 
-    def replace_rows(self, new: Sequence[Strip]) -> list[RowPiece] | None:
-        """Take `new` as all rows that the terminal shows from now on. Return the pieces that differ
-        from what it showed; None if that is unknown or has another size."""
+    def replace_rows(self, new_rows: Sequence[Strip]) -> list[RowPiece] | None:
+        """Take `new_rows` as all rows that the terminal shows from now on. Return the pieces that
+        differ from what it showed; None if that is unknown or has another size."""
         old = self._rows
         if old is not None:
             for y in list(self._pieces):
-                self._put_pieces_in(old, y)
-        self._rows = list(new)
-        if old is None or len(old) != len(new):
+                self._merge_pieces_into_row(old, y)
+        self._rows = list(new_rows)
+        if old is None or len(old) != len(new_rows):
             return None
         pieces: list[RowPiece] = []
-        for y, (before, after) in enumerate(zip(old, new, strict=True)):
+        for y, (before, after) in enumerate(zip(old, new_rows, strict=True)):
             if before.cell_length != after.cell_length:
                 return None
             pieces += [
@@ -115,7 +115,7 @@ class ShownFrame:
             if rows is None or y >= len(rows):
                 changed.append((column, y, strip))
                 continue
-            self._put_pieces_in(rows, y)
+            self._merge_pieces_into_row(rows, y)
             before = cut_strip(rows[y], column, column + strip.cell_length)
             if before.cell_length != strip.cell_length:
                 self.invalidate()
@@ -127,7 +127,7 @@ class ShownFrame:
             rows[y] = _replace_cells(rows[y], column, strip)
         return changed
 
-    def _put_pieces_in(self, rows: list[Strip], y: int) -> None:
+    def _merge_pieces_into_row(self, rows: list[Strip], y: int) -> None:
         for (column, _), strip in self._pieces.pop(y, {}).items():
             rows[y] = _replace_cells(rows[y], column, strip)
 

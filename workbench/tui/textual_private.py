@@ -111,7 +111,7 @@ class TerminalApp(App[int]):
             shown.record_sent_pieces(renderable.pieces)
             return renderable
         if isinstance(renderable, ChopsUpdate):
-            return _Cells(shown.replace_row_pieces(_pieces_of(renderable)))  # type: ignore[return-value]
+            return _Cells(shown.replace_row_pieces(_row_pieces_of_update(renderable)))  # type: ignore[return-value]
         if isinstance(renderable, LayoutUpdate) and renderable.region.offset == (0, 0):
             rows = [Strip.join(pieces) for pieces in renderable.strips]
             changed = shown.replace_rows(rows)
@@ -181,19 +181,19 @@ def watch_terminal_hangup(app: App[Any], on_hangup: Callable[[], None]) -> None:
     threading.Thread(target=wait_for_hangup, name="terminal-gone", daemon=True).start()
 
 
-def send_control(app: App[Any], text: str) -> None:
+def write_control_sequence(app: App[Any], text: str) -> None:
     """Write a control sequence to the terminal, between two frames. Do nothing without one."""
     driver = app._driver
     if text and driver is not None and not app.is_headless:
         driver.write(text)
 
 
-def is_leaving(app: App[Any]) -> bool:
+def is_app_exiting(app: App[Any]) -> bool:
     """Return whether the application is ending; its widgets may be removed already."""
     return app._exit
 
 
-async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
+async def run_bound_action(app: App[Any], key: str, *, priority: bool = False) -> bool:
     """Run the action bound to `key` for the focused widget now, before Textual passes the key event
     on to the parents of the widget. Return whether an action ran."""
     return bool(await app._check_bindings(key, priority=priority))
@@ -209,7 +209,7 @@ class _Cells(CompositorUpdate):
         return render_row_pieces(self.pieces, console)
 
 
-def _pieces_of(update: ChopsUpdate) -> Iterator[RowPiece]:
+def _row_pieces_of_update(update: ChopsUpdate) -> Iterator[RowPiece]:
     """Yield the pieces that `ChopsUpdate.render_segments` sends, each as (column, row, cells)."""
     for y, first, last in update.spans:
         for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):

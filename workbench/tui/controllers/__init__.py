@@ -89,9 +89,9 @@ class Controllers:
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    def pane(self, kind: type[P]) -> P:
-        """Return the pane of the main screen whose class is `kind`."""
-        return self.services.panes.pane_of_type(kind)
+    def pane(self, pane_type: type[P]) -> P:
+        """Return the pane of the main screen whose class is `pane_type`."""
+        return self.services.panes.pane_of_type(pane_type)
 
     if not TYPE_CHECKING:
 

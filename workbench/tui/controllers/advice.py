@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class AdviceController(Controller):
-    def open_advice(self) -> None:
+    def open_advice_on_selected_result(self) -> None:
         """Open the page with the advice on the result under the cursor of the Bench pane."""
-        if (row := self.controllers.results.row) is not None:
-            self.run_in_background(self.session.advisor.advise_on_result(row.id), self.open_page)
+        if (row := self.controllers.results.selected_row) is not None:
+            self.run_in_background(
+                self.session.advisor.advise_on_result(row.id), self.open_advice_page
+            )
 
-    def open_page(self, advised: AdvisedResult) -> None:
+    def open_advice_page(self, advised: AdvisedResult) -> None:
         from workbench.report.finding_blocks import advice_blocks  # not for the first frame
         from workbench.tui.block_rows import block_rows
 
@@ -35,12 +37,12 @@ class AdviceController(Controller):
         page = Page(
             title,
             lambda w: block_rows(blocks, w),
-            lambda: self.page_keys_of(advised),
+            lambda: self.advice_page_keys(advised),
             kind="advice",
         )
         self.services.pages.open(page)
 
-    def page_keys_of(self, advised: AdvisedResult) -> Keys:
+    def advice_page_keys(self, advised: AdvisedResult) -> Keys:
         """Return the page key that starts the test of a finding in an A/B experiment, as {key:
         (label, function)}. Return {} if no finding of the advice `advised` can be tested."""
         from workbench.session.results.advice import can_test_finding
@@ -48,11 +50,12 @@ class AdviceController(Controller):
         found = list(filter(can_test_finding, advised.findings))
         if not found:
             return {}
-        return {"t": ("Test a change (A/B)", lambda: self._pick_and_test(advised, found))}
+        return {"t": ("Test a change (A/B)", lambda: self._pick_finding_and_test(advised, found))}
 
-    def start_test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
-        """Let the user pick one of the findings `found`, and test its change in an A/B experiment.
-        If the advice `advised` has no result to compare with, show a message instead."""
+    def pick_and_test_finding(self, advised: AdvisedResult, findings: Sequence[Finding]) -> None:
+        """Let the user pick one of `findings`, and test its change in an A/B
+        experiment. If the advice `advised` has no result to compare with, show a message
+        instead."""
         if advised.result is None:
             text = "this run has no valid result to compare with"
             self.show_message(
@@ -61,40 +64,43 @@ class AdviceController(Controller):
                 next_step="measure the run (b in the Bench pane), then press t again",
             )
             return
-        self.run_in_background(self._pick_and_test(advised, found))
+        self.run_in_background(self._pick_finding_and_test(advised, findings))
 
-    async def _pick_and_test(self, advised: AdvisedResult, found: Sequence[Finding]) -> None:
-        async def chosen(finding: Finding) -> None:
+    async def _pick_finding_and_test(
+        self, advised: AdvisedResult, findings: Sequence[Finding]
+    ) -> None:
+        async def test_finding(finding: Finding) -> None:
             await self._start_experiment(advised, finding)
 
-        await self.pick_finding("Test which change?", found, chosen)
+        await self.pick_finding("Test which change?", findings, test_finding)
 
     async def pick_finding(
         self,
         title: str,
-        found: Sequence[Finding],
-        then: Callable[[Finding], Awaitable[None] | None],
+        findings: Sequence[Finding],
+        use_finding: Callable[[Finding], Awaitable[None] | None],
     ) -> None:
-        """Show the findings `found` in a list titled `title`, and call `then` with the finding that
-        the user picks. If there is only one finding, call `then` with it without showing a list."""
+        """Show `findings` in a list titled `title`, and call `use_finding` with the
+        finding that the user picks. If there is only one finding, call `use_finding` with it
+        without showing a list."""
         from workbench.report.finding_blocks import text_with_gain
 
-        async def chosen(number: str | None) -> None:
+        async def use_finding_by_number(number: str | None) -> None:
             if number is not None:
-                done = then(found[int(number)])
+                done = use_finding(findings[int(number)])
                 if done is not None:
                     await done
 
-        if len(found) == 1:
-            await chosen("0")
+        if len(findings) == 1:
+            await use_finding_by_number("0")
             return
 
         items = []
-        for number, finding in enumerate(found):
+        for number, finding in enumerate(findings):
             options = [change.option_text for change in finding.changes]
             changes = " ".join([*options, *finding.settings])
             items.append((str(number), f"{changes}  {text_with_gain(finding)}", "text"))
-        await self.app.push_screen(PickModal(title, items, free=False), chosen)
+        await self.app.push_screen(PickModal(title, items, free=False), use_finding_by_number)
 
     async def _start_experiment(self, advised: AdvisedResult, finding: Finding) -> None:
         from workbench.session.results.advice import (
@@ -130,4 +136,4 @@ class AdviceController(Controller):
         if options is None:
             return
         tested = advised_change(finding, result)
-        await self.controllers.experiments.run_after_question(*arms, about, tested, options)
+        await self.controllers.experiments.ask_precision_and_run(*arms, about, tested, options)

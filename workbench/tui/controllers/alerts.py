@@ -20,29 +20,34 @@ class AlertController(Controller):
         super().__init__(controllers)
         self._desktop_problem = ""
 
-    def open(self) -> None:
+    def open_alerts_page(self) -> None:
         """Open the page with the rules of the alerts, their state and the last alerts."""
-        from workbench.tui.alert_signals import desktop_problem
+        from workbench.tui.alert_signals import desktop_notification_problem
 
-        page = Page(f"Alerts of {self.state.host.name}", self._rows, kind="alerts")
+        page = Page(f"Alerts of {self.state.host.name}", self._make_alert_rows, kind="alerts")
         page.replace_keys(ALERT_KEYS, self.controllers)
         self.services.pages.open(page)
 
-        def found(problem: str) -> None:
+        def show_desktop_problem(problem: str) -> None:
             self._desktop_problem = problem
             page.draw()
 
-        self.run_in_background(desktop_problem(), found, only="desktop problem")
+        self.run_in_background(
+            desktop_notification_problem(), show_desktop_problem, exclusive_group="desktop problem"
+        )
 
-    def _rows(self, width: int) -> list[Row]:
+    def _make_alert_rows(self, width: int) -> list[Row]:
         from workbench.tui.pages.alerts import alert_rows
 
         return alert_rows(
-            self.session.alerts.rule_rows(), self.state.alerts, self._configuration_notes(), width
+            self.session.alerts.rule_rows(),
+            self.state.alerts,
+            self._delivery_problem_texts(),
+            width,
         )
 
-    def _configuration_notes(self) -> Iterator[str]:
-        """Yield what does not work as it is configured, and where alerts are sent."""
+    def _delivery_problem_texts(self) -> Iterator[str]:
+        """Yield why the desktop or the webhook does not get alerts as configured."""
         alerts = self.session.alerts
         config, webhook = alerts.config, alerts.webhook
         if config.desktop and self._desktop_problem:
@@ -66,12 +71,12 @@ class AlertController(Controller):
         alerts = self.session.alerts
         on = not alerts.are_all_on
 
-        def switch() -> bool:
+        def switch_rules_and_confirm() -> bool:
             alerts.switch_all(on)
             return True
 
         text = "the bell, the mark and the title are as before"
         if on:
             text = "all rules ring the bell, set a mark and show in the title of the window"
-        if self.run_or_show_error(switch):
+        if self.run_or_show_error(switch_rules_and_confirm):
             self.show_message(text)

@@ -55,40 +55,42 @@ class ApplyController(Controller):
             "nothing is changed yet"
         )
 
-        async def look_up() -> tuple[PresetApply, WholePreset]:
-            await asyncio.to_thread(_import_modules)
+        async def look_up_preset_changes() -> tuple[PresetApply, WholePreset]:
+            await asyncio.to_thread(_import_preset_modules)
             from workbench.session.plans.preset_apply import PresetApply
 
             preset = PresetApply(self.session)
             return preset, await preset.preview_preset()
 
         self.run_in_background(
-            look_up, lambda found: self._confirm_parts(*found), only="look up a preset"
+            look_up_preset_changes,
+            lambda found: self._confirm_parts(*found),
+            exclusive_group="look up a preset",
         )
 
     def _confirm_parts(self, preset: PresetApply, whole: WholePreset) -> None:
         self.services.clear_message()
         state = self.state
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = [
                 *other_measurement_warning_rows(state.host.measured_by, width),
                 *running_bench_warning_rows(self.state, width),
             ]
-            rows += part_rows(whole.parts, width, "cannot be applied: ")
+            rows += preset_part_rows(whole.parts, width, "cannot be applied: ")
             for note in dict.fromkeys(outcome.command.note for outcome in whole.outcomes):
                 if note:
                     rows += paragraph_rows(f"! {note}", width, "warn", "  ")
             return [*rows, (), *paragraph_rows(AFTERWARDS, width, "dim")]
 
-        def decided(given: Values | None) -> None:
+        def apply_if_confirmed(given: Values | None) -> None:
             if given is not None:
                 self.services.clear_message()
                 self.run_in_background(
                     preset.apply_preset(
                         whole, password=given.get("password"), on_step=self._report_step
                     ),
-                    self._show_outcome,
+                    self._show_apply_outcome,
                 )
                 self.go_to_pane("log")
 
@@ -96,14 +98,14 @@ class ApplyController(Controller):
         careful = bool(whole.inapplicable_parts) or state.host.measured_by is not None
         title = f"Apply {whole.preset_id} whole"
         box = ConfirmSettings(
-            title, text, yes="apply all of it", default_no=careful, password=password
+            title, make_question_rows, yes="apply all of it", default_no=careful, password=password
         )
-        self.app.push_screen(box, decided)
+        self.app.push_screen(box, apply_if_confirmed)
 
     def _report_step(self, step: str) -> None:
         self.show_message(f"applying the preset: {step}")
 
-    def _show_outcome(self, applied: AppliedPreset) -> None:
+    def _show_apply_outcome(self, applied: AppliedPreset) -> None:
         if not applied.parts_not_applied:
             count = count_of(len(applied.parts), "part")
             done = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
@@ -111,22 +113,22 @@ class ApplyController(Controller):
             return
         self.services.clear_message()
 
-        def text(width: int) -> list[Row]:
+        def make_outcome_rows(width: int) -> list[Row]:
             left = "No server runs, and no setting is changed."
             if applied.run_id:
                 left = f"The server {applied.run_id} runs."
             return [
-                *part_rows(applied.parts, width, "not applied: "),
+                *preset_part_rows(applied.parts, width, "not applied: "),
                 (),
                 *paragraph_rows(left, width),
             ]
 
         self.services.pages.open(
-            Page(f"{applied.preset_id}: not applied whole", text, kind="apply")
+            Page(f"{applied.preset_id}: not applied whole", make_outcome_rows, kind="apply")
         )
 
 
-def _import_modules() -> None:
+def _import_preset_modules() -> None:
     """Import the modules that find out what a preset changes. The import is slow, so call this
     function in a thread, and not in the one that draws the screen."""
     import workbench.gpu.settings.apply
@@ -134,10 +136,10 @@ def _import_modules() -> None:
     import workbench.session.plans.preset_apply  # noqa: F401
 
 
-def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:
+def preset_part_rows(parts: Sequence[PresetPart], width: int, problem_prefix: str) -> list[Row]:
     """Return the rows of a preset's parts: for each part its name, its change and its command. A
-    part that cannot be applied also has a row with `problem`, such as "not applied: ", followed by
-    the reason."""
+    part that cannot be applied also has a row with `problem_prefix`, such as "not applied: ",
+    followed by the reason."""
     rows: list[Row] = []
     for part in parts:
         role = "strong"
@@ -146,7 +148,7 @@ def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row
         lines = paragraph_rows(part.change_text, width - NAME_CELLS, role)
         rows += rows_beside_label(pad_text(part.name, NAME_CELLS), "title", lines)
         if part.problem:
-            rows += paragraph_rows(f"  x {problem}{part.problem}", width, "warn", "    ")
+            rows += paragraph_rows(f"  x {problem_prefix}{part.problem}", width, "warn", "    ")
         if part.command:
             rows += paragraph_rows(f"  $ {part.command}", width, "dim", "    ")
     return rows

@@ -40,7 +40,7 @@ class Controller:
             services.run_in_background,
             services.run_or_show_error,
         )
-        self.go_to_pane, self.pane = services.panes.activate, controllers.pane
+        self.go_to_pane, self.pane = services.panes.activate_pane, controllers.pane
 
     @property
     def state(self) -> SessionState:
@@ -56,69 +56,79 @@ class Controller:
         state = self.state
         return state.server is None and not state.servers_read and state.host.link != "failed"
 
-    def ready_server(self, what: str) -> ServerStatus | None:
-        """Return the selected server if it is READY. Otherwise say that `what`, such as "a sweep",
-        needs one, and return None."""
+    def ready_server_or_message(self, purpose: str) -> ServerStatus | None:
+        """Return the selected server if it is READY. Otherwise say that `purpose`, such as "a
+        sweep", needs one, and return None."""
         server = self.state.server
         if server is not None and server.state is ServerState.READY:
             return server
         if self.is_searching_servers:
-            self.report_server_search(f"{what} needs a server that is READY")
+            self.report_server_search(f"{purpose} needs a server that is READY")
         else:
-            text = f"{what} needs a server that is READY, and there is none"
+            text = f"{purpose} needs a server that is READY, and there is none"
             self.show_message(text, Level.WARN, "press s to start a server")
         return None
 
-    def report_server_search(self, need: str) -> None:
-        """Say `need`, and that Workbench still looks for the host's servers."""
-        text = f"{need}, and Workbench still looks for servers on {self.state.host.name}"
+    def report_server_search(self, unmet_need: str) -> None:
+        """Say `unmet_need`, and that Workbench still looks for the host's servers."""
+        text = f"{unmet_need}, and Workbench still looks for servers on {self.state.host.name}"
         self.show_message(text, next_step="press the key again when the top row names a server")
 
     def run_measurement(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
-        then: Callable[[T], None] | None = None,
+        on_result: Callable[[T], None] | None = None,
         *,
-        failed: Callable[[], None] | None = None,
-        outlives: bool = False,
+        on_error: Callable[[], None] | None = None,
+        outlives_screen: bool = False,
     ) -> None:
-        """Run `work`, a measurement, in the background, as `attempt` does. If somebody else
-        measures on this host, ask whether to measure beside them."""
+        """Run `work`, a measurement, in the background, as `run_in_background` does. If somebody
+        else measures on this host, ask whether to measure beside them."""
         from workbench.gpu.measurement_lock import HostOccupied
 
-        async def measure_beside_others() -> T:
+        async def measure_despite_others() -> T:
             with self.session.measurement_lock.allow_work_while_others_measure():
                 return await work()
 
-        def ask(occupied: Exception) -> None:
-            def decided(yes: bool | None) -> None:
+        def ask_to_measure_anyway(host_occupied: Exception) -> None:
+            def measure_if_accepted(yes: bool | None) -> None:
                 if yes:
                     self.run_in_background(
-                        measure_beside_others, then, failed=failed, outlives=outlives
+                        measure_despite_others,
+                        on_result,
+                        on_error=on_error,
+                        outlives_screen=outlives_screen,
                     )
-                elif failed is not None:
-                    failed()
+                elif on_error is not None:
+                    on_error()
 
-            self.app.push_screen(concurrent_measurement_question(occupied), decided)
+            self.app.push_screen(
+                concurrent_measurement_question(host_occupied), measure_if_accepted
+            )
 
-        async def measure_or_ask() -> Sequence[T]:
+        async def measure_or_ask_consent() -> Sequence[T]:
             try:
                 return [await work()]
             except HostOccupied as occupied:
-                ask(occupied)
+                ask_to_measure_anyway(occupied)
                 return []
 
-        def pass_on(outcomes: Sequence[T]) -> None:
+        def report_outcome(outcomes: Sequence[T]) -> None:
             for outcome in outcomes:
-                if then is not None:
-                    then(outcome)
+                if on_result is not None:
+                    on_result(outcome)
 
-        self.run_in_background(measure_or_ask, pass_on, failed=failed, outlives=outlives)
+        self.run_in_background(
+            measure_or_ask_consent,
+            report_outcome,
+            on_error=on_error,
+            outlives_screen=outlives_screen,
+        )
 
-    def copy_text(self, what: str, text: str) -> None:
+    def copy_text(self, text_name: str, text: str) -> None:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins
-        with `what`, a name for the text."""
+        with `text_name`, a name for the text."""
         self.run_in_background(
             copy_and_describe_outcome(self.app, text),
-            lambda outcome: self.show_message(f"{what} {outcome}"),
+            lambda outcome: self.show_message(f"{text_name} {outcome}"),
         )

@@ -16,7 +16,7 @@ _AGAIN = "Restart with the plan, benchmark as before, compare with the previous 
 
 
 class BenchController(Controller):
-    async def open_form(self) -> None:
+    async def open_bench_form(self) -> None:
         """Show the benchmark form, then benchmark the server. If the server is starting, the
         benchmark begins when it is READY."""
         if self.state.bench.running:
@@ -37,15 +37,15 @@ class BenchController(Controller):
             self._report_no_server()
             return
 
-        def decided(values: Values | None) -> None:
+        def start_benchmark(values: Values | None) -> None:
             if values is not None:
                 self.services.clear_message()
                 made = bench_fields_from_values(values)
                 self.go_to_pane("results")
                 self.run_measurement(
                     lambda: self.session.bench.benchmark_selected_run(**made),
-                    self.show_rejected_result,
-                    outlives=True,
+                    self.report_rejected_result,
+                    outlives_screen=True,
                 )
 
         profiles = (
@@ -57,10 +57,10 @@ class BenchController(Controller):
         elif preset_id:
             standing = "preset's own"
         await self.app.push_screen(
-            BenchForm(self.session.bench.default_spec(), profiles, text, standing), decided
+            BenchForm(self.session.bench.default_spec(), profiles, text, standing), start_benchmark
         )
 
-    def show_rejected_result(self, result_id: int | None) -> None:
+    def report_rejected_result(self, result_id: int | None) -> None:
         """Show a message if a benchmark has ended with a result that is not valid."""
         row = next((row for row in self.state.results if row.id == result_id), None)
         if row is not None and row.refused:
@@ -84,7 +84,7 @@ class BenchController(Controller):
             text = f"there is no server to benchmark; the start was rejected: {rejected.message}"
             self.show_message(text, Level.WARN, rejected.next_step)
 
-    async def restart_and_repeat(self) -> None:
+    async def restart_and_repeat_benchmark(self) -> None:
         """Ask for consent, then restart the server with the plan, repeat the last benchmark, and
         compare the two results."""
         if self.state.bench.under_way:
@@ -100,20 +100,21 @@ class BenchController(Controller):
             self.show_message("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
 
-        def agreed(page: StartPlan) -> None:
+        def restart_and_compare(page: StartPlan) -> None:
             self.go_to_pane("results")
             self.run_measurement(
                 partial(self.session.bench.restart_and_compare_results, quality=page.with_answers),
                 lambda _: self._show_comparison(),
-                outlives=True,
+                outlives_screen=True,
             )
 
-        await self.controllers.servers.show_plan(
+        await self.controllers.servers.show_start_plan(
             self.state.plan,
-            agreed,
-            self.restart_and_repeat,
-            doing=_AGAIN,
-            answers=self.run_or_show_error(self.session.bench.answer_comparison_cost_text) or "",
+            restart_and_compare,
+            self.restart_and_repeat_benchmark,
+            followup_text=_AGAIN,
+            answers_cost=self.run_or_show_error(self.session.bench.answer_comparison_cost_text)
+            or "",
         )
 
     def _show_comparison(self) -> None:
@@ -148,7 +149,7 @@ class BenchController(Controller):
         elif state.bench.under_way:
             self.run_in_background(lambda: self.session.bench.cancel())
         elif state.running_quality is not None:
-            self.controllers.quality.stop()
+            self.controllers.quality.stop_comparison()
         elif state.host.model_work is not None:
             self.run_in_background(lambda: self.session.models.work.cancel())
         else:

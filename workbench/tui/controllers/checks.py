@@ -38,17 +38,17 @@ class CheckController(Controller):
         self._page: Page | None = None
         self._began_s = 0.0
 
-    def open(self, name: str) -> None:
+    def open_check_page(self, name: str) -> None:
         """Open the page with the check of the host or cluster `name`, and start this check."""
         self.name = name
-        self._page = Page(f"Check of {name}", self._rows, kind="check")
+        self._page = Page(f"Check of {name}", self._make_check_rows, kind="check")
         of_cluster = name.startswith(CLUSTER_PREFIX)
         keys = [key for key in CHECK_KEYS if of_cluster or key.key not in ("s", "x")]
         self._page.replace_keys(keys, self.controllers)
         self.services.pages.open(self._page)
         self.run_check()
 
-    def _rows(self, width: int) -> list[Row]:
+    def _make_check_rows(self, width: int) -> list[Row]:
         if self.found:
             return doctor_rows(self.found, width)
         limit_s = HOST_LIMIT_S
@@ -75,7 +75,7 @@ class CheckController(Controller):
         page.title = f"Check of {name}"
         page.draw()
 
-        def show(found: HostCheck | ClusterLook) -> None:
+        def show_findings(found: HostCheck | ClusterLook) -> None:
             from workbench.session.servers.cluster_servers import counts_text
 
             said = state = counts_text(found.findings)
@@ -89,9 +89,14 @@ class CheckController(Controller):
                 page.title = f"Check of {name}: {said}"
                 page.draw()
 
-        self.run_in_background(self._check_target(name), show, failed=page.close_page, only="check")
+        self.run_in_background(
+            self._check_host_or_cluster(name),
+            show_findings,
+            on_error=page.close_page,
+            exclusive_group="check",
+        )
 
-    async def _check_target(self, name: str) -> HostCheck | ClusterLook:
+    async def _check_host_or_cluster(self, name: str) -> HostCheck | ClusterLook:
         """Check the host or cluster `name`, and return the findings. A host is checked over a new
         connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
         seconds."""
@@ -137,10 +142,10 @@ class CheckController(Controller):
             )
         else:
             await self.controllers.hosts.switch_host(
-                self.name, lambda: self.run_in_background(self._start_on_cluster(self.name))
+                self.name, lambda: self.run_in_background(self._start_server_on_cluster(self.name))
             )
 
-    async def _start_on_cluster(self, name: str) -> None:
+    async def _start_server_on_cluster(self, name: str) -> None:
         """Wait until Workbench is connected to the cluster `name`, search the cluster for servers
         and the engine, and open the page from which the user starts the server. Do nothing if the
         connection fails or the user has switched to another host."""
@@ -168,7 +173,7 @@ class CheckController(Controller):
         if not servers:
             self.show_message(f"no server runs on {self.name}")
         elif len(servers) == 1:
-            self._ask_stop(servers[0])
+            self._ask_to_stop(servers[0])
         else:
             runs = {status.run_id: status for status in servers}
             items = [
@@ -176,37 +181,42 @@ class CheckController(Controller):
                 for s in servers
             ]
 
-            def chosen(run_id: str | None) -> None:
+            def ask_to_stop_chosen(run_id: str | None) -> None:
                 if run_id in runs:
-                    self._ask_stop(runs[run_id])
+                    self._ask_to_stop(runs[run_id])
 
-            self.app.push_screen(PickModal(f"Stop a server of {self.name}", items), chosen)
+            self.app.push_screen(
+                PickModal(f"Stop a server of {self.name}", items), ask_to_stop_chosen
+            )
 
-    def _ask_stop(self, server: ServerStatus) -> None:
+    def _ask_to_stop(self, server: ServerStatus) -> None:
         name = self.name
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             about = (
                 f"{server.run_id}: {server.engine} {server.model}, {server.state_word}, on {name}"
             )
             ranks = ", ".join(f"{rank.label} on {rank.host}" for rank in server.ranks)
             return [*paragraph_rows(about, width), *paragraph_rows(ranks, width, "dim")]
 
-        def decided(yes: bool | None) -> None:
+        def stop_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.show_message(f"stopping {server.run_id} on {name} …")
-                self.run_in_background(self._stop_run(name, server.run_id), self._report_stop)
+                self.run_in_background(
+                    self._stop_server_run(name, server.run_id), self._report_stop_outcome
+                )
 
         self.app.push_screen(
-            Confirm("Stop the server", text, yes="stop it", no="leave it running"), decided
+            Confirm("Stop the server", make_question_rows, yes="stop it", no="leave it running"),
+            stop_if_confirmed,
         )
 
-    async def _stop_run(self, name: str, run_id: str) -> ServerStatus:
+    async def _stop_server_run(self, name: str, run_id: str) -> ServerStatus:
         session = await self.session.hosts.get_session(name)
         await session.servers.stop(run_id)
         return session.servers.supervisor.status(run_id)
 
-    def _report_stop(self, status: ServerStatus) -> None:
+    def _report_stop_outcome(self, status: ServerStatus) -> None:
         if status.may_live:
             text = (
                 f"{status.run_id} is {status.state}: "

@@ -13,7 +13,7 @@ from workbench.model.findings import Level
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings
 from workbench.tui.cells import pad_text
-from workbench.tui.controllers.series import LookUp, Resume, SeriesController, Work
+from workbench.tui.controllers.series import ChangeLookup, Resume, RunMeasurement, SeriesController
 from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
@@ -37,87 +37,93 @@ class ExperimentController(SeriesController[Experiment]):
     STARTING = "starting: both configurations are checked before anything is changed"
 
     @property
-    def latest(self) -> Experiment | None:
+    def latest_measurement(self) -> Experiment | None:
         return self.state.experiment
 
-    def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
+    def make_measurement_page(self, chosen: Experiment | None = None) -> ExperimentPage:
         left = self.services.progress.remaining_s
         return ExperimentPage(
             self.state,
             left,
             self.run_page_action,
             self.pane(Compare).interval_histories.interval_history,
-            fixed,
+            chosen,
         )
 
-    def show(self) -> None:
+    def open_latest_experiment(self) -> None:
         """Open the page of the experiment that the Compare pane shows."""
-        if self.latest is None:
+        if self.latest_measurement is None:
             self.show_message(
                 "the Compare pane shows no experiment",
                 next_step="press X to start an experiment, or o in the Compare pane to list all "
                 "experiments",
             )
             return
-        self.services.pages.open(self.new_page())
+        self.services.pages.open(self.make_measurement_page())
 
-    async def stop(self) -> None:
+    async def stop_measurement(self) -> None:
         await self.session.experiments.stop()
 
-    def resume(self, page: MeasurementPage, outcome: str) -> Resume[Experiment] | None:
+    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[Experiment] | None:
         e = page.shown_measurement
         if not isinstance(e, Experiment):
             return None
         pairs: int | None = None
-        if outcome == "more":
+        if action == "more":
             pairs = e.spec.pairs + MORE_PAIRS
         experiments, gpu = self.session.experiments, self.controllers.gpu
 
-        async def look_up() -> PlannedChange:
-            return await gpu.change_from_outcomes(await experiments.setting_changes_of(e))
+        async def look_up_setting_changes() -> PlannedChange:
+            return await gpu.planned_change_from_outcomes(await experiments.setting_changes_of(e))
 
-        changes: LookUp | None = None
-        if _sets_gpus(e.spec.a, e.spec.b):
-            changes = look_up
+        changes: ChangeLookup | None = None
+        if _sets_gpu_settings(e.spec.a, e.spec.b):
+            changes = look_up_setting_changes
         return Resume("resuming", lambda _: experiments.resume(e.id, pairs=pairs), changes)
 
-    def _start(self, a: Arm, b: Arm, work: Work[Experiment], twins: Sequence[str] = ()) -> None:
-        """Start an experiment by calling `work`. If an arm has GPU settings, show the commands
-        first, and start it if the user agrees."""
+    def _start_experiment(
+        self,
+        a: Arm,
+        b: Arm,
+        run_experiment: RunMeasurement[Experiment],
+        twin_hosts: Sequence[str] = (),
+    ) -> None:
+        """Start an experiment by calling `run_experiment`. If an arm has GPU settings, show the
+        commands first, and start it if the user agrees."""
 
-        async def look_up() -> PlannedChange:
-            planned = await self.session.experiments.setting_changes(a, b, twins)
+        async def look_up_setting_changes() -> PlannedChange:
+            planned = await self.session.experiments.setting_changes(a, b, twin_hosts)
             before = {(o.gpu_index, o.setting): o.before for o in self.state.alterations}
             shown = []
             for outcome in planned:
                 key = outcome.command.gpu_index, outcome.command.setting
                 shown.append(replace(outcome, before=before.get(key, outcome.before)))
-            return await self.controllers.gpu.change_from_outcomes(shown)
+            return await self.controllers.gpu.planned_change_from_outcomes(shown)
 
-        changes: LookUp | None = None
-        if _sets_gpus(a, b):
-            changes = look_up
-        self.begin_after_consent(changes, work)
+        changes: ChangeLookup | None = None
+        if _sets_gpu_settings(a, b):
+            changes = look_up_setting_changes
+        self.start_after_consent(changes, run_experiment)
 
-    def end_message(self, measured: Experiment) -> tuple[str, str]:
+    def end_text_and_next_step(self, measured: Experiment) -> tuple[str, str]:
         said = measured.verdict or measured.error or measured.state
         return f"experiment {measured.id}: {said}", "press X to see the experiment"
 
     # a quick one
-    async def open(self) -> None:
+    async def open_page_or_form(self) -> None:
         """Open the page of the running experiment. If no experiment is running and the plan differs
         from the running server, or GPU settings are altered, ask how precisely to measure the
         effect of this change, and measure it. Otherwise open the last experiment, or the form of a
         new one."""
         found: tuple[Arm, Arm] | None = None
-        if self.state.plan is not None and self.latest not in self.state.running_series:
-            found = self._arms_of_present_change()
+        if self.state.plan is not None and self.latest_measurement not in self.state.running_series:
+            found = self._arms_of_current_change()
         if found is None:
-            await super().open()
+            await super().open_page_or_form()
         elif self.can_measure():
-            await self._ask_how_sure(*found)
+            await self._ask_precision_of_change(*found)
 
-    def _arms_of_present_change(self) -> tuple[Arm, Arm] | None:
+    def _arms_of_current_change(self) -> tuple[Arm, Arm] | None:
         """Return the arms (A, B) of an experiment about what the user has changed. A is the running
         server and B the plan, or A has the original GPU settings and B the altered ones. Return
         None if nothing is changed, if no server is READY, or if the change cannot be written as an
@@ -138,28 +144,28 @@ class ExperimentController(SeriesController[Experiment]):
             return None
         return Arm(), Arm(gpu=GpuSettings(altered))
 
-    async def run_after_question(
+    async def ask_precision_and_run(
         self,
         a: Arm,
         b: Arm,
-        about: Sequence[str],
+        sentences: Sequence[str],
         advice: AdvisedChange,
         options: Mapping[str, Any],
     ) -> None:
         """Ask how many pairs of runs, or which precision, the user wants for the comparison of A
-        and B, then run the experiment. The question shows the sentences `about`. `options` are the
+        and B, then run the experiment. The question shows `sentences`. `options` are the
         other options of the experiment, and its verdict is stored with `advice`, the advised change
         that B tests."""
 
-        def work(answer: Mapping[str, Any]) -> Work[Experiment]:
+        def make_run_for_answer(answer: Mapping[str, Any]) -> RunMeasurement[Experiment]:
             return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
 
-        def form() -> None:
-            self._open_suggested_form(a, b, about[0], advice, options)
+        def open_full_form() -> None:
+            self._open_suggested_form(a, b, sentences[0], advice, options)
 
-        await self._ask_pairs(a, b, about, options, work, form)
+        await self._ask_precision(a, b, sentences, options, make_run_for_answer, open_full_form)
 
-    async def _ask_how_sure(self, a: Arm, b: Arm) -> None:
+    async def _ask_precision_of_change(self, a: Arm, b: Arm) -> None:
         spec, shape = self.session.bench.default_spec(), dict(self.session.bench.default_fields())
         load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
         about = [f"Each run is {load}; tok/s decides. The first run is discarded."]
@@ -173,24 +179,26 @@ class ExperimentController(SeriesController[Experiment]):
                 "A is the running server, B the plan under edit. The server restarts for every run."
             )
 
-        def work(answer: Mapping[str, Any]) -> Work[Experiment]:
-            return lambda: self._run_quickly(a, b, bench=shape, **answer)
+        def make_run_for_answer(answer: Mapping[str, Any]) -> RunMeasurement[Experiment]:
+            return lambda: self._revert_if_needed_and_run(a, b, bench=shape, **answer)
 
-        await self._ask_pairs(a, b, about, {"bench": shape}, work, self.open_form)
+        await self._ask_precision(
+            a, b, about, {"bench": shape}, make_run_for_answer, self.open_measurement_form
+        )
 
-    async def _ask_pairs(
+    async def _ask_precision(
         self,
         a: Arm,
         b: Arm,
-        about: Sequence[str],
+        sentences: Sequence[str],
         options: Mapping[str, Any],
-        work: Callable[[Mapping[str, Any]], Work[Experiment]],
-        form: Callable[[], Awaitable[None] | None],
+        make_run_for_answer: Callable[[Mapping[str, Any]], RunMeasurement[Experiment]],
+        open_full_form: Callable[[], Awaitable[None] | None],
     ) -> None:
         """Ask how many pairs of runs, or which precision, the user wants for the comparison of A
-        and B. Then start the function that `work` returns for the answer, or call `form` if the
-        user wants more choices. The question shows the sentences `about` and the duration, which is
-        estimated from `options`."""
+        and B. Then start the function that `make_run_for_answer` returns for the answer, or call
+        `open_full_form` if the user wants more choices. The question shows `sentences` and the
+        duration, which is estimated from `options`."""
 
         def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:
@@ -198,26 +206,26 @@ class ExperimentController(SeriesController[Experiment]):
             except WorkbenchError:  # the start shows the error
                 return None
 
-        async def decided(answer: str | None) -> None:
+        async def act_on_answer(answer: str | None) -> None:
             if answer == FORM:
-                shown = form()
+                shown = open_full_form()
                 if shown is not None:
                     await shown
             elif answer == SHOW:
-                self.show()
+                self.open_latest_experiment()
             elif answer is not None:
-                self._start(a, b, work(ANSWERS[answer][1]))
+                self._start_experiment(a, b, make_run_for_answer(ANSWERS[answer][1]))
 
-        cost, earlier = self._answers_cost_text(a, b, options), None
+        cost, earlier = self._warnings_and_cost_text(a, b, options), None
         if cost:
-            about = (*about, cost)
-        if self.latest is not None:
-            earlier = self.latest.id
+            sentences = (*sentences, cost)
+        if self.latest_measurement is not None:
+            earlier = self.latest_measurement.id
         await self.app.push_screen(
-            experiment_precision_question(a, b, about, estimate_s, earlier), decided
+            experiment_precision_question(a, b, sentences, estimate_s, earlier), act_on_answer
         )
 
-    def _answers_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
+    def _warnings_and_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
         """Return in sentences which values the engine may not have, and what comparing the answers
         adds; "" for nothing, or if the start will show why the experiment cannot be made."""
         experiments = self.session.experiments
@@ -228,7 +236,7 @@ class ExperimentController(SeriesController[Experiment]):
             return ""
         return ". ".join(filter(None, (*warnings, cost)))
 
-    async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+    async def _revert_if_needed_and_run(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the
         altered settings, so that A runs without them. Raise SettingsError if they cannot be
         reverted."""
@@ -241,7 +249,7 @@ class ExperimentController(SeriesController[Experiment]):
         return await self.session.experiments.run(a, b, **options)
 
     # a new one
-    async def open_form(self) -> None:
+    async def open_measurement_form(self) -> None:
         if self.state.plan is None:
             self.show_message(
                 "an experiment needs a plan, and none is loaded",
@@ -250,10 +258,10 @@ class ExperimentController(SeriesController[Experiment]):
             )
         elif self.can_measure():
             self.run_in_background(
-                self._suggest_arms(), lambda found: self._open_suggested_form(*found)
+                self._suggest_arms_and_sources(), lambda found: self._open_suggested_form(*found)
             )
 
-    async def _suggest_arms(self) -> tuple[Arm, Arm, str]:
+    async def _suggest_arms_and_sources(self) -> tuple[Arm, Arm, str]:
         """Return what the form of an experiment suggests: arm A, arm B, and a sentence about their
         sources. A is the running server, or else the configuration of the result marked A. B is the
         plan."""
@@ -281,14 +289,14 @@ class ExperimentController(SeriesController[Experiment]):
         self,
         a: Arm,
         b: Arm,
-        about: str,
+        source_sentence: str,
         advice: AdvisedChange | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open the form of a new experiment with A and B as suggestions, and start the experiment
-        if the user accepts. `about` says where A and B come from. `options` has the load and the
-        metric for testing the advised change `advice`; with None, the load is that of the next
-        benchmark."""
+        if the user accepts. `source_sentence` says where A and B come from. `options` has the load
+        and the metric for testing the advised change `advice`; with None, the load is that of the
+        next benchmark."""
         given = options or {"bench": self.session.bench.default_fields()}
         shape = dict(given["bench"])
         requests = "as many requests as fit"
@@ -296,27 +304,27 @@ class ExperimentController(SeriesController[Experiment]):
             requests = count_of(shape["requests"], "request")
         load = f"{requests} at {count_of(shape.get('concurrency', 1), 'stream')}"
 
-        def estimate(wanted: Wanted) -> float | None:
+        def estimate_experiment_s(wanted: Wanted) -> float | None:
             try:
                 return self.session.experiments.estimate_duration_s(
-                    wanted.a, wanted.b, bench=shape, **self._run_options(wanted)
+                    wanted.a, wanted.b, bench=shape, **self._experiment_run_options(wanted)
                 )
             except WorkbenchError:  # the start shows the error
                 return None
 
-        def answers_cost(wanted: Wanted) -> str:
-            return self._answers_cost_text(
-                wanted.a, wanted.b, {"bench": shape, **self._run_options(wanted)}
+        def answers_cost_text(wanted: Wanted) -> str:
+            return self._warnings_and_cost_text(
+                wanted.a, wanted.b, {"bench": shape, **self._experiment_run_options(wanted)}
             )
 
-        def decided(values: Values | None) -> None:
+        def start_from_form(values: Values | None) -> None:
             if values is not None:
                 wanted = parse_experiment_form(values)
                 self.session.memory.store_form("experiment", values)
-                arms, options = (wanted.a, wanted.b), self._run_options(wanted)
+                arms, options = (wanted.a, wanted.b), self._experiment_run_options(wanted)
                 if advice is not None and arms == (a, b):
                     options["advice"] = advice
-                self._start(
+                self._start_experiment(
                     *arms,
                     lambda: self.session.experiments.run(*arms, bench=shape, **options),
                     options.get("twins", ()),
@@ -329,10 +337,13 @@ class ExperimentController(SeriesController[Experiment]):
             last.pop("a", None)
             last.pop("b", None)
         self.app.push_screen(
-            experiment_form(a, b, about, load, estimate, answers_cost, last), decided
+            experiment_form(
+                a, b, source_sentence, load, estimate_experiment_s, answers_cost_text, last
+            ),
+            start_from_form,
         )
 
-    def _run_options(self, wanted: Wanted) -> dict[str, Any]:
+    def _experiment_run_options(self, wanted: Wanted) -> dict[str, Any]:
         """Return the keyword arguments for `Experiments.run` from the accepted form. If the user
         named a twin, a second host of the same type, `twins` is the pair (present host, twin)."""
         options = dict(wanted.options)
@@ -341,10 +352,12 @@ class ExperimentController(SeriesController[Experiment]):
         return options
 
     # earlier ones
-    def pick_stored(self) -> None:
-        self.run_in_background(lambda: self.session.experiments.list(), self._show_stored)
+    def pick_earlier_measurement(self) -> None:
+        self.run_in_background(
+            lambda: self.session.experiments.list(), self._list_earlier_experiments
+        )
 
-    def _show_stored(self, stored: Sequence[Experiment]) -> None:
+    def _list_earlier_experiments(self, stored: Sequence[Experiment]) -> None:
         found = [e for e in stored if e.was_run_on(self.state.host.name)]
         if not found:
             self.show_message(
@@ -353,33 +366,33 @@ class ExperimentController(SeriesController[Experiment]):
             )
             return
 
-        def chosen(number: str | None) -> None:
+        def open_chosen_experiment(number: str | None) -> None:
             if number is not None:
                 self.run_in_background(
-                    lambda: self.session.experiments.get(int(number)), self._show_picked
+                    lambda: self.session.experiments.get(int(number)), self._open_picked_experiment
                 )
 
-        items = [(str(e.id), _experiment_line(e), "text") for e in found]
+        items = [(str(e.id), _experiment_list_text(e), "text") for e in found]
         shown = ""
-        if self.latest is not None:
-            shown = str(self.latest.id)
+        if self.latest_measurement is not None:
+            shown = str(self.latest_measurement.id)
         picker = PickModal("Experiments", items, chosen=shown, filter=True, free=False)
-        self.app.push_screen(picker, chosen)
+        self.app.push_screen(picker, open_chosen_experiment)
 
-    def _show_picked(self, e: Experiment) -> None:
+    def _open_picked_experiment(self, experiment: Experiment) -> None:
         """Open the page of an experiment that the user chose from a list. The page follows the
         running experiment only if the user chose that one."""
-        if self._is_latest(e):
-            self.services.pages.open(self.new_page())
+        if self._is_latest(experiment):
+            self.services.pages.open(self.make_measurement_page())
         else:
-            self.services.pages.open(self.new_page(e))
+            self.services.pages.open(self.make_measurement_page(experiment))
 
-    def _is_latest(self, e: Experiment) -> bool:
+    def _is_latest(self, experiment: Experiment) -> bool:
         """Return whether it is the experiment that runs or was shown last."""
-        return self.latest is not None and self.latest.id == e.id
+        return self.latest_measurement is not None and self.latest_measurement.id == experiment.id
 
 
-def _sets_gpus(a: Arm, b: Arm) -> bool:
+def _sets_gpu_settings(a: Arm, b: Arm) -> bool:
     return bool(a.gpu or b.gpu)
 
 
@@ -390,7 +403,7 @@ def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDi
     return [change for change in changes if change.a != change.b]
 
 
-def _experiment_line(e: Experiment) -> str:
+def _experiment_list_text(e: Experiment) -> str:
     a, b = (" ".join(format_arm_as_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
     return (
         f"{e.id:>4} {pad_text(e.state, 8)} {clock_text(e.unix_s)}  {count_of(e.completed_pairs, 'pair'):<7}  "

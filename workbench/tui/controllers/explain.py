@@ -16,7 +16,7 @@ IN_SIGHT = "Terms on the screen"
 
 
 class ExplainController(Controller):
-    def open_keys(self) -> None:
+    def open_key_list(self) -> None:
         """Open the page of all keys."""
         titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
         titles += PLACES.items()
@@ -31,7 +31,7 @@ class ExplainController(Controller):
         page, panes = self.services.pages.visible_page, self.services.panes
         if page is not None and page.kind == IN_SIGHT:
             page.close_page()
-            self.open_keys()
+            self.open_key_list()
             return
         flag = (
             self.pane(Launch).current_item if page is None and panes.active == Launch.NAME else None
@@ -44,7 +44,7 @@ class ExplainController(Controller):
         further = [term for term in around if term not in words]
         here_title = f"Words of {page.title if page is not None else panes.current.TITLE}"
 
-        def rows(width: int) -> list[Row]:
+        def make_term_rows(width: int) -> list[Row]:
             made: list[Row] = [(("? again, or F1, lists every key.", "dim"),)]
             if flag is not None:
                 made += [(), ((flag.name, "title"),), *self._flag_rows(flag, width)]
@@ -52,7 +52,7 @@ class ExplainController(Controller):
                 made += [(), ((title, "title"),), *term_rows(terms, width)] if terms else []
             return made
 
-        self.services.pages.open(Page(IN_SIGHT, rows))
+        self.services.pages.open(Page(IN_SIGHT, make_term_rows))
 
     def _flag_rows(self, flag: FlagRow, width: int) -> list[Row]:
         plans = self.session.plans
@@ -69,11 +69,13 @@ class ExplainController(Controller):
             for term in glossary.read_all_terms()
         ]
 
-        def chosen(name: str | None) -> None:
+        def explain_chosen_term(name: str | None) -> None:
             found = tuple(
                 term for term in glossary.read_all_terms() if term.term == name
             ) or glossary.find_terms(name or "")
             if found:
                 self.services.pages.open(Page("Explanation", lambda width: term_rows(found, width)))
 
-        await self.app.push_screen(PickModal("Explain a word", items, filter=True), chosen)
+        await self.app.push_screen(
+            PickModal("Explain a word", items, filter=True), explain_chosen_term
+        )

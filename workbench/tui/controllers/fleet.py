@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class FleetController(Controller):
     view: FleetView | None = None  # the next fleet has the same filter and order
 
-    async def open(self) -> None:
+    async def open_fleet(self) -> None:
         """Open the screen with all hosts over the main screen: this host and the hosts of
         hosts.toml or, without that file, of the ssh configuration. If the user opens a host there,
         switch Workbench to that host."""
@@ -34,12 +34,12 @@ class FleetController(Controller):
         self.view = self.view or FleetView()
         self.view.host = now.name
 
-        async def left(name: str | None) -> None:
+        async def switch_to_chosen_host(name: str | None) -> None:
             if name is not None and name != self.state.host.name:
                 await self.controllers.hosts.switch_host(name)
 
-        def leave(name: str | None) -> None:
+        def close_fleet(name: str | None) -> None:
             screen.dismiss(name)
 
-        screen = FleetOverMain(Fleet(names[:MAX_HOSTS], labels), self.view, leave)
-        await self.app.push_screen(screen, left)
+        screen = FleetOverMain(Fleet(names[:MAX_HOSTS], labels), self.view, close_fleet)
+        await self.app.push_screen(screen, switch_to_chosen_host)

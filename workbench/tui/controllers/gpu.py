@@ -20,7 +20,7 @@ from workbench.model.setting_records import (
 )
 from workbench.model.sweep import BACK
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, paragraph_rows, stack_paragraphs
+from workbench.tui.cells import Row, RowMaker, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import (
     alteration_gpus_now_and_before,
@@ -78,22 +78,24 @@ class GpuController(Controller):
         count = len(state.gpus)
         found: list[tuple[Wanted, PlannedChange]] = []
 
-        async def look_up(values: Values) -> None:
+        async def look_up_commands(values: Values) -> None:
             wanted = parse_settings_form(values, count)
             # a key that is typed before the commands are shown is not meant for the pane
             self.services.is_busy = True
             try:
                 report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
             except InputError as error:
-                raise await self._name_invalid_setting(wanted, error) from None
-            found.append((wanted, await self.change_from_outcomes(report.outcomes)))
+                raise await self._error_naming_invalid_setting(wanted, error) from None
+            found.append((wanted, await self.planned_change_from_outcomes(report.outcomes)))
 
-        def decided(values: Values | None) -> None:
+        def confirm_commands(values: Values | None) -> None:
             if values and found:
                 self._confirm_settings(*found[-1])
             self.services.is_busy = False
 
-        await self.app.push_screen(settings_form(state, self._suggest_settings(), look_up), decided)
+        await self.app.push_screen(
+            settings_form(state, self._suggest_settings(), look_up_commands), confirm_commands
+        )
 
     def _report_no_gpus(self) -> None:
         host = self.state.host
@@ -105,7 +107,7 @@ class GpuController(Controller):
             again = "press g again after the first reading"
             self.show_message("the GPUs have not been read yet", Level.WARN, again)
 
-    async def _name_invalid_setting(self, wanted: Wanted, error: InputError) -> InputError:
+    async def _error_naming_invalid_setting(self, wanted: Wanted, error: InputError) -> InputError:
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
         alone."""
@@ -129,47 +131,47 @@ class GpuController(Controller):
         )
         return suggestion_from_entries(mentioned or (), preset_id)
 
-    async def change_from_outcomes(
-        self, planned: Sequence[SettingOutcome], back: Sequence[SettingCommand] = ()
+    async def planned_change_from_outcomes(
+        self, planned: Sequence[SettingOutcome], restore_commands: Sequence[SettingCommand] = ()
     ) -> PlannedChange:
         """Return a change from the outcomes of a dry run, with the processes that use the GPUs. If
         they cannot be listed, show the error as a message."""
         try:
-            return PlannedChange(planned, await self.session.gpu.processes(), back)
+            return PlannedChange(planned, await self.session.gpu.processes(), restore_commands)
         except Exception as error:
             self.services.show_error(error)
-            return PlannedChange(planned, None, back)
+            return PlannedChange(planned, None, restore_commands)
 
     def _ask_consent(
         self,
         title: str,
-        text: Make,
-        yes: str,
-        agreed: Callable[[str | None], None],
+        make_rows: RowMaker,
+        accept_label: str,
+        on_consent: Callable[[str | None], None],
         *,
-        default_no: bool,
-        detailed: Make | None = None,
+        is_no_default: bool,
+        make_detailed_rows: RowMaker | None = None,
         takes_password: bool = True,
     ) -> None:
-        """Show `text`, the commands to run, in a box with `title`, and `detailed` after ctrl+o. Ask
-        for consent, with the cursor on no if `default_no` is true, and with `takes_password` for a
-        password if sudo needs one. If the user agrees, call `agreed` with the password, or with
-        None if none was asked for."""
+        """Show the rows of `make_rows`, the commands to run, in a box with `title`, and those of
+        `make_detailed_rows` after ctrl+o. Ask for consent, with the cursor on no if `is_no_default`
+        is true, and with `takes_password` for a password if sudo needs one. If the user agrees,
+        call `on_consent` with the password, or with None if none was asked for."""
 
-        def decided(given: Values | None) -> None:
+        def pass_password_on(given: Values | None) -> None:
             if given is not None:
-                agreed(given.get("password"))
+                on_consent(given.get("password"))
 
         password = takes_password and self.state.host.sudo_password
         box = ConfirmSettings(
             title,
-            text,
-            yes=yes,
-            default_no=default_no,
+            make_rows,
+            yes=accept_label,
+            default_no=is_no_default,
             password=password,
-            detailed=detailed,
+            detailed=make_detailed_rows,
         )
-        self.app.push_screen(box, decided)
+        self.app.push_screen(box, pass_password_on)
 
     def _confirm_settings(self, wanted: Wanted, change: PlannedChange) -> None:
         after = "The previous values are written to disk first; press r to restore them."
@@ -179,72 +181,75 @@ class GpuController(Controller):
                 "unless you press T."
             )
 
-        def agreed(password: str | None) -> None:
+        def apply_settings(password: str | None) -> None:
             self.run_in_background(
                 lambda: self.session.gpu.apply(
                     wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=password
                 ),
-                lambda report: self.show_report("GPU settings", report),
+                lambda report: self.show_settings_report("GPU settings", report),
             )
 
-        self._confirm_change(change, after, "run them", agreed)
+        self._confirm_change(change, after, "run them", apply_settings)
 
     def _confirm_change(
         self,
         change: PlannedChange,
-        after: str,
-        yes: str,
-        agreed: Callable[[str | None], None],
+        closing_text: str,
+        accept_label: str,
+        on_consent: Callable[[str | None], None],
         *,
         takes_password: bool = True,
     ) -> None:
         """Show the commands of a change of GPU settings, the values before and requested, what runs
-        on the GPUs, and the sentences `after`. If the user agrees, call `agreed` as `_ask_consent` does."""
+        on the GPUs, and the sentences `closing_text`. If the user agrees, call `on_consent` as
+        `_ask_consent` does."""
         state = self.state
 
-        def text(width: int, listed: bool = False) -> list[Row]:
+        def make_change_rows(width: int, listed: bool = False) -> list[Row]:
             rows = consent_rows(state, change, width, listed)
-            return [*rows, *paragraph_rows(after, width, "dim")]
+            return [*rows, *paragraph_rows(closing_text, width, "dim")]
 
-        detailed: Make | None = None
+        detailed: RowMaker | None = None
         if has_more_details(change.gpu_indexes, change.processes):
-            detailed = partial(text, listed=True)
+            detailed = partial(make_change_rows, listed=True)
         asks = any(c.right or c.foreign for c in change.commands)
         self._ask_consent(
             "These commands change the GPUs",
-            text,
-            yes,
-            agreed,
-            default_no=asks or _disturbs_measurement(state),
-            detailed=detailed,
+            make_change_rows,
+            accept_label,
+            on_consent,
+            is_no_default=asks or _disturbs_measurement(state),
+            make_detailed_rows=detailed,
             takes_password=takes_password,
         )
 
     # measurements that change settings
-    async def change_from_steps(
-        self, by_value: Mapping[str, Sequence[SettingCommand]]
+    async def planned_change_from_commands(
+        self, commands_by_value: Mapping[str, Sequence[SettingCommand]]
     ) -> PlannedChange:
-        """Return the change that a sweep of a GPU setting makes. `by_value` has its commands by
-        value, and under BACK those that restore the values before."""
-        back = by_value[BACK]
+        """Return the change that a sweep of a GPU setting makes. `commands_by_value` has its
+        commands by value, and under BACK those that restore the values before."""
+        back = commands_by_value[BACK]
         before = {(c.gpu_index, c.setting): c.value for c in back}
-        steps = [c for value, commands in by_value.items() if value != BACK for c in commands]
+        steps = [
+            c for value, commands in commands_by_value.items() if value != BACK for c in commands
+        ]
         planned = [
             SettingOutcome(c, not c.right, before.get((c.gpu_index, c.setting)), c.value)
             for c in await self.session.gpu.mark_foreign_changes(steps)
         ]
-        return await self.change_from_outcomes(planned, back)
+        return await self.planned_change_from_outcomes(planned, back)
 
     def confirm_setting_changes(
         self,
-        look_up: Callable[[], Coroutine[Any, Any, PlannedChange]],
-        agreed: Callable[[str | None], None],
+        look_up_changes: Callable[[], Coroutine[Any, Any, PlannedChange]],
+        on_consent: Callable[[str | None], None],
         *,
         takes_password: bool = False,
     ) -> None:
-        """Look up with `look_up` which GPU settings a measurement changes, and show the commands.
-        If the user agrees, call `agreed`. If the measurement `takes_password`, and sudo needs one,
-        ask for it and pass it on; otherwise pass None."""
+        """Look up with `look_up_changes` which GPU settings a measurement changes, and show the
+        commands. If the user agrees, call `on_consent`. If the measurement `takes_password`, and
+        sudo needs one, ask for it and pass it on; otherwise pass None."""
         host = self.state.host.name
         self.show_message(
             "looking up the commands that change GPU settings: nothing is changed yet"
@@ -252,27 +257,27 @@ class GpuController(Controller):
         # a key that is typed before the commands are shown is not meant for the pane
         self.services.is_busy = True
 
-        def found(change: PlannedChange) -> None:
+        def ask_consent(change: PlannedChange) -> None:
             self.services.is_busy = False
             self.services.clear_message()
             if self.state.host.name == host:
                 self._confirm_change(
-                    change, _OF_A_SERIES, RUN_AND_MEASURE, agreed, takes_password=takes_password
+                    change, _OF_A_SERIES, RUN_AND_MEASURE, on_consent, takes_password=takes_password
                 )
 
-        def failed() -> None:
+        def accept_keys_again() -> None:
             self.services.is_busy = False
 
-        self.run_in_background(look_up, found, failed=failed)
+        self.run_in_background(look_up_changes, ask_consent, on_error=accept_keys_again)
 
-    def _report_running_change(self, key: str, left_undone: str) -> bool:
-        """Return whether a change of GPU settings is under way. If so, say that `key` must be
-        pressed again after it, because the altered settings are not known before. `left_undone`
+    def _warn_if_change_runs(self, retry_key: str, undone_text: str) -> bool:
+        """Return whether a change of GPU settings is under way. If so, say that `retry_key` must be
+        pressed again after it, because the altered settings are not known before. `undone_text`
         says what the key has not done, such as "nothing is reverted yet"."""
         work = running_setting_change_text(self.state)
         if work:
-            next_step = f"press {key} again when that has ended"
-            self.show_message(f"{left_undone}: Workbench is {work}", Level.WARN, next_step)
+            next_step = f"press {retry_key} again when that has ended"
+            self.show_message(f"{undone_text}: Workbench is {work}", Level.WARN, next_step)
         return bool(work)
 
     # revert
@@ -281,7 +286,7 @@ class GpuController(Controller):
         sudo needs a password."""
         state = self.state
         if not state.alterations:
-            if not self._report_running_change("r", "nothing is reverted yet"):
+            if not self._warn_if_change_runs("r", "nothing is reverted yet"):
                 self.show_message("no GPU setting is altered")
             return
         altered, begun = split_begun_changes(state.alterations, state.telemetry)
@@ -296,46 +301,50 @@ class GpuController(Controller):
             self._run_revert(texts)
             return
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = other_measurement_warning_rows(self.state.host.measured_by, width)
             rows += running_measurement_warning_rows(self.state, width)
             return [*rows, *stack_paragraphs(texts, width)]
 
         self._ask_consent(
             "Revert GPU settings",
-            text,
+            make_question_rows,
             "revert",
             lambda p: self._run_revert(texts, p),
-            default_no=disturbs,
+            is_no_default=disturbs,
         )
 
     def _run_revert(
-        self, texts: Sequence[str], password: str | None = None, foreign: str | None = None
+        self,
+        setting_texts: Sequence[str],
+        password: str | None = None,
+        foreign_choice: str | None = None,
     ) -> None:
-        doing, done = CHOSEN.get(foreign or "", ("reverting", "Reverted"))
-        self.show_message(f"{doing} {'; '.join(texts)}")
+        doing, done = CHOSEN.get(foreign_choice or "", ("reverting", "Reverted"))
+        self.show_message(f"{doing} {'; '.join(setting_texts)}")
 
-        def reverted(report: SettingsReport) -> None:
-            if any(map(_is_left_to_others, report.outcomes)):
-                self._ask_about_foreign(report, password)
+        def show_revert_outcome(report: SettingsReport) -> None:
+            if any(map(_was_changed_by_others, report.outcomes)):
+                self._ask_about_others_settings(report, password)
             elif not report.outcomes and report.recovery is None:
                 self.show_message(
                     "no GPU setting is altered"
                 )  # another Workbench has reverted them since
             else:
-                self.show_report(done, report, texts)
+                self.show_settings_report(done, report, setting_texts)
 
         self.run_in_background(
-            lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted
+            lambda: self.session.gpu.revert(password=password, foreign=foreign_choice),
+            show_revert_outcome,
         )
 
-    def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
+    def _ask_about_others_settings(self, report: SettingsReport, password: str | None) -> None:
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
-        outcomes = list(filter(_is_left_to_others, report.outcomes))
+        outcomes = list(filter(_was_changed_by_others, report.outcomes))
         texts = [f"{o.command.target_text} {setting_name(o.command.setting)}" for o in outcomes]
 
-        def decided(choice: str | None) -> None:
+        def act_on_choice(choice: str | None) -> None:
             if choice is None:
                 self.show_message(
                     "the GPU settings that someone else has changed were not reverted",
@@ -344,80 +353,86 @@ class GpuController(Controller):
             else:
                 self._run_revert(texts, password, choice)
 
-        self.app.push_screen(externally_changed_settings_question(outcomes), decided)
+        self.app.push_screen(externally_changed_settings_question(outcomes), act_on_choice)
 
     # reports
-    def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
+    def show_settings_report(
+        self, title: str, report: SettingsReport, restored_texts: Sequence[str] = ()
+    ) -> None:
         """Show the outcome of a change or a revert of GPU settings: a message if every setting is
-        in force, otherwise a page. After a revert, `texts` describe the restored settings; after a
-        change, `texts` is empty."""
+        in force, otherwise a page. After a revert, `restored_texts` describe the restored settings;
+        after a change, `restored_texts` is empty."""
         trial_s = problem = None
-        if report.guard is not None and not texts:
+        if report.guard is not None and not restored_texts:
             trial_s, problem = report.guard.trial_left_s, report.guard.problem
-        if _is_all_in_force(report) and not problem:
+        if _are_all_settings_in_force(report) and not problem:
             counted = f"{count_of(len(report.outcomes), 'setting')} read back and in force"
             next_step: str | None = "press r to revert them, or l to list the commands"
             if trial_s is not None:
                 next_step = (
                     f"on trial for {trial_s:.0f} s: press T to keep them, or r to revert them"
                 )
-            if texts:
+            if restored_texts:
                 next_step = None
-            self.show_message(f"{title}: {'; '.join([*texts, counted])}", next_step=next_step)
+            self.show_message(
+                f"{title}: {'; '.join([*restored_texts, counted])}", next_step=next_step
+            )
             return
         verify: Keys = {}
-        if report.ok and not texts:
-            verify = {"V": ("Check under load", self.check_under_load)}
+        if report.ok and not restored_texts:
+            verify = {"V": ("Check under load", self.check_settings_under_load)}
         on_trial = trial_s is not None
-        self._open_settings_page(title, lambda w: report_rows(report, w), verify, on_trial=on_trial)
+        self._open_settings_page(
+            title, lambda w: report_rows(report, w), verify, is_on_trial=on_trial
+        )
 
     def _open_settings_page(
-        self, title: str, make: Make, own_keys: Keys, *, on_trial: bool
+        self, title: str, make_rows: RowMaker, extra_keys: Keys, *, is_on_trial: bool
     ) -> None:
-        """Open a page about GPU settings with the rows of `make` and the keys `own_keys`, which
-        work until the settings are reverted. With `on_trial`, the settings are reverted at the end
-        of a trial. Then the page begins with the time left, and later says that the settings are
-        reverted."""
+        """Open a page about GPU settings with the rows of `make_rows` and the keys `extra_keys`,
+        which work until the settings are reverted. With `is_on_trial`, the settings are reverted at
+        the end of a trial. Then the page begins with the time left, and later says that the
+        settings are reverted."""
         self.services.clear_message()
-        top = self._trial_rows(on_trial)
+        top = self._trial_row_maker(is_on_trial)
 
-        def keys() -> Keys:
+        def current_keys() -> Keys:
             if not self.state.alterations:
                 return {}
-            return {**self._trial_keys, **own_keys}
+            return {**self._settings_page_keys, **extra_keys}
 
         self.services.pages.open(
-            Page(title, lambda w: [*top(w), *make(w)], keys, kind="GPU settings")
+            Page(title, lambda w: [*top(w), *make_rows(w)], current_keys, kind="GPU settings")
         )
 
     @property
-    def _trial_keys(self) -> Keys:
+    def _settings_page_keys(self) -> Keys:
         """Return the keys that every page about GPU settings has while settings are altered. One
         key reverts the settings. If they are on trial, which means that they are reverted after
         some time, another key keeps them."""
         revert: Keys = {"r": ("Revert", self.revert_settings)}
-        if self._trial_left_s is None:
+        if self._trial_remaining_s is None:
             return revert
-        return {"T": ("Keep", self.keep_trial), **revert}
+        return {"T": ("Keep", self.confirm_trial_settings), **revert}
 
     @property
-    def _trial_left_s(self) -> float | None:
+    def _trial_remaining_s(self) -> float | None:
         """The seconds that were left of the trial when the guard was last read; None without one."""
         if self.state.guard is None:
             return None
         return self.state.guard.trial_left_s
 
-    def _trial_rows(self, on_trial: bool) -> Make:
+    def _trial_row_maker(self, is_on_trial: bool) -> RowMaker:
         """Return a function that maps a width in cells to the first rows of a page about GPU
         settings. During a trial, the rows show the seconds until the settings are reverted. If
-        `on_trial` is true and the settings have been reverted, the rows say so."""
+        `is_on_trial` is true and the settings have been reverted, the rows say so."""
 
-        def rows(width: int) -> list[Row]:
+        def make_trial_rows(width: int) -> list[Row]:
             countdown = self.services.status_bar.trial
-            left = countdown.seconds_left(self.state.guard, self._trial_left_s)
+            left = countdown.remaining_s_now(self.state.guard, self._trial_remaining_s)
             if left is not None:
                 text = f"{G.alert} on trial: reverted in {countdown_text(left)} unless you press T"
-            elif on_trial and not self.state.alterations:
+            elif is_on_trial and not self.state.alterations:
                 text = (
                     "! The settings have been reverted since. The text below was true before that."
                 )
@@ -425,37 +440,39 @@ class GpuController(Controller):
                 return []
             return [*paragraph_rows(text, width, "warnb"), ()]
 
-        return rows
+        return make_trial_rows
 
     # trial, guard
-    def keep_trial(self) -> None:
-        if self._trial_left_s is None:
-            if self._report_running_change("T", "nothing is kept yet"):
+    def confirm_trial_settings(self) -> None:
+        if self._trial_remaining_s is None:
+            if self._warn_if_change_runs("T", "nothing is kept yet"):
                 return
             next_step = (
                 "press g to change GPU settings; enter a trial time in the last field of the form"
             )
             self.show_message("no GPU setting is on trial", next_step=next_step)
             return
-        self.run_in_background(lambda: self.session.gpu.guard.confirm(), self._report_kept_trial)
+        self.run_in_background(
+            lambda: self.session.gpu.guard.confirm(), self._report_confirmed_trial
+        )
 
-    def _report_kept_trial(self, guard: GuardView) -> None:
+    def _report_confirmed_trial(self, guard: GuardView) -> None:
         text = "the trial is over and the GPU settings stay until you press r to revert them"
         if guard.heartbeat_s:
             text += f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s"
         self.show_message(text)
 
-    async def leave_settings_on(self) -> None:
+    async def ask_to_retain_settings(self) -> None:
         """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell
         the guard, a process on the host, that it must not revert them."""
         alterations = self.state.alterations
         if not alterations:
-            if not self._report_running_change("L", "nothing is left on yet"):
+            if not self._warn_if_change_runs("L", "nothing is left on yet"):
                 self.show_message("no GPU setting is altered")
             return
         cautions = await self.session.gpu.warnings_without_guard()
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows: list[Row] = []
             for gpus, now, before in alteration_gpus_now_and_before(alterations):
                 rows += paragraph_rows(f"{gpus}: {now}, was {before}", width)
@@ -467,27 +484,30 @@ class GpuController(Controller):
             )
             return [*rows, *paragraph_rows(about, width, "dim")]
 
-        def decided(yes: bool | None) -> None:
+        def retain_if_confirmed(yes: bool | None) -> None:
             if yes:
                 keep = self.session.gpu.guard.keep
                 said = "the GPU settings stay altered after Workbench ends; press r to revert them"
                 self.run_in_background(lambda: keep(), lambda _: self.show_message(said))
 
         await self.app.push_screen(
-            Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided
+            Confirm(
+                "Leave the GPU settings on", make_question_rows, yes="leave them on", wide=True
+            ),
+            retain_if_confirmed,
         )
 
     # proof
-    def check_under_load(self) -> None:
+    def check_settings_under_load(self) -> None:
         """Put load on the server for some seconds, then show which of the altered GPU settings are
         in force."""
         if not self.state.alterations:
-            if not self._report_running_change("V", "nothing is checked yet"):
+            if not self._warn_if_change_runs("V", "nothing is checked yet"):
                 self.show_message(
                     "no GPU setting is altered: there is nothing to check",
                     next_step="press g to change GPU settings",
                 )
-        elif (server := self.ready_server(_CHECK)) is None:
+        elif (server := self.ready_server_or_message(_CHECK)) is None:
             return
         elif self.state.bench.running:
             self.show_message(
@@ -495,43 +515,49 @@ class GpuController(Controller):
                 "settings too"
             )
         else:
-            self._run_check(server.engine)
+            self._run_load_check(server.engine)
 
-    def _run_check(self, engine: str, **probe: Any) -> None:
-        async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
+    def _run_load_check(self, engine: str, **probe_options: Any) -> None:
+        async def verify_and_list_probe_commands() -> tuple[
+            Sequence[str], Sequence[SettingCommand]
+        ]:
             return await self.session.proof.verify_lines(
-                VERIFY_S, **probe
+                VERIFY_S, **probe_options
             ), await self.session.proof.probe_commands()
 
         self.services.start_countdown(f"checking under load: {engine} is kept busy", VERIFY_S)
         self.run_in_background(
-            work, lambda found: self._show_check(*found), failed=self.services.stop_countdown
+            verify_and_list_probe_commands,
+            lambda found: self._show_load_check(*found),
+            on_error=self.services.stop_countdown,
         )
 
-    def _show_check(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
+    def _show_load_check(
+        self, findings: Sequence[str], probe_commands: Sequence[SettingCommand]
+    ) -> None:
         """Open the page with `findings`, which say for each setting whether the load showed it in
-        force. `probe` has the commands of a further test, which a key of the page offers. It is
-        empty if no further test is needed."""
+        force. `probe_commands` has the commands of a further test, which a key of the page offers.
+        It is empty if no further test is needed."""
         self.services.stop_countdown()
-        keys: Keys = {"V": ("Again", self.check_under_load)}
-        if probe:
-            keys = {"p": ("Probe", lambda: self._ask_probe(probe)), **keys}
+        keys: Keys = {"V": ("Again", self.check_settings_under_load)}
+        if probe_commands:
+            keys = {"p": ("Probe", lambda: self._ask_clock_lock_probe(probe_commands)), **keys}
         on_trial = bool(self.state.alterations)
         self._open_settings_page(
             "What the load showed",
             lambda width: check_finding_rows(findings, width),
             keys,
-            on_trial=on_trial,
+            is_on_trial=on_trial,
         )
 
-    def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
+    def _ask_clock_lock_probe(self, commands: Sequence[SettingCommand]) -> None:
         """Ask for consent to test further whether this GPU obeys clock locks. The `commands` of the
         test set another clock lock under load for some seconds."""
-        server, password = self.ready_server(_CHECK), self.state.host.sudo_password
+        server, password = self.ready_server_or_message(_CHECK), self.state.host.sudo_password
         if server is None:
             return
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             about = (
                 f"After {VERIFY_S:g} s under load, these commands set another lock for some "
                 "seconds, then yours again:"
@@ -544,10 +570,10 @@ class GpuController(Controller):
 
         self._ask_consent(
             "A probe sets other clocks for a moment",
-            text,
+            make_question_rows,
             "run them",
-            lambda given: self._run_check(server.engine, probe=True, password=given),
-            default_no=any(c.right for c in commands),
+            lambda given: self._run_load_check(server.engine, probe=True, password=given),
+            is_no_default=any(c.right for c in commands),
         )
 
 
@@ -556,13 +582,13 @@ def _disturbs_measurement(state: SessionState) -> bool:
     return state.host.measured_by is not None or bool(running_measurement_name(state))
 
 
-def _is_all_in_force(report: SettingsReport) -> bool:
+def _are_all_settings_in_force(report: SettingsReport) -> bool:
     """Return whether every setting of a change is in force, and nothing went wrong on the way."""
     if not report.ok or report.rolled_back or report.recovery is not None:
         return False
     return all(outcome.in_force is InForce.YES for outcome in report.outcomes)
 
 
-def _is_left_to_others(outcome: SettingOutcome) -> bool:
+def _was_changed_by_others(outcome: SettingOutcome) -> bool:
     """Return whether a revert has left the setting alone because someone else has set it since."""
     return outcome.foreign or bool(outcome.left_to)

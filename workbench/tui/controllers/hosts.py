@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from workbench.model.counts import count_of
 from workbench.model.server_run import living_servers_text
 from workbench.session.hosts.names import CLUSTER_PREFIX
-from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
+from workbench.tui.bindings import HOST_KEYS, Key, textual_bindings
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
 from workbench.tui.controllers.base import Controller, import_in_thread
 from workbench.tui.glyphs import G
@@ -42,21 +42,21 @@ FIELDS = (
 )
 
 
-def _host_line(host: KnownHost, now: str, cells: int, state: str) -> str:
+def _host_list_text(host: KnownHost, current_host: str, name_cells: int, state_text: str) -> str:
     simulated = now_here = ""
     if host.name.startswith("sim:"):
         simulated = "simulated: needs no GPU"
-    if host.name == now:
+    if host.name == current_host:
         now_here = "(now)"
     parts = (
         cut_text(host.label, LABEL_CELLS),
-        state,
+        state_text,
         cut_text(host.way, WAY_CELLS),
         simulated,
         host.source,
         now_here,
     )
-    return f"{pad_text(host.name, cells)} {'  '.join(filter(None, parts))}"
+    return f"{pad_text(host.name, name_cells)} {'  '.join(filter(None, parts))}"
 
 
 class HostList(PickModal):
@@ -64,14 +64,14 @@ class HostList(PickModal):
     keys `HOST_KEYS` instead of enter, `pressed` is that key, which acts on the host under the
     cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings_for(HOST_KEYS)
+    BINDINGS: ClassVar[list[BindingType]] = textual_bindings(HOST_KEYS)
 
     def __init__(self, items: Sequence[Choice], chosen: str) -> None:
         super().__init__("Work on another host", items, chosen=chosen, filter=True)
         self.keys += "".join(f"   {key.printed_name} {key.label}" for key in HOST_KEYS)
         self.pressed: Key | None = None
 
-    def show(self, items: Sequence[Choice]) -> None:
+    def update_host_texts(self, items: Sequence[Choice]) -> None:
         """Update the texts of the listed hosts. `items` has the hosts that are listed already. The
         filter and the cursor stay as they are."""
         texts = {name: (name, text, role) for name, text, role in items}
@@ -95,22 +95,22 @@ class HostController(Controller):
         # what the last check or look found, by the name of a host or cluster
         self.known_states: dict[str, str] = {}
 
-    async def pick_host(self, chosen: str = "") -> None:
-        """Open the list of hosts with the cursor on the host `chosen`, or on the present host.
+    async def pick_host(self, cursor_host: str = "") -> None:
+        """Open the list of hosts with the cursor on the host `cursor_host`, or on the present host.
         While the list is open, read the state of each cluster's servers and add it to the cluster's
         row."""
         now = self.state.host.name
         known = self.run_or_show_error(self.session.hosts.known_host_names) or ()
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
 
-        def items() -> list[Choice]:
+        def make_list_items() -> list[Choice]:
             listed = []
             for host in known:
-                about = _host_line(host, now, cells, self._known_state_of(host.name))
+                about = _host_list_text(host, now, cells, self._last_known_state_text(host.name))
                 listed.append((host.name, about, "text"))
             return listed
 
-        listed = HostList(items(), chosen or now)
+        listed = HostList(make_list_items(), cursor_host or now)
 
         async def act_on_choice(name: str | None) -> None:
             if listed.pressed is not None:
@@ -129,14 +129,16 @@ class HostController(Controller):
 
             self.known_states[name] = await cluster_state_text(name, Session.of_host)
             if listed.is_current:
-                listed.show(items())
+                listed.update_host_texts(make_list_items())
 
         await self.app.push_screen(listed.add_class("-wide"), act_on_choice)
         for host in known:
             if host.name.startswith(CLUSTER_PREFIX) and host.name != now:
-                self.run_in_background(read_cluster_state(host.name), only=f"state of {host.name}")
+                self.run_in_background(
+                    read_cluster_state(host.name), exclusive_group=f"state of {host.name}"
+                )
 
-    def _known_state_of(self, name: str) -> str:
+    def _last_known_state_text(self, name: str) -> str:
         """Return the last known state of a host or cluster as text, for its row in the list; "" for
         a host that was not checked."""
         if not name.startswith(CLUSTER_PREFIX):
@@ -145,22 +147,22 @@ class HostController(Controller):
             return living_servers_text(self.state.servers)
         return self.known_states.get(name, "asking …")
 
-    def open_check(self) -> None:
+    def open_host_check(self) -> None:
         """Open the page that checks the host or cluster under the cursor of the host list. If the
         list is not open, check the present host."""
-        self.controllers.checks.open(self.under_cursor or self.state.host.name)
+        self.controllers.checks.open_check_page(self.under_cursor or self.state.host.name)
 
     async def add_host(self) -> None:
         """Show a form for a new host, add the host to hosts.toml, and open the list of hosts. A form
         that the user leaves with escape leads back to the list from which it was opened."""
         from_list = self.from_list
 
-        async def submit(values: Values) -> None:
+        async def store_host(values: Values) -> None:
             self.session.hosts.add(
                 values["name"], values["ssh"], values["container"], values["label"]
             )
 
-        async def added(values: Values | None) -> None:
+        async def return_to_list(values: Values | None) -> None:
             if values is not None:
                 await self.pick_host(values["name"])
             elif from_list:
@@ -169,14 +171,14 @@ class HostController(Controller):
         form = Form(
             "Add a host to hosts.toml",
             FIELDS,
-            submit=submit,
+            submit=store_host,
             accept="add",
             label_cells=11,
             wide=True,
         )
-        await self.app.push_screen(form, added)
+        await self.app.push_screen(form, return_to_list)
 
-    async def switch_to_demo(self) -> None:
+    async def switch_to_simulated_host(self) -> None:
         """Switch to a simulated host with four GPUs, for trying Workbench without a GPU."""
         if self.state.simulated:
             self.show_message(
@@ -185,13 +187,15 @@ class HostController(Controller):
         else:
             await self.switch_host(f"sim:{DEMO_PROFILE}")
 
-    async def switch_host(self, name: str, then: Callable[[], None] = lambda: None) -> None:
-        """Switch Workbench to the host `name`, and call `then` once the connection is being opened.
-        Ask for consent first if the switch ends a measurement or a copy of a model, or reverts GPU
-        settings of the present host."""
+    async def switch_host(
+        self, name: str, on_connecting: Callable[[], None] = lambda: None
+    ) -> None:
+        """Switch Workbench to the host `name`, and call `on_connecting` once the connection is
+        being opened. Ask for consent first if the switch ends a measurement or a copy of a model,
+        or reverts GPU settings of the present host."""
         now = self.state.host.name
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = leaving_warning_rows(self.state, width)
             if any(a.state != "kept" and not a.by for a in self.state.alterations):
                 about = (
@@ -201,19 +205,20 @@ class HostController(Controller):
                 rows += paragraph_rows(f"{about} L in pane 6 leaves them in force.", width, "warn")
             return rows
 
-        def decided(yes: bool | None) -> None:
+        def switch_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.show_message(f"leaving {now} …")
-                self.run_in_background(self.session.switch_host(name), lambda _: then())
+                self.run_in_background(self.session.switch_host(name), lambda _: on_connecting())
 
-        if text(80):
+        if make_question_rows(80):
             await self.app.push_screen(
-                Confirm(f"Leave {now}", text, yes=f"work on {name}", no="stay"), decided
+                Confirm(f"Leave {now}", make_question_rows, yes=f"work on {name}", no="stay"),
+                switch_if_confirmed,
             )
         else:
-            decided(True)
+            switch_if_confirmed(True)
 
-    def open_doctor(self) -> None:
+    def open_doctor_page(self) -> None:
         """Examine the host for missing programs, permissions and drivers, and show the findings on
         a page. The key R of the page repeats the examination."""
         from workbench.session.hosts.doctor import examine_host
@@ -224,32 +229,38 @@ class HostController(Controller):
             f"Doctor: {name}",
             lambda width: host_rows(found, width),
             lambda: {
-                "R": ("examine again", examine),
-                "m": ("copies between GPUs", ask_copies),
-                "t": ("known traps", self.show_traps),
+                "R": ("examine again", examine_again),
+                "m": ("copies between GPUs", ask_to_test_copies),
+                "t": ("known traps", self.open_known_traps),
             },
         )
 
-        def show(report: HostReport) -> None:
+        def show_report(report: HostReport) -> None:
             found[:] = [report]
             page.title = f"Doctor: {name}, {count_of(len(report.findings), 'finding')}"
             page.draw()
 
-        def examine() -> None:
+        def examine_again() -> None:
             found.clear()
             page.draw()
             self.run_in_background(
-                examine_host(self.session), show, failed=page.close_page, only="doctor"
+                examine_host(self.session),
+                show_report,
+                on_error=page.close_page,
+                exclusive_group="doctor",
             )
 
-        async def ask_copies() -> None:
-            def decided(yes: bool | None) -> None:
+        async def ask_to_test_copies() -> None:
+            def copy_if_confirmed(yes: bool | None) -> None:
                 if yes:
                     found.clear()
                     page.title = f"Doctor: {name}, copying between the GPUs (at most 5 min)"
                     page.draw()
                     self.run_in_background(
-                        copy_between_gpus(), lambda _: examine(), failed=examine, only="gpu paths"
+                        test_copies_between_gpus(),
+                        lambda _: examine_again(),
+                        on_error=examine_again,
+                        exclusive_group="gpu paths",
                     )
 
             await self.app.push_screen(
@@ -259,19 +270,19 @@ class HostController(Controller):
                     yes="copy and compare",
                     no="do not",
                 ),
-                decided,
+                copy_if_confirmed,
             )
 
-        async def copy_between_gpus() -> None:
+        async def test_copies_between_gpus() -> None:
             from workbench.session.hosts.gpu_paths import try_paths
 
             for finding in (await try_paths(self.session)).untried_paths:
                 self.show_message(finding.text, finding.level, finding.fix)
 
         self.services.pages.open(page)
-        examine()
+        examine_again()
 
-    def show_traps(self) -> None:
+    def open_known_traps(self) -> None:
         """Open a page with the published traps of serving, and what of Workbench sees each."""
         self.services.pages.open(Page("Known traps of serving", known_trap_rows))
 
@@ -283,7 +294,7 @@ class HostController(Controller):
         right."""
         host = self.state.host
 
-        def decided(yes: bool | None) -> None:
+        def accept_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(self.session.accept_host_key())
 
@@ -293,4 +304,4 @@ class HostController(Controller):
             yes="the fingerprint is right: connect",
             no="do not connect",
         )
-        await self.app.push_screen(box, decided)
+        await self.app.push_screen(box, accept_if_confirmed)

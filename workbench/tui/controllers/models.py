@@ -31,7 +31,7 @@ class ModelController(Controller):
         self.all_hosts = False
         self._page: ModelsPage | None = None
 
-    def open(self) -> None:
+    def open_models_page(self) -> None:
         """Open the page of models, and search this host for models."""
         self._page = ModelsPage(f"Models on {self.state.host.name}")
         self._page.replace_keys(MODEL_KEYS, self.controllers)
@@ -41,9 +41,9 @@ class ModelController(Controller):
     def search_models(self) -> None:
         """Search this host, or all hosts, for models, and show the models on the page of models. If
         that page is not open, open it."""
-        page = self._open_page
+        page = self._displayed_page
         if page is None:
-            self.open()
+            self.open_models_page()
             return
         hosts = self.session.models.hosts_to_search(everywhere=self.all_hosts)
         page.title = f"Models on {self.state.host.name}"
@@ -51,16 +51,19 @@ class ModelController(Controller):
             page.title = "Models on all hosts"
         page.show_search_time()
 
-        def show(found: Sequence[HostModels]) -> None:
+        def show_found_models(found: Sequence[HostModels]) -> None:
             page.show_found_models(found, with_host_headings=len(hosts) > 1)
             page.draw()
 
         self.run_in_background(
-            self.session.models.find_copies("", hosts), show, failed=page.close_page, only="models"
+            self.session.models.find_copies("", hosts),
+            show_found_models,
+            on_error=page.close_page,
+            exclusive_group="models",
         )
 
     @property
-    def _open_page(self) -> ModelsPage | None:
+    def _displayed_page(self) -> ModelsPage | None:
         """The page of models; None if it is not open."""
         if self._page is None or self._page.frame is None:
             return None
@@ -70,10 +73,10 @@ class ModelController(Controller):
         self.all_hosts = not self.all_hosts
         self.search_models()
 
-    def _copy_under_cursor(self) -> ModelCopy | None:
+    def _selected_copy_or_message(self) -> ModelCopy | None:
         """Return the model copy under the cursor of the page of models. If there is none, show a
         message and return None."""
-        page = self._open_page
+        page = self._displayed_page
         if page is None or page.copy_under_cursor is None:
             self.show_message(
                 "no model is under the cursor",
@@ -84,29 +87,29 @@ class ModelController(Controller):
 
     # ---- keys of one copy
 
-    def show_files(self) -> None:
-        copy = self._copy_under_cursor()
+    def show_selected_files(self) -> None:
+        copy = self._selected_copy_or_message()
         if copy is not None:
-            self._show_files(copy)
+            self._open_files_page(copy)
 
-    def _show_files(self, copy: ModelCopy) -> None:
+    def _open_files_page(self, copy: ModelCopy) -> None:
         self.services.pages.open(
             Page(f"Files of {copy.model}", lambda width: model_file_rows(copy, width), kind="files")
         )
 
-    def copy_path(self) -> None:
-        copy = self._copy_under_cursor()
+    def copy_model_path(self) -> None:
+        copy = self._selected_copy_or_message()
         if copy is not None:
             self.copy_text(copy.path, copy.path)
 
-    def hash_copy(self) -> None:
+    def hash_model_copy(self) -> None:
         """Hash every byte of the model copy under the cursor, on its host, and show its files with
         their hashes."""
-        copy = self._copy_under_cursor()
+        copy = self._selected_copy_or_message()
         if copy is None:
             return
 
-        def done(check: ModelCheck) -> None:
+        def report_hash_check(check: ModelCheck) -> None:
             copies = chain.from_iterable(host.copies for host in check.hosts)
             found = [one for one in copies if one.path == copy.path]
             files = chain.from_iterable(one.files for one in found)
@@ -117,19 +120,19 @@ class ModelController(Controller):
                 text, level = "is complete", Level.INFO
             self.show_message(f"{copy.model} on {copy.host} {text}", level)
             for one in found:
-                self._show_files(one)
+                self._open_files_page(one)
 
-        self._begin_work(
+        self._start_model_work(
             f"hashing {copy.model}",
             lambda report: self.session.models.check(
                 copy.reference, (copy.host,), full=True, on_progress=report
             ),
-            done,
+            report_hash_check,
         )
 
-    async def copy_to_host(self) -> None:
+    async def copy_model_to_host(self) -> None:
         """Ask for a target host, and copy the model copy under the cursor to that host."""
-        copy = self._copy_under_cursor()
+        copy = self._selected_copy_or_message()
         if copy is None:
             return
         hosts = tuple(dict.fromkeys(host.name for host in real_hosts() if host.name != copy.host))
@@ -145,10 +148,10 @@ class ModelController(Controller):
             Field("replace", "different files", options=("stop the copy", "are replaced")),
         )
 
-        def intro(width: int) -> list[Row]:
+        def make_intro_rows(width: int) -> list[Row]:
             return [*model_copy_rows(copy, width), ()]
 
-        def agreed(values: Values | None) -> None:
+        def start_copy(values: Values | None) -> None:
             if values is None:
                 return
             target, directory = values["target"], values["directory"]
@@ -157,7 +160,7 @@ class ModelController(Controller):
             command += ["--from", copy.host, "--to", target, *_option_words("--to-dir", directory)]
             if replaces:
                 command.append("--replace")
-            self._begin_work(
+            self._start_model_work(
                 f"copying {copy.model} to {target}",
                 lambda report: self.session.models.copy(
                     copy.reference,
@@ -174,19 +177,19 @@ class ModelController(Controller):
         form = Form(
             f"Copy {copy.model} to another host",
             fields,
-            intro=intro,
+            intro=make_intro_rows,
             accept="copy",
             label_cells=17,
             wide=True,
         )
-        await self.app.push_screen(form, agreed)
+        await self.app.push_screen(form, start_copy)
 
     def _report_copy(self, report: CopyReport) -> None:
         if report.notes:
             self.show_message(report.report_text, Level.WARN, "; ".join(report.notes))
         else:
             self.show_message(report.report_text)
-        self._refresh_page()
+        self._refresh_models_page()
 
     # ---- downloads
 
@@ -204,25 +207,25 @@ class ModelController(Controller):
             Field("directory", "directory", hint="empty: the Hugging Face cache"),
         )
 
-        def intro(width: int) -> list[Row]:
+        def make_intro_rows(width: int) -> list[Row]:
             text = (
                 f"The hub's own program (hf or huggingface-cli) downloads it on {name}, with "
                 "the host's HF_TOKEN."
             )
             return [*paragraph_rows(text, width, "dim"), ()]
 
-        def check(values: Values) -> None:
+        def check_model_id(values: Values) -> None:
             if not values["model"].strip():
                 raise InputError("enter the id of a model, as ORGANIZATION/NAME")
 
-        def agreed(values: Values | None) -> None:
+        def start_download(values: Values | None) -> None:
             if values is None:
                 return
             model = values["model"].strip()
             command = ["workbench", "--host", name, "models", "download", model]
             command += _option_words("--revision", values["revision"])
             command += _option_words("--to-dir", values["directory"])
-            self._begin_work(
+            self._start_model_work(
                 f"downloading {model}",
                 lambda report: self.session.models.download(
                     model,
@@ -237,31 +240,33 @@ class ModelController(Controller):
         form = Form(
             f"Download to {name}",
             fields,
-            intro=intro,
-            check=check,
+            intro=make_intro_rows,
+            check=check_model_id,
             accept="download",
             label_cells=17,
             wide=True,
         )
-        await self.app.push_screen(form, agreed)
+        await self.app.push_screen(form, start_download)
 
     def _report_download(self, model: str, found: HostModels) -> None:
         self.show_message("; ".join(found.report_lines(model)))
-        self._refresh_page()
+        self._refresh_models_page()
 
     # ---- the work
 
-    def _begin_work(
+    def _start_model_work(
         self,
-        what: str,
+        description: str,
         work: Callable[[Progress], Awaitable[T]],
-        then: Callable[[T], object],
-        *command: str,
+        on_result: Callable[[T], object],
+        *command_words: str,
     ) -> None:
-        self.run_or_show_error(lambda: self.session.models.work.begin(what, work, then, command))
+        self.run_or_show_error(
+            lambda: self.session.models.work.begin(description, work, on_result, command_words)
+        )
 
-    def _refresh_page(self) -> None:
-        if self._open_page is not None:
+    def _refresh_models_page(self) -> None:
+        if self._displayed_page is not None:
             self.search_models()
 
 

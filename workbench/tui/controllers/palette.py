@@ -50,7 +50,7 @@ class Entry:
     tasks: str = ""
     after_actions: bool = False
 
-    def score(self, query: str) -> float | None:
+    def match_score(self, query: str) -> float | None:
         """Return how well the entry matches the words of `query`; None for no match."""
         named = fuzzy.word_score(query, f"{self.name} {self.tasks}")
         found = fuzzy.word_score(query, f"{self.name} {self.tasks} {self.help}")
@@ -64,24 +64,24 @@ class Entry:
 
 
 class PaletteController(Controller):
-    async def open(self) -> None:
-        entries = list(self._entries())
+    async def open_palette(self) -> None:
+        entries = list(self._list_entries())
         items = []
         for number, entry in enumerate(entries):
             name = pad_text(entry.name, max(NAME_CELLS, width_of(entry.name)))
             items.append((str(number), f"{name}  {entry.help}", "text"))
 
-        def chosen(number: str | None) -> None:
+        def run_chosen_action(number: str | None) -> None:
             if number is not None:
                 self.services.screen.call_later(entries[int(number)].call)
 
-        def score(query: str, choice: Choice) -> float | None:
-            return entries[int(choice[0])].score(query)
+        def score_choice(query: str, choice: Choice) -> float | None:
+            return entries[int(choice[0])].match_score(query)
 
-        picker = PickModal("Actions", items, filter=True, free=False, score=score)
-        await self.app.push_screen(picker.add_class("-wide"), chosen)
+        picker = PickModal("Actions", items, filter=True, free=False, score=score_choice)
+        await self.app.push_screen(picker.add_class("-wide"), run_chosen_action)
 
-    def _entries(self) -> Iterator[Entry]:
+    def _list_entries(self) -> Iterator[Entry]:
         actions: dict[object, Key] = {}  # two keys may run one action
         replay = self.state.host.replay is not None
         for key in (*MAIN_KEYS, *PAGE_KEYS):
@@ -95,7 +95,7 @@ class PaletteController(Controller):
         yield Entry(
             "Capture a trace",
             "record your own traffic with a command, to benchmark with it",
-            self._explain_capture,
+            self._explain_trace_capture,
             "traffic",
         )
         yield Entry(
@@ -107,7 +107,7 @@ class PaletteController(Controller):
             yield Entry(
                 f"Theme {theme}",
                 "colours of the screen",
-                partial(self.controllers.view.use_theme, theme),
+                partial(self.controllers.view.switch_and_store_theme, theme),
             )
         yield Entry(
             "Explain a word",
@@ -121,7 +121,7 @@ class PaletteController(Controller):
             switch = partial(self.controllers.hosts.switch_host, host.name)
             yield Entry(f"Host {host.name}", host.label, switch, after_actions=True)
 
-    def _explain_capture(self) -> None:
+    def _explain_trace_capture(self) -> None:
         host, workbench = self.state.host.name, "workbench"
         if host != LOCAL_HOST_NAME:
             workbench += f" --host {host}"

@@ -11,7 +11,7 @@ from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import enclose_text, path_text
+from workbench.tui.formats import enclose_text, path_end_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -48,10 +48,10 @@ class PlanController(Controller):
         if missing is None:
             return
         if not missing:
-            await self._load_into_plan(entry.id)
+            await self._load_preset_into_plan(entry.id)
             return
 
-        def intro(width: int) -> list[Row]:
+        def make_intro_rows(width: int) -> list[Row]:
             text = (
                 "This setup names files or addresses of its author's machine. Workbench remembers "
                 "your values once the "
@@ -62,24 +62,31 @@ class PlanController(Controller):
                 rows += paragraph_rows(f"{name}: {variable.description}", width)
             return [*rows, ()]
 
-        def check(values: Values) -> None:
+        def reject_empty_values(values: Values) -> None:
             empty = [name for name, value in values.items() if not value]
             if empty:
                 raise InputError(f"{', '.join(empty)}: a value is needed")
 
-        async def decided(values: Values | None) -> None:
+        async def load_with_values(values: Values | None) -> None:
             if values is not None:
-                await self._load_into_plan(entry.id, values)
+                await self._load_preset_into_plan(entry.id, values)
 
         fields = [
             Field(name, name, variable.default or "", enclose_text("e.g. ", variable.example))
             for name, variable in missing.items()
         ]
         self.app.push_screen(
-            Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided
+            Form(
+                f"Load {entry.id}",
+                fields,
+                intro=make_intro_rows,
+                check=reject_empty_values,
+                accept="load",
+            ),
+            load_with_values,
         )
 
-    async def _load_into_plan(self, preset_id: str, values: Values | None = None) -> None:
+    async def _load_preset_into_plan(self, preset_id: str, values: Values | None = None) -> None:
         self.go_to_pane("launch")
         before = self.state.plan
         try:
@@ -105,11 +112,11 @@ class PlanController(Controller):
             return
         base = plan.plan.preset_id or plan.plan.engine
 
-        async def submit(values: Values) -> None:
+        async def store_preset(values: Values) -> None:
             path = await self.session.plans.save_preset(values["id"], values["title"])
             self.show_message(f"saved: {path}")
 
-        def check(values: Values) -> None:
+        def check_id_and_title(values: Values) -> None:
             if not values["id"] or not values["title"]:
                 raise InputError("a preset needs an id and a title")
 
@@ -117,9 +124,9 @@ class PlanController(Controller):
         form = Form(
             "Save the plan as a preset",
             fields,
-            check=check,
+            check=check_id_and_title,
             accept="save",
-            submit=submit,
+            submit=store_preset,
             doing="saving",
         )
         await self.app.push_screen(form)
@@ -133,9 +140,9 @@ class PlanController(Controller):
     async def edit_flag(self) -> None:
         row = self.pane(Launch).current_item
         if row is not None:
-            await self.edit_row(row)
+            await self.edit_flag_row(row)
 
-    async def pick_group(self) -> None:
+    async def pick_flag_group(self) -> None:
         """Ask for a group of flags, and go to its first flag."""
         if self._plan_or_message() is None:
             return
@@ -143,18 +150,19 @@ class PlanController(Controller):
         items = [(name, name, "text") for name in pane.groups]
         picker = PickModal("Groups of flags", items, filter=True, free=False)
 
-        def chosen(name: str | None) -> None:
+        def go_to_chosen_group(name: str | None) -> None:
             if name is not None:
                 pane.move_to_group(name)
 
-        await self.app.push_screen(picker, chosen)
+        await self.app.push_screen(picker, go_to_chosen_group)
 
-    def go_to_next_group(self, by: int) -> None:
-        """Move the cursor to the next group of flags (`by` 1) or to the group before (`by` -1)."""
+    def go_to_adjacent_group(self, step: int) -> None:
+        """Move the cursor to the next group of flags (`step` 1) or to the group before (`step`
+        -1)."""
         if self._plan_or_message() is not None:
-            self.pane(Launch).move_to_adjacent_group(by)
+            self.pane(Launch).move_to_adjacent_group(step)
 
-    async def edit_row(self, row: FlagRow) -> None:
+    async def edit_flag_row(self, row: FlagRow) -> None:
         if self._plan_or_message() is None:
             return
         if row.name == "executable" and not row.is_env:
@@ -178,23 +186,23 @@ class PlanController(Controller):
                 estimate=lambda text: plans.estimate_change(name, text),
             )
 
-        def decided(done: bool | None) -> None:
+        def show_row_if_edited(done: bool | None) -> None:
             if done:
-                self._show_edited(row.is_env, name)
+                self._show_edited_row(row.is_env, name)
 
-        await self.app.push_screen(modal, decided)
+        await self.app.push_screen(modal, show_row_if_edited)
 
     async def choose_engine(self) -> None:
         """Ask which of the installed programs, or which path, starts the engine of the plan."""
         if self._plan_or_message() is not None:
-            await self._edit_executable(self._row_named("executable"))
+            await self._edit_executable(self._plan_row_named("executable"))
 
     async def choose_launcher(self) -> None:
         """Ask what runs the server on its host: Workbench itself, or a launcher such as systemd."""
         if self._plan_or_message() is not None:
-            await self.edit_row(self._row_named("run-as"))
+            await self.edit_flag_row(self._plan_row_named("run-as"))
 
-    def _row_named(self, name: str) -> FlagRow:
+    def _plan_row_named(self, name: str) -> FlagRow:
         """Return the row of the plan with this name that is no environment variable."""
         rows = self.session.plans.flag_rows("all")
         return next(row for row in rows if (row.is_env, row.name) == (False, name))
@@ -207,21 +215,21 @@ class PlanController(Controller):
         own = f"{row.default}, as PATH finds it"
         items = [("", own, "text")]
         for path in plan.executables:
-            items.append((path, path_text(path, PATH_CELLS), "text"))
+            items.append((path, path_end_text(path, PATH_CELLS), "text"))
         found = "These programs were found on the host; none of them was started."
         if not plan.executables:
             found = f"No program of {plan.plan.engine} was found here."
         intro = f"{found} You may type the path of another program."
 
-        def chosen(path: str | None) -> None:
+        def ask_scope_of_choice(path: str | None) -> None:
             if path is None:
                 return
 
-            def decided(keep: bool | None) -> None:
+            def set_executable(keep: bool | None) -> None:
                 if keep is not None:
                     self.run_in_background(
                         session.plans.set_executable(path, keep=keep),
-                        lambda _: self._show_edited(False, row.name),
+                        lambda _: self._show_edited_row(False, row.name),
                     )
 
             text = (
@@ -234,14 +242,14 @@ class PlanController(Controller):
                 yes="every plan",
                 no="this plan only",
             )
-            self.app.push_screen(question, decided)
+            self.app.push_screen(question, set_executable)
 
         picker = PickModal(
             "Engine executable", items, chosen=str(row.value or ""), intro=intro, filter=True
         )
-        await self.app.push_screen(picker, chosen)
+        await self.app.push_screen(picker, ask_scope_of_choice)
 
-    def _show_edited(self, is_env: bool, name: str) -> None:
+    def _show_edited_row(self, is_env: bool, name: str) -> None:
         self.go_to_pane("launch")
         self.pane(Launch).select_item((is_env, name))
 
@@ -249,26 +257,32 @@ class PlanController(Controller):
         if self._plan_or_message() is None:
             return
 
-        def pair(values: Values) -> tuple[str, str]:
+        def name_and_value(values: Values) -> tuple[str, str]:
             """Return the name and the value, also of NAME=value that was pasted as the name."""
             name, equals, value = values["name"].partition("=")
             if equals and not values["value"]:
                 return name, value
             return values["name"], values["value"]
 
-        async def submit(values: Values) -> None:
-            name, value = pair(values)
+        async def set_variable(values: Values) -> None:
+            name, value = name_and_value(values)
             self.session.plans.set_env(name, value)
-            self._show_edited(True, name)
+            self._show_edited_row(True, name)
 
-        def check(values: Values) -> None:
-            name, _ = pair(values)
+        def check_variable_name(values: Values) -> None:
+            name, _ = name_and_value(values)
             if not (name.isascii() and name.isidentifier()):
                 raise InputError(f"expected the name of an environment variable, got “{name}”")
 
         fields = [Field("name", "name"), Field("value", "value")]
         await self.app.push_screen(
-            Form("Environment variable", fields, check=check, accept="set", submit=submit)
+            Form(
+                "Environment variable",
+                fields,
+                check=check_variable_name,
+                accept="set",
+                submit=set_variable,
+            )
         )
 
     def unset_flag(self) -> None:
@@ -306,24 +320,24 @@ class PlanController(Controller):
         first = str(fixable.index((here or fixable)[0]))
         picker = PickModal("Fix which finding?", items, chosen=first, free=False)
 
-        def chosen(number: str | None) -> None:
+        def fix_chosen_finding(number: str | None) -> None:
             if number is not None:
                 self._apply_fix(fixable[int(number)])
 
-        await self.app.push_screen(picker, chosen)
+        await self.app.push_screen(picker, fix_chosen_finding)
 
     def _apply_fix(self, finding: Finding) -> None:
         done = self.run_or_show_error(lambda: self.session.plans.apply_fix(finding))
         if done:
             self.show_message(f"changed in the plan: {done} (press u to undo)")
 
-    def undo(self) -> None:
+    def undo_plan_edit(self) -> None:
         if self.state.plan is not None and self.state.plan.can_undo:
             self.run_or_show_error(self.session.plans.undo)
         else:
             self.show_message("the plan has no edit to undo")
 
-    def redo(self) -> None:
+    def redo_plan_edit(self) -> None:
         if self.state.plan is not None and self.state.plan.can_redo:
             self.run_or_show_error(self.session.plans.redo)
         else:
@@ -335,7 +349,7 @@ class PlanController(Controller):
         if plan is None:
             return
 
-        def rows(width: int) -> list[Row]:
+        def make_command_rows(width: int) -> list[Row]:
             made: list[Row] = []
             for node, command in plan.nodes:
                 made += [
@@ -358,9 +372,9 @@ class PlanController(Controller):
         keys: Keys = {}
         if plan.command:
             keys = {"y": ("Copy", self.copy_command)}
-        self.services.pages.open(Page("The full command", rows, lambda: keys))
+        self.services.pages.open(Page("The full command", make_command_rows, lambda: keys))
 
-    def show_fit(self) -> None:
+    def open_fit_page(self) -> None:
         """Open a page about the model of the plan: which quantizations, numbers of GPUs and context
         lengths fit into GPU memory, and where the model's files are on the host. The page is
         updated when the plan or the used memory changes."""
@@ -372,7 +386,7 @@ class PlanController(Controller):
         made: tuple[LaunchPlan, object, FitReport] | None = None
         files: list[str] = []
 
-        def rows(width: int) -> list[Row]:
+        def make_fit_rows(width: int) -> list[Row]:
             nonlocal made
             view, telemetry = self.state.plan, self.state.telemetry
             if view is None:
@@ -392,16 +406,18 @@ class PlanController(Controller):
                 *lines,
             ]
 
-        def found(models: HostModels) -> None:
+        def show_model_files(models: HostModels) -> None:
             model = next((copy.model for copy in models.copies), view.plan.model)
             files[:] = models.report_lines(model)
             page.draw()
 
-        page = Page("What fits", rows)
+        page = Page("What fits", make_fit_rows)
         self.services.pages.open(page)
         if not self.state.simulated:  # a simulated host reads no model files
             self.run_in_background(
-                lambda: self.session.models.copies_of_plan(view.plan), found, only="model files"
+                lambda: self.session.models.copies_of_plan(view.plan),
+                show_model_files,
+                exclusive_group="model files",
             )
 
     def copy_command(self) -> None:

@@ -26,21 +26,22 @@ if TYPE_CHECKING:
 
 
 class QualityController(Controller):
-    def open(self) -> None:
+    def open_quality_page(self) -> None:
         """Open the page about the answers of the results A and B, or about the comparison that
         runs."""
-        self.run_in_background(self._find_shown, self._open_page)
+        self.run_in_background(self._find_page_content, self._open_comparison_page)
 
-    def _open_page(self, shown: Shown) -> None:
-        self.services.pages.open(QualityPage(self.state, shown, self.run_page_action))
+    def _open_comparison_page(self, content: Shown) -> None:
+        self.services.pages.open(QualityPage(self.state, content, self.run_page_action))
 
-    def run_page_action(self, page: QualityPage, action: str) -> None:
+    def run_page_action(self, page: QualityPage, page_action: str) -> None:
         """Do what a key of the page asks for."""
-        if action == "stop":
-            self.stop()
-        elif action == "list":
+        if page_action == "stop":
+            self.stop_comparison()
+        elif page_action == "list":
             self.run_in_background(
-                self.session.results.list_quality_results, partial(self._pick_stored, page)
+                self.session.results.list_quality_results,
+                partial(self._pick_stored_comparison, page),
             )
         elif page.shown.pair is not None and self.controllers.experiments.can_measure():
             self.run_in_background(
@@ -48,44 +49,46 @@ class QualityController(Controller):
                 partial(self._confirm_comparison, page),
             )
 
-    def stop(self) -> None:
+    def stop_comparison(self) -> None:
         """Stop the comparison that runs. The servers that ran before are restored."""
         self.run_in_background(self.session.quality.stop)
 
-    async def _find_shown(self) -> Shown:
+    async def _find_page_content(self) -> Shown:
         """Return what the page shows: the marked results, else those of the Compare pane, else the
         last two."""
         known = await self.session.results.list_quality_results()
         try:
-            pair = self.session.results.pair(*self.controllers.results.marked_or_compared())
+            pair = self.session.results.pair(*self.controllers.results.marked_or_compared_ids())
         except InputError:
             return Shown(next(iter(known), None), earlier=len(known))
         return Shown(await self.session.results.quality_of(*pair), pair, len(known))
 
-    def _pick_stored(self, page: QualityPage, known: Sequence[QualityResult]) -> None:
+    def _pick_stored_comparison(
+        self, page: QualityPage, comparisons: Sequence[QualityResult]
+    ) -> None:
         """Let the user choose a stored comparison, and show it on the page."""
 
-        def chosen(number: str | None) -> None:
-            found = next((one for one in known if str(one.id) == number), None)
+        def show_chosen_comparison(number: str | None) -> None:
+            found = next((one for one in comparisons if str(one.id) == number), None)
             if found is not None:
-                page.show_comparison(Shown(found, page.shown.pair, len(known)))
+                page.show_comparison(Shown(found, page.shown.pair, len(comparisons)))
 
-        items = [(str(one.id), _comparison_line(one), "text") for one in known]
+        items = [(str(one.id), _comparison_list_text(one), "text") for one in comparisons]
         result, shown = page.shown.result, ""
         if result is not None:
             shown = str(result.id)
         picker = PickModal("Comparisons of answers", items, chosen=shown, filter=True, free=False)
-        self.app.push_screen(picker, chosen)
+        self.app.push_screen(picker, show_chosen_comparison)
 
     # a new one
-    async def _plan_comparison(self, a: int, b: int) -> Planned:
+    async def _plan_comparison(self, a_id: int, b_id: int) -> Planned:
         """Return what a comparison of the servers behind two results measures."""
         await import_in_thread("workbench.session.quality.comparison")
         from workbench.quality import texts
         from workbench.session.quality.measuring import QualityOptions
         from workbench.session.quality.sides import resolve_sides
 
-        arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a, b)]
+        arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a_id, b_id)]
         of_a, of_b = await resolve_sides(self.session, *arms)
         of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
         return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
@@ -106,7 +109,7 @@ class QualityController(Controller):
                 engines[side] = row.engine
         lines += plan_lines(a, b, bases, options, engines["A"])
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = stack_paragraphs(lines, width, "text", "   ")
             if stopped:
                 said = (
@@ -115,15 +118,17 @@ class QualityController(Controller):
                 rows += [(), *paragraph_rows(f"{G.alert} {said}", width, "warnb", "  ")]
             return rows
 
-        def decided(yes: bool | None) -> None:
+        def measure_if_confirmed(yes: bool | None) -> None:
             if yes:
                 work = partial(self.session.quality.run, a, b, bases, options)
-                self.run_measurement(work, partial(self._show_result, page))
+                self.run_measurement(work, partial(self._show_comparison_result, page))
 
-        ask = Confirm("Compare the answers of A and B", text, yes="measure", wide=True)
-        self.app.push_screen(ask, decided)
+        ask = Confirm(
+            "Compare the answers of A and B", make_question_rows, yes="measure", wide=True
+        )
+        self.app.push_screen(ask, measure_if_confirmed)
 
-    def _show_result(self, page: QualityPage, result: QualityResult) -> None:
+    def _show_comparison_result(self, page: QualityPage, result: QualityResult) -> None:
         """Show what was found. If the Compare pane shows the two results, it says so too."""
         page.show_comparison(Shown(result, page.shown.pair, page.shown.earlier + 1))
         self.show_message(result.summary, next_step="press Q to see where A and B part")
@@ -132,12 +137,12 @@ class QualityController(Controller):
             self.run_in_background(self.session.results.compare(comparison.a, comparison.b))
 
 
-def _comparison_line(one: QualityResult) -> str:
-    verdict, sides = one.verdict, f"{one.a} > {one.b}"
-    if one.simulated:
+def _comparison_list_text(comparison: QualityResult) -> str:
+    verdict, sides = comparison.verdict, f"{comparison.a} > {comparison.b}"
+    if comparison.simulated:
         sides = f"SIMULATED {sides}"
-    if one.imported:
+    if comparison.imported:
         sides = f"imported {sides}"
     if verdict == NOT_MEASURED:
         verdict = "not measured"
-    return f"{one.id:>4} {clock_text(one.unix_s)}  {verdict:<12}  {sides}"
+    return f"{comparison.id:>4} {clock_text(comparison.unix_s)}  {verdict:<12}  {sides}"

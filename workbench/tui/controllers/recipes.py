@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RecipeController(Controller):
-    async def copy_plan_as(self) -> None:
+    async def copy_plan_as_recipe(self) -> None:
         """Ask for the tool, and copy the plan to the clipboard as a recipe of that tool."""
         from workbench.recipes.registry import EXPORT_FORMS
 
@@ -36,7 +36,7 @@ class RecipeController(Controller):
             self.show_message("there is no plan yet", Level.WARN, "press p to load a preset")
             return
 
-        def chosen(name: str | None) -> None:
+        def copy_in_chosen_format(name: str | None) -> None:
             if name is None:
                 return
             made = self.run_or_show_error(lambda: self.session.plans.export_plan(name))
@@ -58,7 +58,7 @@ class RecipeController(Controller):
         titles = {form.name: form.title for form in EXPORT_FORMS}
         items = [(name, title, "text") for name, title in titles.items()]
         await self.app.push_screen(
-            PickModal("Copy the plan as", items, filter=True, free=False), chosen
+            PickModal("Copy the plan as", items, filter=True, free=False), copy_in_chosen_format
         )
 
     async def import_recipe(self) -> None:
@@ -74,11 +74,11 @@ class RecipeController(Controller):
         ]
         found: list[ImportedRecipe] = []
 
-        def check(values: Values) -> None:
+        def check_source(values: Values) -> None:
             if not values["source"].strip():
                 raise InputError("enter the path of a recipe, or its text")
 
-        async def submit(values: Values) -> None:
+        async def read_recipe(values: Values) -> None:
             source = values["source"].replace(LINE_END, "\n").strip()
             preset_id = values["id"] or None
             path = Path(source).expanduser()
@@ -92,7 +92,7 @@ class RecipeController(Controller):
             else:
                 found[:] = [recipes.read_text(source, "", preset_id, gpus=gpus)]
 
-        def read(values: Values | None) -> None:
+        def show_read_recipe(values: Values | None) -> None:
             if values is not None:
                 self._show_import(found[0])
 
@@ -100,12 +100,12 @@ class RecipeController(Controller):
             "Import a recipe",
             fields,
             intro=lambda width: [*paragraph_rows(intro, width, "dim"), ()],
-            check=check,
+            check=check_source,
             accept="read",
-            submit=submit,
+            submit=read_recipe,
             doing="reading",
         )
-        await self.app.push_screen(form, read)
+        await self.app.push_screen(form, show_read_recipe)
 
     def _show_import(self, imported: ImportedRecipe) -> None:
         def rows(width: int) -> list[Row]:
@@ -118,7 +118,7 @@ class RecipeController(Controller):
                 rows += preset_rows(imported.preset, width)
             return rows
 
-        def decided(save: bool | None) -> None:
+        def save_if_confirmed(save: bool | None) -> None:
             if not save:
                 return
             path = self.run_or_show_error(
@@ -130,4 +130,4 @@ class RecipeController(Controller):
         question = Confirm(
             f"Import {imported.preset_id}", rows, yes="save it as your own preset", wide=True
         )
-        self.app.push_screen(question, decided)
+        self.app.push_screen(question, save_if_confirmed)

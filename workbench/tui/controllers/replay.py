@@ -15,8 +15,8 @@ class ReplayController(Controller):
     def toggle_pause(self) -> None:
         self.run_or_show_error(lambda: self._replay().toggle_pause())
 
-    def change_speed(self, by: int) -> None:
-        self.run_or_show_error(lambda: self._replay().change_speed(by))
+    def change_speed(self, steps: int) -> None:
+        self.run_or_show_error(lambda: self._replay().change_speed(steps))
 
     def _replay(self) -> Replay:
         """Return the session if it plays a recording. Raise InputError if it works on a host."""

@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 class ResultController(Controller):
     @property
-    def row(self) -> BenchRow | None:
+    def selected_row(self) -> BenchRow | None:
         """Return the result under the cursor of the Bench pane; None if the list is empty, or if the
         cursor is on an experiment or a sweep."""
         return self.pane(Results).result_under_cursor
 
-    def compare_results(self) -> None:
+    def compare_marked_results(self) -> None:
         self.run_in_background(self.session.results.compare(), lambda _: self.go_to_pane("compare"))
 
-    def mark_result(self, which: str) -> None:
-        if (row := self.row) is not None:
-            self.run_or_show_error(lambda: self.session.results.mark(row.id, which))
+    def mark_result(self, letter: str) -> None:
+        if (row := self.selected_row) is not None:
+            self.run_or_show_error(lambda: self.session.results.mark(row.id, letter))
 
-    def compare_with_cursor(self) -> None:
+    def compare_with_selected_result(self) -> None:
         """Compare A with the result under the cursor, unless the user has marked B."""
-        if (row := self.row) is not None:
-            self.run_in_background(self.session.results.follow(row.id), only="follow")
+        if (row := self.selected_row) is not None:
+            self.run_in_background(self.session.results.follow(row.id), exclusive_group="follow")
 
     def open_result(self) -> None:
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
@@ -58,7 +58,7 @@ class ResultController(Controller):
             pane.toggle_series_runs(pane.current_item)
             return
 
-        async def read(result_id: int) -> Found:
+        async def read_result_details(result_id: int) -> Found:
             found = await self.session.advisor.advise_on_result(result_id)
             return (
                 found,
@@ -66,18 +66,18 @@ class ResultController(Controller):
                 await self.session.results.list_quality_results(),
             )
 
-        def open_page(found: Found) -> None:
+        def open_result_page(found: Found) -> None:
             advised, timeline, known = found
             result, advice = advised.result, self.controllers.advice
             assert result is not None  # of_result has one
 
-            def keys() -> Keys:
+            def page_keys() -> Keys:
                 return {
-                    "i": ("Advice", lambda: advice.open_page(advised)),
-                    **advice.page_keys_of(advised),
+                    "i": ("Advice", lambda: advice.open_advice_page(advised)),
+                    **advice.advice_page_keys(advised),
                 }
 
-            def rows(width: int) -> list[Row]:
+            def make_result_rows(width: int) -> list[Row]:
                 return result_rows(
                     result,
                     width,
@@ -86,12 +86,12 @@ class ResultController(Controller):
                     known,
                 )
 
-            self.services.pages.open(Page(f"Result #{result.id}", rows, keys))
+            self.services.pages.open(Page(f"Result #{result.id}", make_result_rows, page_keys))
 
-        if (row := self.row) is not None:
-            self.run_in_background(read(row.id), open_page)
+        if (row := self.selected_row) is not None:
+            self.run_in_background(read_result_details(row.id), open_result_page)
 
-    def marked_or_compared(self) -> tuple[int | None, int | None]:
+    def marked_or_compared_ids(self) -> tuple[int | None, int | None]:
         """Return the results that are marked A and B. One that is not marked is that of the Compare
         pane, None if that shows no comparison."""
         a, b, comparison = self.state.mark_a, self.state.mark_b, self.state.comparison
@@ -99,15 +99,15 @@ class ResultController(Controller):
             return a, b
         return a or comparison.a, b or comparison.b
 
-    def _pair_or_message(self, subject: str) -> tuple[int, int] | None:
-        """Return the results that are marked A and B. If only one or none is marked, the missing one
-        is that of the Compare pane. If there is none there, say that there is no `subject` to show,
-        and return None."""
-        a, b = self.marked_or_compared()
+    def _pair_ids_or_message(self, missing_phrase: str) -> tuple[int, int] | None:
+        """Return the results that are marked A and B. If only one or none is marked, the missing
+        one is that of the Compare pane. If there is none there, say that there is no
+        `missing_phrase` to show, and return None."""
+        a, b = self.marked_or_compared_ids()
         if a is not None and b is not None:
             return a, b
         self.show_message(
-            f"no two results are marked, so there {subject} to show",
+            f"no two results are marked, so there {missing_phrase} to show",
             Level.WARN,
             "mark two results in the Bench pane with a and B",
         )
@@ -115,14 +115,14 @@ class ResultController(Controller):
 
     def show_differences(self) -> None:
         """Open the page with what differs between the results A and B."""
-        found = self._pair_or_message("is no difference")
+        found = self._pair_ids_or_message("is no difference")
         if found is None:
             return
 
-        async def read(first: int, second: int) -> tuple[BenchResult, BenchResult]:
+        async def read_pair(first: int, second: int) -> tuple[BenchResult, BenchResult]:
             return await self.session.results.get(first), await self.session.results.get(second)
 
-        def open_page(pair: tuple[BenchResult, BenchResult]) -> None:
+        def open_differences_page(pair: tuple[BenchResult, BenchResult]) -> None:
             from workbench.tui.pages.differs import (
                 result_differences_rows,  # not for the first frame
             )
@@ -130,26 +130,26 @@ class ResultController(Controller):
             title = f"What differs between #{pair[0].id} and #{pair[1].id}"
             self.services.pages.open(Page(title, lambda w: result_differences_rows(*pair, w)))
 
-        self.run_in_background(read(*found), open_page)
+        self.run_in_background(read_pair(*found), open_differences_page)
 
     def show_timelines(self) -> None:
         """Open the page with the timelines of the results that are marked A and B. If only one or
         none is marked, take the missing one from the Compare pane."""
-        found = self._pair_or_message("are no timelines")
+        found = self._pair_ids_or_message("are no timelines")
         if found is None:
             return
         a, b = found
 
-        async def read(first: int, second: int) -> Sequence[ResultTimeline | None]:
+        async def read_timelines(first: int, second: int) -> Sequence[ResultTimeline | None]:
             return [await self._read_timeline(first), await self._read_timeline(second)]
 
-        def open_page(found: Sequence[ResultTimeline | None]) -> None:
+        def open_timelines_page(found: Sequence[ResultTimeline | None]) -> None:
             named = {f"A #{a}": found[0], f"B #{b}": found[1]}
             self.services.pages.open(
                 Page(f"Timelines of #{a} and #{b}", lambda w: aligned_timeline_rows(named, w))
             )
 
-        self.run_in_background(read(a, b), open_page)
+        self.run_in_background(read_timelines(a, b), open_timelines_page)
 
     async def _read_timeline(self, result_id: int) -> ResultTimeline | None:
         """Return the stored timeline of a result. Return None if there is none. If its file is
@@ -161,10 +161,10 @@ class ResultController(Controller):
             return None
 
     async def delete_result(self) -> None:
-        if (row := self.row) is None:
+        if (row := self.selected_row) is None:
             return
 
-        def decided(yes: bool | None) -> None:
+        def delete_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(self.session.results.delete(row.id))
 
@@ -172,26 +172,26 @@ class ResultController(Controller):
         ask = Confirm(
             f"Delete result #{row.id}", lambda w: paragraph_rows(about, w), yes="delete it"
         )
-        await self.app.push_screen(ask, decided)
+        await self.app.push_screen(ask, delete_if_confirmed)
 
     async def export_result(self) -> None:
-        if (row := self.row) is None:
+        if (row := self.selected_row) is None:
             return
 
         forms = [(each.name, each.title, "text") for each in EXPORT_FORMATS.values()]
 
-        def chosen(form: str | None) -> None:
+        def export_in_format(form: str | None) -> None:
             if form:
                 self.run_in_background(
                     self.session.results.export(row.id, form),
                     lambda path: self.show_message(f"written: {path}"),
                 )
 
-        await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), chosen)
+        await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), export_in_format)
 
     def edit_note(self) -> None:
         """Edit the note and the tags of the result under the cursor."""
-        if (row := self.row) is not None:
+        if (row := self.selected_row) is not None:
             self.run_in_background(lambda: self.session.results.get(row.id), self._open_note_form)
 
     def _open_note_form(self, result: BenchResult) -> None:
@@ -200,19 +200,19 @@ class ResultController(Controller):
             Field("tags", "tags", " ".join(result.tags), wide=True),
         ]
 
-        async def write(note: str, tags: list[str]) -> None:
+        async def store_note_and_tags(note: str, tags: list[str]) -> None:
             if note != result.note:
                 await self.session.results.note(result.id, note)
             if tags != list(result.tags):
                 await self.session.results.tag(result.id, tags)
 
-        def decided(values: Values | None) -> None:
+        def store_form_values(values: Values | None) -> None:
             if values is not None:
                 tags = list(dict.fromkeys(values["tags"].replace(",", " ").split()))
-                self.run_in_background(lambda: write(values["note"], tags))
+                self.run_in_background(lambda: store_note_and_tags(values["note"], tags))
 
         self.app.push_screen(
-            Form(f"Result #{result.id}", fields, accept="write", label_cells=8), decided
+            Form(f"Result #{result.id}", fields, accept="write", label_cells=8), store_form_values
         )
 
     def open_plot(self) -> None:

@@ -9,18 +9,18 @@ from workbench.tui.panes.search import Search
 
 class SearchController(Controller):
     async def search_presets(self) -> None:
-        await self.open_input("presets")
+        await self.open_search_input("presets")
 
     async def search_active_pane(self) -> None:
         """Open the search of the Presets pane or the Log pane if one of them is active, otherwise
         the search for flags."""
         active = self.services.panes.active
-        await self.open_input(active if active in ("presets", "log") else "launch")
+        await self.open_search_input(active if active in ("presets", "log") else "launch")
 
     async def search_results(self) -> None:
-        await self.open_input("results")
+        await self.open_search_input("results")
 
-    async def open_input(self, name: str) -> None:
+    async def open_search_input(self, name: str) -> None:
         """Show and focus the search input above the pane `name`. Close the search input of any
         other pane."""
         self.go_to_pane(name)
@@ -29,28 +29,31 @@ class SearchController(Controller):
             if old.pane is pane:
                 self.services.screen.set_focus(old.entry)
                 return
-            await self._close_input(old)
+            await self._remove_search_input(old)
         search = Search(
-            pane, changed=self._pass_text_on, entered=self._submit_text, left=self.close_input
+            pane,
+            changed=self._apply_search_text,
+            entered=self._submit_search_text,
+            left=self.close_search_input,
         )
         await self.services.panes.frames[name].mount(search, before=pane)
         self.services.screen.set_focus(search.entry)
 
-    async def close_input(self) -> None:
+    async def close_search_input(self) -> None:
         for search in self.services.screen.query(Search):
-            await self._close_input(search)
+            await self._remove_search_input(search)
 
-    async def _close_input(self, search: Search) -> None:
+    async def _remove_search_input(self, search: Search) -> None:
         search.pane.end_search(self.controllers)
         self.services.panes.refresh_titles()
         if search.entry.has_focus:
             self.services.screen.set_focus(search.pane)
         await search.remove()
 
-    def _pass_text_on(self, pane: Pane, text: str) -> None:
+    def _apply_search_text(self, pane: Pane, text: str) -> None:
         pane.apply_search(text, self.controllers)
         self.services.panes.refresh_titles()
 
-    async def _submit_text(self, pane: Pane, text: str) -> None:
+    async def _submit_search_text(self, pane: Pane, text: str) -> None:
         await pane.submit_search(text, self.controllers)
         self.services.panes.refresh_titles()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from workbench.tui.modals.gpu_confirm import PlannedChange
 
 M = TypeVar("M", Sweep, Experiment)
-Work = Callable[[], Coroutine[Any, Any, M]]
+RunMeasurement = Callable[[], Coroutine[Any, Any, M]]
 # finds out which GPU settings a measurement changes
-LookUp = Callable[[], Coroutine[Any, Any, "PlannedChange"]]
+ChangeLookup = Callable[[], Coroutine[Any, Any, "PlannedChange"]]
 
 
 @dataclass(frozen=True)
@@ -30,115 +30,127 @@ class Resume(Generic[M]):
 
     said: str
     work: Callable[[str | None], Coroutine[Any, Any, M]]
-    changes: LookUp | None = None
+    changes: ChangeLookup | None = None
     takes_password: bool = False
 
 
-def resume_text_and_work(
-    session: Session, sweep: Sweep
-) -> tuple[str, Callable[[str | None], Coroutine[Any, Any, Sweep]]]:
-    """Return the text that the page of a sweep shows while it is resumed, and the function that
-    resumes it."""
-    said = "resuming: everything is checked before anything is changed"
-    return said, lambda password: session.sweeps.resume(sweep.id, password=password)
+def resume_of_sweep(
+    session: Session, sweep: Sweep, changes: ChangeLookup | None, *, takes_password: bool = False
+) -> Resume[Sweep]:
+    """Return how to resume a sweep. `changes` finds out how it changes GPU settings; None if it
+    changes none."""
+    return Resume(
+        "resuming: everything is checked before anything is changed",
+        lambda password: session.sweeps.resume(sweep.id, password=password),
+        changes,
+        takes_password,
+    )
 
 
 class SeriesController(Controller, Generic[M]):
     STARTING = "starting: everything is checked before anything is changed"
 
-    async def open(self) -> None:
+    async def open_page_or_form(self) -> None:
         """Open the page of the measurement that is running or ran last. If there is none, open the
         form for a new measurement."""
-        if self.latest is not None:
-            self.services.pages.open(self.new_page())
+        if self.latest_measurement is not None:
+            self.services.pages.open(self.make_measurement_page())
         else:
-            await self.open_form()
+            await self.open_measurement_form()
 
     # of a subclass
     @property
-    def latest(self) -> M | None:
+    def latest_measurement(self) -> M | None:
         """Return the sweep or experiment that is running or ran last; None if there is none."""
-        raise AssertionError("a subclass of SeriesController must define latest")
+        raise AssertionError("a subclass of SeriesController must define latest_measurement")
 
-    def new_page(self) -> MeasurementPage:
-        raise AssertionError("a subclass of SeriesController must define new_page")
+    def make_measurement_page(self) -> MeasurementPage:
+        raise AssertionError("a subclass of SeriesController must define make_measurement_page")
 
-    async def open_form(self) -> None:
+    async def open_measurement_form(self) -> None:
         """Show the form for a new measurement."""
 
-    async def stop(self) -> None:
+    async def stop_measurement(self) -> None:
         """Stop the running measurement."""
 
-    def resume(self, page: MeasurementPage, outcome: str) -> Resume[M] | None:
-        """Return how to resume the measurement on `page`; None if it cannot be resumed. `outcome` is
+    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[M] | None:
+        """Return how to resume the measurement on `page`; None if it cannot be resumed. `action` is
         "resume" to continue the measurement, or "more" to add runs to it."""
 
-    def end_message(self, measured: M) -> tuple[str, str]:
+    def end_text_and_next_step(self, measured: M) -> tuple[str, str]:
         """Return a message about a measurement that has ended, and the text of the user's next
         step."""
-        raise AssertionError("a subclass of SeriesController must define end_message")
+        raise AssertionError("a subclass of SeriesController must define end_text_and_next_step")
 
-    def pick_stored(self) -> None:
+    def pick_earlier_measurement(self) -> None:
         """Show a list of the measurements on this host, and open the page of the chosen one."""
 
     # the page
-    async def run_page_action(self, page: MeasurementPage, outcome: str) -> None:
-        """Do what a key of the page asks for. `outcome` is "new" (open the form), "list" (list the
+    async def run_page_action(self, page: MeasurementPage, action: str) -> None:
+        """Do what a key of the page asks for. `action` is "new" (open the form), "list" (list the
         measurements), "stop" (stop the measurement), or "resume" or "more" (resume the measurement
         on the page). The page stays open."""
-        if outcome == "new":
-            await self.open_form()
-        elif outcome == "list":
-            self.pick_stored()
-        elif outcome == "stop":
+        if action == "new":
+            await self.open_measurement_form()
+        elif action == "list":
+            self.pick_earlier_measurement()
+        elif action == "stop":
             page.show_requested_action(STOPPING)
-            self.run_in_background(self.stop, failed=lambda: page.clear_failed_request(self.state))
-        elif (found := self.resume(page, outcome)) is not None:
+            self.run_in_background(
+                self.stop_measurement, on_error=lambda: page.clear_failed_request(self.state)
+            )
+        elif (found := self.prepare_resume(page, action)) is not None:
             self._resume_on_page(page, found)
 
-    def _resume_on_page(self, page: MeasurementPage, how: Resume[M]) -> None:
+    def _resume_on_page(self, page: MeasurementPage, resume: Resume[M]) -> None:
         """Resume the measurement on `page`. If it changes GPU settings, show the commands first."""
 
-        def go_on(password: str | None = None) -> None:
-            page.show_requested_action(how.said)
+        def resume_with_password(password: str | None = None) -> None:
+            page.show_requested_action(resume.said)
             self.run_measurement(
-                lambda: how.work(password),
-                self._report_end,
-                failed=lambda: page.clear_failed_request(self.state),
+                lambda: resume.work(password),
+                self._report_measurement_end,
+                on_error=lambda: page.clear_failed_request(self.state),
             )
 
-        if how.changes is None:
-            go_on()
+        if resume.changes is None:
+            resume_with_password()
         else:
             self.controllers.gpu.confirm_setting_changes(
-                how.changes, go_on, takes_password=how.takes_password
+                resume.changes, resume_with_password, takes_password=resume.takes_password
             )
 
-    def begin_after_consent(self, changes: LookUp | None, work: Work[M]) -> None:
-        """Start a new measurement as `begin` does. If it changes GPU settings, which `changes` finds
-        out, show the commands first, and start it if the user agrees."""
-        if changes is None:
-            self.begin(work)
+    def start_after_consent(
+        self, look_up_changes: ChangeLookup | None, work: RunMeasurement[M]
+    ) -> None:
+        """Start a new measurement as `start_measurement` does. If it changes GPU settings, which
+        `look_up_changes` finds out, show the commands first, and start it if the user agrees."""
+        if look_up_changes is None:
+            self.start_measurement(work)
         else:
-            self.controllers.gpu.confirm_setting_changes(changes, lambda _: self.begin(work))
+            self.controllers.gpu.confirm_setting_changes(
+                look_up_changes, lambda _: self.start_measurement(work)
+            )
 
-    def begin(self, work: Work[M]) -> None:
+    def start_measurement(self, work: RunMeasurement[M]) -> None:
         """Open the page of a new measurement, then start the measurement by calling `work`. The
         page opens first, so that the next key of the user acts on the page."""
-        page = self.new_page()
+        page = self.make_measurement_page()
         page.show_requested_action(self.STARTING, hide_rows=True)
         self.services.pages.open(page)
         self.run_measurement(
-            work, self._report_end, failed=lambda: page.clear_failed_request(self.state)
+            work,
+            self._report_measurement_end,
+            on_error=lambda: page.clear_failed_request(self.state),
         )
 
-    def _report_end(self, measured: M) -> None:
+    def _report_measurement_end(self, measured: M) -> None:
         """Show a message that the measurement has ended, unless the page of a measurement is open."""
         if (
             not isinstance(self.services.pages.visible_page, MeasurementPage)
             and measured.state != "running"
         ):
-            text, next_step = self.end_message(measured)
+            text, next_step = self.end_text_and_next_step(measured)
             self.show_message(text, next_step=next_step)
 
     def can_measure(self) -> bool:

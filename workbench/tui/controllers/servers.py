@@ -45,7 +45,7 @@ MOST_MATCHES = 500  # lines that the session's search returns
 NUMBER_CELLS = 9
 
 
-def _stop_text(server: ServerStatus, grace_s: float, unit: str | None) -> str:
+def _stop_method_text(server: ServerStatus, grace_s: float, unit: str | None) -> str:
     """Return a sentence that says how Workbench stops `server`: by signals, by its launcher, or not
     at all. `grace_s` is the number of seconds between SIGTERM and SIGKILL. `unit` is the systemd
     unit that Workbench has installed for the server; None if there is none."""
@@ -66,13 +66,13 @@ def _stop_text(server: ServerStatus, grace_s: float, unit: str | None) -> str:
     )
 
 
-def _launcher_text(server: ServerStatus) -> str:
+def _launcher_suffix(server: ServerStatus) -> str:
     if server.run_as == PROCESS:
         return ""
     return f"  {server.run_as} {server.handle or ''}".rstrip()
 
 
-def _foreign_server_text(pid: str, server: FoundServer) -> str:
+def _other_server_text(pid: str, server: FoundServer) -> str:
     how, by = "by hand", pid
     if server.unit:
         how, by = f"by {server.run_as}", f"{server.unit}, {pid}"
@@ -80,7 +80,7 @@ def _foreign_server_text(pid: str, server: FoundServer) -> str:
     return f"{how:<13} {server.engine or '-':<9} {models}  {by}, port {server.port}"
 
 
-def _job_text(job: Job) -> str:
+def _job_list_text(job: Job) -> str:
     where = job.node or enclose_text("(", job.reason, ")")
     left = "no time limit"
     if job.left_s is not None:
@@ -103,34 +103,34 @@ class ServerController(Controller):
             return
         untrusted = self.session.plans.untrusted_findings()
         if untrusted:
-            await self._ask_trust(untrusted)
+            await self._ask_trust_in_plan(untrusted)
             return
         panes = self.services.panes
         before = panes.active
 
-        def started(_: object) -> None:
+        def show_log_if_same_pane(_: object) -> None:
             if panes.active == before:
                 self.go_to_pane("log")
 
-        def agreed(_: StartPlan) -> None:
+        def start_in_background(_: StartPlan) -> None:
             # A start that is rejected leaves the user at the pane where the plan can be corrected.
-            self.run_in_background(self._start_plan(), started)
+            self.run_in_background(self._start_plan(), show_log_if_same_pane)
 
-        await self.show_plan(state.plan, agreed, self.start_server)
+        await self.show_start_plan(state.plan, start_in_background, self.start_server)
 
-    async def show_plan(
+    async def show_start_plan(
         self,
         plan: PlanView,
-        agreed: Callable[[StartPlan], None],
-        again: Callable[[], Awaitable[None]],
+        on_consent: Callable[[StartPlan], None],
+        reopen: Callable[[], Awaitable[None]],
         *,
-        doing: str = "",
-        answers: str = "",
+        followup_text: str = "",
+        answers_cost: str = "",
     ) -> None:
-        """Show the plan with its command, and call `agreed` with the page if the user agrees to
+        """Show the plan with its command, and call `on_consent` with the page if the user agrees to
         start it. If the user chose the change that the reason against a start proposes, make this
-        change and call `again`. `doing` says what follows the start, and `answers` what comparing
-        the answers adds; "" if they are not compared."""
+        change and call `reopen`. `followup_text` says what follows the start, and `answers_cost`
+        what comparing the answers adds; "" if they are not compared."""
         state = self.state
         server, changes = state.server, None
         if state.living_server is not None:
@@ -138,35 +138,44 @@ class ServerController(Controller):
         elif server is not None and not server.outlived:
             server = None  # nothing of it is in the way
 
-        def disturbed(width: int) -> list[Row]:
+        def make_disturbance_rows(width: int) -> list[Row]:
             return [
                 *other_measurement_warning_rows(state.host.measured_by, width),
                 *running_series_warning_rows(self.state, width),
             ]
 
-        page = StartPlan(plan, server, changes or (), disturbed, doing=doing, answers=answers)
+        page = StartPlan(
+            plan,
+            server,
+            changes or (),
+            make_disturbance_rows,
+            doing=followup_text,
+            answers=answers_cost,
+        )
 
-        async def decided(yes: bool | None) -> None:
+        async def start_or_fix_plan(yes: bool | None) -> None:
             if yes:
                 self.services.clear_message()  # an error of the start before is not about this one
-                agreed(page)
+                on_consent(page)
             elif yes is False and page.problem is not None:
                 change = page.problem.changes[0]
                 self.run_or_show_error(
                     lambda: self.session.plans.set_flag(change.name, str(change.value))
                 )
-                await again()
+                await reopen()
 
-        await self.app.push_screen(page, decided)
+        await self.app.push_screen(page, start_or_fix_plan)
         if not page.rejected:
             self.run_in_background(
-                self.session.servers.start_problem(), page.show_problem, only="problem"
+                self.session.servers.start_problem(), page.show_problem, exclusive_group="problem"
             )
             self.run_in_background(
-                self.session.servers.start_warnings(), page.show_warnings, only="warnings"
+                self.session.servers.start_warnings(),
+                page.show_warnings,
+                exclusive_group="warnings",
             )
 
-    def restart_previous(self) -> None:
+    def restart_previous_server(self) -> None:
         """Start again what ran before a restart failed."""
         back = self.state.goes_back_to
         if back is None:
@@ -187,7 +196,7 @@ class ServerController(Controller):
             self.rejected = error
             raise
 
-    async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
+    async def _ask_trust_in_plan(self, untrusted: Sequence[Finding]) -> None:
         """Show the parts of the plan that run programs from outside Workbench or give the server
         power over its host. If the user agrees, trust these parts and open the page before the
         start of the server."""
@@ -200,19 +209,19 @@ class ServerController(Controller):
                 "usual program:"
             )
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = [*paragraph_rows(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
             if plan is not None and plan.real_command:
                 rows += command_rows(plan.real_command, width)
             return rows
 
-        async def decided(yes: bool | None) -> None:
+        async def trust_and_start(yes: bool | None) -> None:
             if yes:
                 self.run_or_show_error(self.session.plans.trust)
                 await self.start_server()
 
-        box = Confirm(title, text, yes="trust it", no="leave it", default=False)
-        await self.app.push_screen(box, decided)
+        box = Confirm(title, make_question_rows, yes="trust it", no="leave it", default=False)
+        await self.app.push_screen(box, trust_and_start)
 
     async def stop_server(self) -> None:
         server, measured_by = self.state.server, self.state.host.measured_by
@@ -231,30 +240,30 @@ class ServerController(Controller):
 
         unit = adoption.installed_unit_name(self.session, server.run_id)
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
             about += enclose_text(", pid ", server.pid)
             if server.outlived:
                 about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it"
-            how = _stop_text(server, STOP_GRACE_S, unit)
+            how = _stop_method_text(server, STOP_GRACE_S, unit)
             rows = [
                 *other_measurement_warning_rows(measured_by, width),
                 *running_bench_warning_rows(self.state, width),
             ]
             return [*rows, *paragraph_rows(about, width), *paragraph_rows(how, width, "dim")]
 
-        def decided(yes: bool | None) -> None:
+        def stop_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(self.session.servers.stop(server.run_id))
 
         box = Confirm(
             "Stop the server",
-            text,
+            make_question_rows,
             yes="stop it",
             no="leave it running",
             default=measured_by is None,
         )
-        await self.app.push_screen(box, decided)
+        await self.app.push_screen(box, stop_if_confirmed)
 
     async def uninstall_unit(self) -> None:
         """Remove the systemd unit that Workbench installed when it started the selected run. Ask
@@ -279,7 +288,7 @@ class ServerController(Controller):
             title = "Stop the server and remove its unit"
             how = f"Workbench stops {unit}, disables it, and removes"
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
             rows: list[Row] = []
             if runs:
@@ -294,13 +303,16 @@ class ServerController(Controller):
                 *paragraph_rows(f"{how} {again}", width, "dim"),
             ]
 
-        def decided(yes: bool | None) -> None:
+        def uninstall_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(
                     adoption.stop_and_uninstall(self.session, server.run_id), self._report_removal
                 )
 
-        await self.app.push_screen(Confirm(title, text, yes="remove it", no="leave it"), decided)
+        await self.app.push_screen(
+            Confirm(title, make_question_rows, yes="remove it", no="leave it"),
+            uninstall_if_confirmed,
+        )
 
     def _report_removal(self, paths: Sequence[str]) -> None:
         self.show_message(
@@ -323,10 +335,10 @@ class ServerController(Controller):
                 lambda shown: self._ask_restart(server, shown),
             )
 
-    def _ask_restart(self, server: ServerStatus, shown: str) -> None:
+    def _ask_restart(self, server: ServerStatus, command_text: str) -> None:
         from workbench.session.servers import adoption
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = [
                 *other_measurement_warning_rows(self.state.host.measured_by, width),
                 *running_bench_warning_rows(self.state, width),
@@ -337,24 +349,27 @@ class ServerController(Controller):
             )
             return [
                 *rows,
-                *paragraph_rows(f"$ {shown}", width, "strong", "    "),
+                *paragraph_rows(f"$ {command_text}", width, "strong", "    "),
                 *paragraph_rows(about, width, "dim"),
             ]
 
-        def decided(yes: bool | None) -> None:
+        def restart_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(adoption.restart_in_place(self.session, server.run_id))
 
         self.app.push_screen(
-            Confirm("Restart the server", text, yes="restart it", no="leave it running"), decided
+            Confirm(
+                "Restart the server", make_question_rows, yes="restart it", no="leave it running"
+            ),
+            restart_if_confirmed,
         )
 
-    def pick_run(self) -> None:
+    def pick_server_run(self) -> None:
         self.run_in_background(
-            self.session.servers.find_other_servers, self._show_runs, only="runs"
+            self.session.servers.find_other_servers, self._list_server_runs, exclusive_group="runs"
         )
 
-    def _show_runs(self, others: Sequence[FoundServer]) -> None:
+    def _list_server_runs(self, others: Sequence[FoundServer]) -> None:
         """Show a list of all server runs, from which the user selects one. The servers `others`,
         which Workbench did not start, are at the end of the list."""
         state = self.state
@@ -370,26 +385,28 @@ class ServerController(Controller):
         items = [
             (
                 s.run_id,
-                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_launcher_text(s)}",
+                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_launcher_suffix(s)}",
                 "text",
             )
             for s in reversed(state.servers)
         ]
-        items += [(name, _foreign_server_text(name, o), "dim") for name, o in by_hand.items()]
+        items += [(name, _other_server_text(name, o), "dim") for name, o in by_hand.items()]
 
-        def chosen(name: str | None) -> None:
+        def select_or_show_server(name: str | None) -> None:
             if name in by_hand:
-                self._show_foreign_server(by_hand[name])
+                self._open_other_server_page(by_hand[name])
             elif name:
                 self.run_in_background(self.session.servers.select(name))
 
-        self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+        self.app.push_screen(
+            PickModal("Server runs", items, chosen=state.run_id or ""), select_or_show_server
+        )
 
-    def _show_foreign_server(self, server: FoundServer) -> None:
+    def _open_other_server_page(self, server: FoundServer) -> None:
         """Open the page of a server that Workbench did not start."""
         keys: Keys = {}
         if server.unit:
-            keys = {"t": ("Follow it", lambda: self._follow_unit(server))}
+            keys = {"t": ("Follow it", lambda: self._adopt_server(server))}
         page = Page(
             "Not started by Workbench", lambda w: external_server_rows(server, w), lambda: keys
         )
@@ -399,14 +416,14 @@ class ServerController(Controller):
         """Show the user's batch jobs on the host with state, node and time left. Enter selects the
         server run that the job executes."""
 
-        async def jobs() -> Sequence[Job]:
+        async def read_jobs() -> Sequence[Job]:
             from workbench.server import jobs  # not for the first frame
 
             return await jobs.read_jobs(self.session.host, self.state.servers)
 
-        self.run_in_background(jobs(), self._show_jobs, only="jobs")
+        self.run_in_background(read_jobs(), self._list_jobs, exclusive_group="jobs")
 
-    def _show_jobs(self, jobs: Sequence[Job]) -> None:
+    def _list_jobs(self, jobs: Sequence[Job]) -> None:
         # the link is slow, and a form was opened meanwhile
         if self.app.screen is not self.services.screen:
             return
@@ -419,16 +436,16 @@ class ServerController(Controller):
             role = "dim"
             if job.run_id:
                 role = "text"
-            items.append((job.id, _job_text(job), role))
+            items.append((job.id, _job_list_text(job), role))
 
-        def chosen(job_id: str | None) -> None:
+        def select_run_of_job(job_id: str | None) -> None:
             run_id = runs.get(job_id or "")
             if run_id:
                 self.run_in_background(self.session.servers.select(run_id))
             elif job_id:
                 self.show_message(f"Workbench did not start job {job_id}")
 
-        self.app.push_screen(PickModal("Your jobs", items), chosen)
+        self.app.push_screen(PickModal("Your jobs", items), select_run_of_job)
 
     async def open_endpoint(self) -> None:
         """Show the selected server's entry for the endpoint file of the evaluation library
@@ -445,7 +462,7 @@ class ServerController(Controller):
             return
         found = endpoints.endpoint_of_run(self.session, server.run_id)
 
-        def text(width: int) -> list[Row]:
+        def make_endpoint_rows(width: int) -> list[Row]:
             facts = (
                 ("address", f"{found.url} on {found.host}"),
                 ("model", found.model),
@@ -458,7 +475,7 @@ class ServerController(Controller):
                     rows += rows_beside_label(f"{label:<9}", "dim", lines)
             return [*rows, (), *paragraph_rows(found.text, width, "strong", "  ")]
 
-        async def chosen(what: str | None) -> None:
+        async def copy_or_write_endpoint(what: str | None) -> None:
             if what == "write":
                 await self._write_endpoint(found)
             elif what == "address":
@@ -472,9 +489,14 @@ class ServerController(Controller):
             ("write", f"write the entry into {found.file} on {found.host} …", "text"),
         ]
         box = Question(
-            "Endpoint of the server", text, items, str, keys="enter choose   esc cancel", wide=True
+            "Endpoint of the server",
+            make_endpoint_rows,
+            items,
+            str,
+            keys="enter choose   esc cancel",
+            wide=True,
         )
-        await self.app.push_screen(box, chosen)
+        await self.app.push_screen(box, copy_or_write_endpoint)
 
     async def _write_endpoint(self, found: Endpoint) -> None:
         """Ask for the path of the endpoint file and the name of the entry, and write the entry
@@ -486,7 +508,7 @@ class ServerController(Controller):
             Field("name", "name", found.name, "as `vf-eval -m` takes it", wide=True),
         )
 
-        async def submit(values: Values) -> None:
+        async def write_entry(values: Values) -> None:
             entry = replace(
                 found,
                 file=values["file"].strip() or found.file,
@@ -498,10 +520,10 @@ class ServerController(Controller):
 
         title = f"Write the endpoint on {found.host}"
         await self.app.push_screen(
-            Form(title, fields, accept="write", submit=submit, doing="writing", label_cells=8)
+            Form(title, fields, accept="write", submit=write_entry, doing="writing", label_cells=8)
         )
 
-    def _follow_unit(self, server: FoundServer) -> None:
+    def _adopt_server(self, server: FoundServer) -> None:
         """Add a server that Workbench did not start to the list of runs, and follow its state and
         log. The server is identified by its systemd unit or container."""
         from workbench.session.servers import adoption
@@ -519,7 +541,7 @@ class ServerController(Controller):
         from workbench.report.in_force_blocks import settings_in_force_blocks
         from workbench.tui.block_rows import block_rows
 
-        def show(report: InForceReport) -> None:
+        def open_in_force_page(report: InForceReport) -> None:
             self.services.pages.open(
                 Page(
                     "Asked and in force",
@@ -527,10 +549,12 @@ class ServerController(Controller):
                 )
             )
 
-        self.run_in_background(self.session.servers.in_force(), show, only="in force")
+        self.run_in_background(
+            self.session.servers.in_force(), open_in_force_page, exclusive_group="in force"
+        )
 
     # the log
-    def show_next_error(self) -> None:
+    def go_to_next_log_error(self) -> None:
         if not self.pane(LogPane).move_to_next_error():
             self.show_message("the log contains no error")
 
@@ -546,10 +570,10 @@ class ServerController(Controller):
         self.run_in_background(
             self.session.servers.search_log(text),
             lambda lines: self._report_matches(hit, lines),
-            only="log search",
+            exclusive_group="log search",
         )
 
-    def _report_matches(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
+    def _report_matches(self, is_match_in_pane: bool, lines: Sequence[tuple[int, str]]) -> None:
         self.matches = tuple(lines)
         if not lines:
             self.show_message(f"“{self.searched}” is not in the log", Level.WARN)
@@ -557,7 +581,7 @@ class ServerController(Controller):
         n_lines = count_of(len(lines), "line")
         if len(lines) >= MOST_MATCHES:
             n_lines += " or more"
-        if hit:
+        if is_match_in_pane:
             self.show_message(
                 f"“{self.searched}”: found in {n_lines} of the whole log",
                 next_step="press enter for the next of these lines, or esc, then m to list all of "
@@ -570,14 +594,14 @@ class ServerController(Controller):
                 next_step="press m in the Log pane to list these lines",
             )
 
-    def _text_findings(self) -> list[Finding]:
+    def _served_text_findings(self) -> list[Finding]:
         """Return the findings about the text of the selected server."""
         server = self.state.server
         if server is None:
             return []
         return [f for f in server.findings if f.code.startswith("text.")]
 
-    def probe_text(self) -> None:
+    def probe_served_text(self) -> None:
         """Ask the selected server for text again, and say whether its text is an answer."""
         server = self.state.ready_server
         if server is None:
@@ -586,40 +610,43 @@ class ServerController(Controller):
             )
             return
 
-        def answered(text: ServedText) -> None:
+        def report_probed_text(text: ServedText) -> None:
             level = Level.INFO
             if text.problem:
                 level = Level.ERROR
             self.show_message(f"{server.title}: {text.summary}", level)
 
         self.show_message(f"asking {server.title} for text …")
-        self.run_in_background(self.session.servers.probe(server.run_id), answered)
+        self.run_in_background(self.session.servers.probe(server.run_id), report_probed_text)
 
     def show_log_findings(self) -> None:
         """Open the page of those log lines of the server whose cause Workbench knows. Each line has
         its number, its cause and its fix."""
 
-        def rows(width: int) -> list[Row]:
-            found = [*self._text_findings(), *self.session.servers.log_findings()]
+        def make_finding_rows(width: int) -> list[Row]:
+            found = [*self._served_text_findings(), *self.session.servers.log_findings()]
             return log_finding_rows(found, width) or paragraph_rows(
                 "No line of this log is known.", width, "dim"
             )
 
-        def keys() -> Keys:
+        def page_keys() -> Keys:
             found = [f for f in self.session.servers.log_findings() if f.changes]
             if not found:
                 return {}
             test = ("Test a change (A/B)", lambda: self._start_experiment_of_log_finding(found))
-            return {"f": ("Fix in the plan", lambda: self._fix_from_log(found)), "t": test}
+            return {
+                "f": ("Fix in the plan", lambda: self._fix_log_finding_in_plan(found)),
+                "t": test,
+            }
 
-        self.services.pages.open(Page("Known lines of the log", rows, keys))
+        self.services.pages.open(Page("Known lines of the log", make_finding_rows, page_keys))
 
-    async def _fix_from_log(self, found: list[Finding]) -> None:
+    async def _fix_log_finding_in_plan(self, found: list[Finding]) -> None:
         """Apply the fix of a finding about the server's log to the plan. If `found` has several
         findings, ask which one to fix."""
         run_id = self.state.run_id
 
-        def apply(finding: Finding) -> None:
+        def apply_fix_to_run_plan(finding: Finding) -> None:
             if run_id is not None:
                 plan = self.session.servers.supervisor.record(run_id).plan
                 done = self.run_or_show_error(lambda: self.session.plans.apply_fix(finding, plan))
@@ -629,7 +656,9 @@ class ServerController(Controller):
                         next_step="press s to start the plan",
                     )
 
-        await self.controllers.advice.pick_finding("Fix which finding in the plan?", found, apply)
+        await self.controllers.advice.pick_finding(
+            "Fix which finding in the plan?", found, apply_fix_to_run_plan
+        )
 
     def _start_experiment_of_log_finding(self, found: list[Finding]) -> None:
         """Test the change of a finding about the server's log in an A/B experiment, in which A is
@@ -639,10 +668,10 @@ class ServerController(Controller):
         if run_id is not None:
             self.run_in_background(
                 self.session.advisor.advise_on_run(run_id),
-                lambda advised: self.controllers.advice.start_test(advised, found),
+                lambda advised: self.controllers.advice.pick_and_test_finding(advised, found),
             )
 
-    def show_matches(self) -> None:
+    def list_log_matches(self) -> None:
         if not self.matches:
             self.show_message(
                 "there is no search of the log to continue",
@@ -650,7 +679,7 @@ class ServerController(Controller):
             )
             return
 
-        def rows(width: int) -> list[Row]:
+        def make_match_rows(width: int) -> list[Row]:
             made: list[Row] = []
             for number, text in self.matches:
                 made += rows_beside_label(
@@ -658,4 +687,4 @@ class ServerController(Controller):
                 )
             return made
 
-        self.services.pages.open(Page(f"“{self.searched}” in the log", rows))
+        self.services.pages.open(Page(f"“{self.searched}” in the log", make_match_rows))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.settings import SWEPT
 from workbench.model.sweep import CONCURRENCY, FLAGS, RATES, USERS, Sweep
-from workbench.tui.controllers.series import Resume, SeriesController, resume_text_and_work
+from workbench.tui.controllers.series import ChangeLookup, Resume, SeriesController, resume_of_sweep
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.sweep_form import (
@@ -30,81 +30,86 @@ Load = Mapping[str, Any]  # fields of BenchSpec
 
 class SweepController(SeriesController[Sweep]):
     @property
-    def latest(self) -> Sweep | None:
+    def latest_measurement(self) -> Sweep | None:
         return self.state.sweep
 
-    def new_page(self) -> MeasurementPage:
-        if self.controllers.tunes.latest is not None:
-            return self.controllers.tunes.new_page()
+    def make_measurement_page(self) -> MeasurementPage:
+        if self.controllers.tunes.latest_measurement is not None:
+            return self.controllers.tunes.make_measurement_page()
         return SweepPage(self.state, self.services.progress.remaining_s, self.run_page_action)
 
-    async def stop(self) -> None:
+    async def stop_measurement(self) -> None:
         await self.session.sweeps.cancel()
 
-    def resume(self, page: MeasurementPage, outcome: str) -> Resume[Sweep] | None:
-        sweep = self.latest
+    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[Sweep] | None:
+        sweep = self.latest_measurement
         if sweep is None:
             return None
-        said, work = resume_text_and_work(self.session, sweep)
-        changes = partial(self._find_changes, sweep) if sweep.facts.sets_gpu else None
-        return Resume(said, work, changes, takes_password=sweep.facts.sets_gpu)
+        changes: ChangeLookup | None = None
+        if sweep.facts.sets_gpu:
+            changes = partial(self._look_up_resumed_changes, sweep)
+        return resume_of_sweep(self.session, sweep, changes, takes_password=sweep.facts.sets_gpu)
 
-    async def _find_changes(self, sweep: Sweep) -> PlannedChange:
+    async def _look_up_resumed_changes(self, sweep: Sweep) -> PlannedChange:
         by_value = await self.session.sweeps.plan_resume(sweep.id)
-        return await self.controllers.gpu.change_from_steps(by_value)
+        return await self.controllers.gpu.planned_change_from_commands(by_value)
 
-    def end_message(self, measured: Sweep) -> tuple[str, str]:
+    def end_text_and_next_step(self, measured: Sweep) -> tuple[str, str]:
         return (
             f"{measured.description}: {measured.error or measured.knee_text or measured.state}",
             "press S to see the sweep",
         )
 
-    async def open_form(self) -> None:
+    async def open_measurement_form(self) -> None:
         if not self.can_measure():
             return
         state = self.state
-        server = self.ready_server("a sweep")
+        server = self.ready_server_or_message("a sweep")
         if server is None:
             return
         count = len(state.gpus)
 
-        def decided(values: Values | None) -> None:
+        def start_from_form(values: Values | None) -> None:
             if values is None:
                 return
             wanted = parse_sweep_form(values, count)
             self.session.memory.store_form("sweep", values)
             if sets_gpu_setting(wanted):
-                self._confirm_sweep(wanted, server.run_id)
+                self._confirm_gpu_sweep(wanted, server.run_id)
             else:
-                self.begin(lambda: self._run_sweep(wanted))
+                self.start_measurement(lambda: self._run_sweep(wanted))
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.default_spec()
         await self.app.push_screen(
             sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_flags),
-            decided,
+            start_from_form,
         )
 
-    def _confirm_sweep(self, wanted: Wanted, run_id: str) -> None:
+    def _confirm_gpu_sweep(self, wanted: Wanted, run_id: str) -> None:
         """Show the commands of a sweep of a GPU setting on the server `run_id`. Start it if the user
         agrees."""
 
-        async def look_up() -> PlannedChange:
+        async def look_up_setting_changes() -> PlannedChange:
             by_value = await self.session.sweeps.plan_gpu(
                 wanted.kind, wanted.values, wanted.gpu, run_id=run_id
             )
-            return await self.controllers.gpu.change_from_steps(by_value)
+            return await self.controllers.gpu.planned_change_from_commands(by_value)
 
-        def agreed(password: str | None) -> None:
-            self.begin(lambda: self._run_sweep(wanted, run_id=run_id, password=password))
+        def start_sweep(password: str | None) -> None:
+            self.start_measurement(
+                lambda: self._run_sweep(wanted, run_id=run_id, password=password)
+            )
 
-        self.controllers.gpu.confirm_setting_changes(look_up, agreed, takes_password=True)
+        self.controllers.gpu.confirm_setting_changes(
+            look_up_setting_changes, start_sweep, takes_password=True
+        )
 
     def _check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         if flags:
             self.session.sweeps.check_flags(flags)
 
-    async def _run_sweep(self, wanted: Wanted, **more: Any) -> Sweep:
-        load = {**self.session.bench.default_fields(), **more}
+    async def _run_sweep(self, wanted: Wanted, **extra_options: Any) -> Sweep:
+        load = {**self.session.bench.default_fields(), **extra_options}
         return await STARTS[wanted.kind](self.session, wanted, load)
 
 
@@ -116,31 +121,31 @@ async def _sweep_concurrency(session: Session, wanted: Wanted, load: Load) -> Sw
     levels = [int(value) for value in wanted.values]
     # the level decides the numbers of requests
     return await session.sweeps.run_concurrency(
-        levels, **_load_without(load, "requests", "warmup", "concurrency")
+        levels, **_drop_load_fields(load, "requests", "warmup", "concurrency")
     )
 
 
 async def _sweep_gpu_setting(session: Session, wanted: Wanted, load: Load) -> Sweep:
     # each value is given the same time
     return await session.sweeps.run_gpu(
-        wanted.kind, wanted.values, wanted.gpu, **_load_without(load, "requests", "warmup")
+        wanted.kind, wanted.values, wanted.gpu, **_drop_load_fields(load, "requests", "warmup")
     )
 
 
-async def _search_users(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _search_user_capacity(session: Session, wanted: Wanted, load: Load) -> Sweep:
     from workbench.session.series.user_capacity import UserLevels
 
     return await session.sweeps.run_users(UserLevels(), **make_search_load(load, wanted))
 
 
-async def _search_rates(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _search_rate_capacity(session: Session, wanted: Wanted, load: Load) -> Sweep:
     from workbench.session.series.rate_capacity import RateRange
 
     rates = RateRange(horizon_s=wanted.horizon_s)
     return await session.sweeps.run_rates(rates, **make_search_load(load, wanted))
 
 
-def _load_without(load: Load, *names: str) -> dict[str, Any]:
+def _drop_load_fields(load: Load, *names: str) -> dict[str, Any]:
     return {name: value for name, value in load.items() if name not in names}
 
 
@@ -148,7 +153,7 @@ def _load_without(load: Load, *names: str) -> dict[str, Any]:
 STARTS: Mapping[str, Callable[[Session, Wanted, Load], Awaitable[Sweep]]] = {
     FLAGS.name: _sweep_flags,
     CONCURRENCY.name: _sweep_concurrency,
-    USERS.name: _search_users,
-    RATES.name: _search_rates,
+    USERS.name: _search_user_capacity,
+    RATES.name: _search_rate_capacity,
     **{setting.key: _sweep_gpu_setting for setting in SWEPT},
 }

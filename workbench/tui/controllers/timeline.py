@@ -9,19 +9,19 @@ from workbench.tui.widgets.gpu_strip import GpuStrip
 
 class TimelineController(Controller):
     @property
-    def strip(self) -> GpuStrip:
+    def gpu_strip(self) -> GpuStrip:
         return self.services.panes.strip
 
     def move_cursor(self, cells: int) -> None:
         """Move the time cursor of the telemetry strip by `cells` cells of its time axis. A negative
         number moves it back in time."""
-        self.strip.move_cursor(cells)
+        self.gpu_strip.move_cursor(cells)
 
     def move_to_event(self, direction: int) -> None:
         """Move the time cursor to the last event before its position (`direction` -1) or to the
         next event after it (`direction` 1). Events are marked on the time axis, such as the start
         of a benchmark."""
-        if not self.strip.move_to_event(direction):
+        if not self.gpu_strip.move_to_event(direction):
             self.show_message(
                 "no event is known before this time"
                 if direction < 0
@@ -29,17 +29,17 @@ class TimelineController(Controller):
             )
 
     def move_to_now(self) -> None:
-        self.strip.move_to_now()
+        self.gpu_strip.move_to_now()
 
-    def zoom(self, by: int) -> None:
-        """Change the seconds per cell of the time axis to the next larger (`by` 1) or next smaller
-        (`by` -1) of the possible values."""
-        self.strip.change_zoom(by)
-        self.show_message(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
+    def zoom_time_axis(self, step: int) -> None:
+        """Change the seconds per cell of the time axis to the next larger (`step` 1) or next
+        smaller (`step` -1) of the possible values."""
+        self.gpu_strip.change_zoom(step)
+        self.show_message(f"each cell of the graphs is now {self.gpu_strip.view.cell_s} s long")
 
-    def toggle_folding(self) -> None:
+    def toggle_row_per_gpu(self) -> None:
         """Switch between one row for all GPUs of the same type and a row for each GPU."""
-        if not self.strip.toggle_row_per_gpu():
+        if not self.gpu_strip.toggle_row_per_gpu():
             self.show_message(
                 "no two GPUs of this host are of the same type: each has a row of its own"
             )

@@ -10,7 +10,7 @@ from workbench.model.tune import TUNE, gpu_settings_from_assignments
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.controllers.series import LookUp, Resume, SeriesController, resume_text_and_work
+from workbench.tui.controllers.series import ChangeLookup, Resume, SeriesController, resume_of_sweep
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.form import Values
@@ -24,43 +24,42 @@ if TYPE_CHECKING:
 
 class TuneController(SeriesController[Sweep]):
     @property
-    def latest(self) -> Sweep | None:
+    def latest_measurement(self) -> Sweep | None:
         sweep = self.state.sweep
         if sweep is None or sweep.kind != TUNE:
             return None
         return sweep
 
-    def new_page(self) -> TunePage:
+    def make_measurement_page(self) -> TunePage:
         return TunePage(self.state, self.services.progress.remaining_s, self.run_page_action)
 
-    async def stop(self) -> None:
+    async def stop_measurement(self) -> None:
         await self.session.sweeps.cancel()
 
-    def resume(self, page: MeasurementPage, outcome: str) -> Resume[Sweep] | None:
-        tune = self.latest
+    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[Sweep] | None:
+        tune = self.latest_measurement
         if tune is None or tune.spec is None:
             return None
-        said, work = resume_text_and_work(self.session, tune)
-        return Resume(said, work, self._change_finder(tune.spec))
+        return resume_of_sweep(self.session, tune, self._make_change_lookup(tune.spec))
 
-    def _change_finder(self, spec: SweepSpec) -> LookUp | None:
+    def _make_change_lookup(self, spec: SweepSpec) -> ChangeLookup | None:
         """Return what finds out how a tune changes GPU settings; None if it changes none."""
         if spec.tune is None or not any(
             gpu_settings_from_assignments(c.sets) for c in spec.tune.candidates
         ):
             return None
 
-        async def look_up() -> PlannedChange:
+        async def look_up_setting_changes() -> PlannedChange:
             planned = await self.session.sweeps.tune_setting_changes(spec)
-            return await self.controllers.gpu.change_from_outcomes(planned)
+            return await self.controllers.gpu.planned_change_from_outcomes(planned)
 
-        return look_up
+        return look_up_setting_changes
 
-    def end_message(self, measured: Sweep) -> tuple[str, str]:
+    def end_text_and_next_step(self, measured: Sweep) -> tuple[str, str]:
         said = measured.error or measured.knee_text or measured.state
         return f"{measured.name}: {said}", "press N to see the tune"
 
-    async def open_form(self) -> None:
+    async def open_measurement_form(self) -> None:
         """Open the form of a tune of the plan. Then show its candidates, and start it if the user
         agrees."""
         if not self.can_measure():
@@ -72,7 +71,7 @@ class TuneController(SeriesController[Sweep]):
             return
         found: list[PlannedSweep] = []
 
-        async def plan(values: Values) -> None:
+        async def plan_from_form(values: Values) -> None:
             wanted = parse_tune_form(values)
             found[:] = [
                 await self.session.sweeps.plan_tune(
@@ -84,14 +83,14 @@ class TuneController(SeriesController[Sweep]):
                 )
             ]
 
-        def decided(values: Values | None) -> None:
+        def confirm_planned_tune(values: Values | None) -> None:
             if values is not None and found:
                 self.session.memory.store_form("tune", values)
                 self._confirm_tune(found[0])
 
         load = self.session.sweeps.tune_load(self.session.bench.default_fields())
         last = self.session.memory.last_form("tune")
-        await self.app.push_screen(tune_form(load, last, plan), decided)
+        await self.app.push_screen(tune_form(load, last, plan_from_form), confirm_planned_tune)
 
     def _confirm_tune(self, planned: PlannedSweep) -> None:
         """Show what the tune tries, what it leaves out and what it takes. Start it if the user
@@ -101,17 +100,19 @@ class TuneController(SeriesController[Sweep]):
         cost = self.session.sweeps.tune_cost(planned)
         blocks = plan_blocks(spec, cost, simulated=self.state.simulated)
 
-        def text(width: int) -> list[Row]:
+        def make_question_rows(width: int) -> list[Row]:
             rows = block_rows(blocks, width)
             if stops is not None:
                 said = f"run {stops.run_id} is stopped meanwhile, and started again afterwards"
                 rows += [(), *paragraph_rows(f"{G.alert} {said}", width, "warnb", "  ")]
             return rows
 
-        def agreed(yes: bool | None) -> None:
+        def start_if_confirmed(yes: bool | None) -> None:
             if yes:
-                changes = self._change_finder(planned.spec)
-                self.begin_after_consent(changes, lambda: self.session.sweeps.run_tune(planned))
+                changes = self._make_change_lookup(planned.spec)
+                self.start_after_consent(changes, lambda: self.session.sweeps.run_tune(planned))
 
         title = f"{planned.name[:1].upper()}{planned.name[1:]} on {self.state.host.name}"
-        self.app.push_screen(Confirm(title, text, yes="start the tune", wide=True), agreed)
+        self.app.push_screen(
+            Confirm(title, make_question_rows, yes="start the tune", wide=True), start_if_confirmed
+        )

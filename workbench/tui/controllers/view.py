@@ -27,51 +27,51 @@ BENCH_END_S = 10.0  # for a benchmark to store what it has measured, when the us
 
 
 class ViewController(Controller):
-    def activate_next_pane(self, by: int) -> None:
-        self.services.panes.activate_next(by)
+    def activate_next_pane(self, step: int) -> None:
+        self.services.panes.activate_next_pane(step)
 
-    def toggle_zoom(self) -> None:
+    def toggle_pane_zoom(self) -> None:
         panes = self.services.panes
         if self.services.pages.visible_page is not None:  # it has all the room there is
             return
         panes.zoomed = not panes.zoomed
-        panes.activate(panes.active)
+        panes.activate_pane(panes.active)
 
     async def close_topmost(self) -> None:
         """Close the first of these that is open: the search input, the message, the view of an
         earlier time, the zoomed pane, the GPUs pane. An open page handles the escape key itself."""
         panes = self.services.panes
         if self.services.screen.query(Search):
-            await self.controllers.search.close_input()
+            await self.controllers.search.close_search_input()
         elif self.services.notice_bar.display:
             self.services.clear_message()
         elif panes.strip.shows_past:
             panes.strip.move_to_now()
         elif panes.zoomed:
-            self.toggle_zoom()
+            self.toggle_pane_zoom()
         elif not panes.current.AREA and not panes.single:
-            panes.activate("launch")
+            panes.activate_pane("launch")
 
     # pages
     def open_activity(self) -> None:
-        def show(_: object) -> None:
+        def open_activity_page(_: object) -> None:
             host = self.state.host.name
             done = tuple(a for a in self.state.activity if a.host == host)
             gpus = len(self.state.gpus)
 
-            def rows(width: int) -> list[Row]:
+            def make_activity_rows(width: int) -> list[Row]:
                 since = changes_since_leaving_rows(self.state.since_left, gpus, width)
                 return [*since, *activity_rows(done, width)]
 
             self.services.drop_postponed_notice()
-            self.services.pages.open(Page(f"Done to {host}, newest first", rows))
+            self.services.pages.open(Page(f"Done to {host}, newest first", make_activity_rows))
 
-        self.run_in_background(self.session.memory.read_activity(), show)
+        self.run_in_background(self.session.memory.read_activity(), open_activity_page)
 
-    def open_nights(self) -> None:
+    def open_newest_watch_night(self) -> None:
         """Open the page of the newest night of the watches, with the nights before it."""
 
-        def show(nights: Sequence[Night]) -> None:
+        def open_newest_night(nights: Sequence[Night]) -> None:
             if not nights:
                 said = "no night of a watch yet"
                 return self.show_message(
@@ -86,7 +86,7 @@ class ViewController(Controller):
             )
 
         store = WatchStore(paths.watches_dir())
-        self.run_in_background(asyncio.to_thread(store.nights), show)
+        self.run_in_background(asyncio.to_thread(store.nights), open_newest_night)
 
     def save_picture(self) -> None:
         try:
@@ -96,7 +96,7 @@ class ViewController(Controller):
         else:
             self.show_message(f"picture written: {path}")
 
-    def use_theme(self, name: str) -> None:
+    def switch_and_store_theme(self, name: str) -> None:
         """Draw with the theme `name` from now on, and save the choice in config.toml."""
         from workbench.store.config import ConfigStore
 
@@ -117,24 +117,27 @@ class ViewController(Controller):
             self.app.exit(0)
             return
 
-        def decided(choice: dict[str, bool] | None) -> None:
+        def leave_as_chosen(choice: dict[str, bool] | None) -> None:
             if choice is None:
                 return
             if state.alterations and not choice["keep"] and state.host.sudo_password:
-                self._leave_with_password(choice["stop"])
+                self._ask_password_and_leave(choice["stop"])
             else:
                 self.run_in_background(
-                    self.end_application(stop=choice["stop"], keep=choice["keep"])
+                    self.end_application(stop_server=choice["stop"], retain_settings=choice["keep"])
                 )
 
-        await self.app.push_screen(Quit(state, title), decided)
+        await self.app.push_screen(Quit(state, title), leave_as_chosen)
 
-    def _leave_with_password(self, stop: bool) -> None:
-        def decided(answer: dict[str, str] | None) -> None:
+    def _ask_password_and_leave(self, stop_server: bool) -> None:
+        def leave_if_confirmed(answer: dict[str, str] | None) -> None:
             if answer is not None:
-                self.run_in_background(
-                    self.end_application(stop=stop, keep=False, password=answer.get("password"))
+                ending = self.end_application(
+                    stop_server=stop_server,
+                    retain_settings=False,
+                    password=answer.get("password"),
                 )
+                self.run_in_background(ending)
 
         text = "sudo on this host asks for a password before the settings can be reverted."
         self.app.push_screen(
@@ -144,27 +147,32 @@ class ViewController(Controller):
                 yes="revert and leave",
                 password=True,
             ),
-            decided,
+            leave_if_confirmed,
         )
 
-    async def end_application(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
-        """End the application after cancelling the benchmark and, if `stop` is true, stopping the
-        server. Leave the GPU settings altered if `keep` is true, otherwise revert them with sudo's
-        `password`. If a setting cannot be reverted, show the report and do not end."""
+    async def end_application(
+        self, *, stop_server: bool, retain_settings: bool, password: str | None = None
+    ) -> None:
+        """End the application after cancelling the benchmark and, if `stop_server` is true,
+        stopping the server. Leave the GPU settings altered if `retain_settings` is true, otherwise
+        revert them with sudo's `password`. If a setting cannot be reverted, show the report and do
+        not end."""
         if self.state.bench.running:
             self.show_message("ending the benchmark …")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.session.bench.cancel(), BENCH_END_S)
-        if stop:
+        if stop_server:
             self.show_message("stopping the server …")
             await self.session.servers.stop()
-        if self.state.alterations and keep:
+        if self.state.alterations and retain_settings:
             self.show_message("leaving the GPU settings on …")
             await self.session.gpu.guard.keep()
         elif self.state.alterations:
             self.show_message("reverting GPU settings …")
             report = await self.session.gpu.revert(password=password)
             if not report.ok:
-                self.controllers.gpu.show_report("Not every GPU setting could be reverted", report)
+                self.controllers.gpu.show_settings_report(
+                    "Not every GPU setting could be reverted", report
+                )
                 return
         self.app.exit(0)

@@ -10,7 +10,7 @@ from textual.screen import Screen
 
 from workbench.session.fleet.fleet import Fleet
 from workbench.tui.fleet.screen import FleetScreen, FleetView
-from workbench.tui.textual_private import is_leaving, run_bindings
+from workbench.tui.textual_private import is_app_exiting, run_bound_action
 from workbench.tui.themed_app import ThemedApp
 
 
@@ -41,6 +41,6 @@ class FleetApp(ThemedApp):
         self.exit(0)
 
     async def consume_key(self, event: events.Key) -> bool:
-        if is_leaving(self) or not isinstance(self.screen, FleetScreen):
-            return is_leaving(self)
-        return self.screen.consume_key(event) or await run_bindings(self, event.key)
+        if is_app_exiting(self) or not isinstance(self.screen, FleetScreen):
+            return is_app_exiting(self)
+        return self.screen.consume_key(event) or await run_bound_action(self, event.key)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from workbench.model.gpu_readings import IN_FLEET
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Run, cut_text, join_rows, pad_text, row_text, text_cell, width_of
+from workbench.tui.cells import (
+    Run,
+    cut_text,
+    join_rows,
+    pad_text,
+    pad_text_with_gap,
+    row_text,
+    width_of,
+)
 from workbench.tui.formats import NA, duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import EIGHTHS, bar_height
@@ -127,7 +135,7 @@ def state_texts(host: FleetHost) -> list[Run]:
     text = f"{sign} {word}"
     if host.age_s is not None and host.state in ("stale", "lost"):
         text = f"{sign} {duration_text(host.age_s)} {word}"
-    return [(text_cell(text, STATE_CELLS), role)]
+    return [(pad_text_with_gap(text, STATE_CELLS), role)]
 
 
 def altered_and_alert_signs(host: FleetHost) -> list[Run]:
@@ -179,7 +187,7 @@ def number_texts(host: FleetHost, width: int) -> list[Run]:
     role = role_if_live(host, "text")
     runs: list[Run] = []
     for column in columns_for_width(width):
-        runs.append((pad_text(_number_text(column, host), column.cells, right=True), role))
+        runs.append((pad_text(_number_text(column, host), column.cells, align_right=True), role))
     return runs
 
 

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetState
-from workbench.tui.bindings import FLEET_KEYS, bindings_for
+from workbench.tui.bindings import FLEET_KEYS, textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label, stack_paragraphs
 from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar
 from workbench.tui.fleet.columns import ORDERS, host_matches, sort_hosts
@@ -70,7 +70,7 @@ def _key_rows(width: int) -> list[Row]:
 
 class FleetScreen(Screen[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings_for(FLEET_KEYS),
+        *textual_bindings(FLEET_KEYS),
         *CURSOR_BINDINGS,
         Binding("f1", "do('fleet question_mark')", show=False),
         Binding("ctrl+c", "do('fleet q')", show=False),

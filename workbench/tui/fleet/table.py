@@ -12,12 +12,12 @@ from workbench.tui.cells import (
     Painted,
     Row,
     Run,
-    cut_middle,
     cut_text,
+    cut_text_middle,
     join_rows,
     pad_text,
+    pad_text_with_gap,
     row_width,
-    text_cell,
     width_of,
 )
 from workbench.tui.fleet.columns import (
@@ -118,7 +118,7 @@ class FleetTable(Painted):
                     text = f"{title}v"
             if title == "host":
                 text = INDENT + text
-            runs.append((pad_text(text, cells, right=right), role))
+            runs.append((pad_text(text, cells, align_right=right), role))
         servers = "  servers"
         if row_width(runs) + len(servers) > width:
             servers = "  srv"
@@ -153,7 +153,7 @@ def _host_name(host: FleetHost, max_cells: int) -> str:
     """Return the name of the host in at most `max_cells` cells. If the name is longer, its end is
     kept, because long names differ at the end."""
     if host.name.isascii():
-        return cut_middle(host.name, max_cells)
+        return cut_text_middle(host.name, max_cells)
     return cut_text(host.name, max_cells)
 
 
@@ -226,7 +226,7 @@ def _gpu_values_row(host: FleetHost, width: int) -> Row:
         if gpu.has_readings:
             figures, own_role = " ".join(_gpu_value_texts(gpu)[:count]), role
         runs.append((name, name_role))
-        runs.append((text_cell(figures, each - len(name)), own_role))
+        runs.append((pad_text_with_gap(figures, each - len(name)), own_role))
     return tuple(runs)
 
 
@@ -235,10 +235,10 @@ def _gpu_value_texts(gpu: GpuSample) -> list[str]:
     if gpu.memory_used_bytes is not None:
         used = f"{gpu.memory_used_bytes / GIB:.0f}G"
     return [
-        pad_text(whole_number_text(gpu.gpu_util_pct, "%"), 4, right=True),
-        pad_text(whole_number_text(gpu.power_w, "W"), 5, right=True),
-        pad_text(whole_number_text(gpu.temperature_c, "C"), 4, right=True),
-        pad_text(used, 4, right=True),
+        pad_text(whole_number_text(gpu.gpu_util_pct, "%"), 4, align_right=True),
+        pad_text(whole_number_text(gpu.power_w, "W"), 5, align_right=True),
+        pad_text(whole_number_text(gpu.temperature_c, "C"), 4, align_right=True),
+        pad_text(used, 4, align_right=True),
     ]
 
 

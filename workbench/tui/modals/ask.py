@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from workbench.model.begun_changes import split_begun_changes
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
+from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.formats import alteration_gpus_now_and_before, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
@@ -32,7 +32,7 @@ class Question(ReadFirst[T]):
     def __init__(
         self,
         title: str,
-        make: Make,
+        make: RowMaker,
         items: Sequence[Choice],
         outcome: Callable[[str], T],
         *,
@@ -68,7 +68,7 @@ class Confirm(Question[bool]):
     def __init__(
         self,
         title: str,
-        make: Make,
+        make: RowMaker,
         *,
         yes: str,
         no: str = "cancel",

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from workbench.model import fuzzy
-from workbench.tui.cells import Make, Painted, Row, border_text, paragraph_rows
+from workbench.tui.cells import Painted, Row, RowMaker, border_text, paragraph_rows
 from workbench.tui.clipboard import copy_and_describe_outcome
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
@@ -84,7 +84,7 @@ class Text(Scrolled, can_focus=False):
 
     GROUND = "box"
 
-    def __init__(self, make: Make, *, reserved_rows: int = 0) -> None:
+    def __init__(self, make: RowMaker, *, reserved_rows: int = 0) -> None:
         super().__init__()
         self.make, self.reserved_rows = make, reserved_rows
 
@@ -92,7 +92,7 @@ class Text(Scrolled, can_focus=False):
         return max(
             0,
             min(
-                len(self.make_rows(self.make, width)),
+                len(self.make_rows_or_error(self.make, width)),
                 viewport.height - ROOM_AROUND - self.reserved_rows,
             ),
         )
@@ -117,7 +117,7 @@ class TextAboveChoices(TextBody):
 
     MORE_KEY = "pgdn"
 
-    def __init__(self, make: Make, *, reserved_rows: int, on_end: Callable[[], None]) -> None:
+    def __init__(self, make: RowMaker, *, reserved_rows: int, on_end: Callable[[], None]) -> None:
         super().__init__(make, reserved_rows=reserved_rows)
         self.on_end = on_end
 
@@ -137,7 +137,7 @@ class ReadFirst(Modal[T], Generic[T]):
     AUTO_FOCUS = "Choices"
     agreement = ""
 
-    def make_text(self, make: Make, reserved_rows: int) -> TextAboveChoices:
+    def make_text(self, make: RowMaker, reserved_rows: int) -> TextAboveChoices:
         """Return the text of the box."""
         self.body = TextAboveChoices(
             make, reserved_rows=reserved_rows, on_end=self._enable_agreement

@@ -14,7 +14,7 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec
 from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
-from workbench.tui.formats import default_text, value_text
+from workbench.tui.formats import flag_default_text, value_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
 from workbench.tui.panes.launch import NOT_FLAGS, range_text
@@ -78,7 +78,7 @@ class FlagEdit(Modal[bool]):
 
     def _make_choices(self, options: Sequence[str]) -> Choices:
         row = self.row
-        default = default_text(row.default)
+        default = flag_default_text(row.default)
         items: list[Choice] = []
         for option in options:
             label = option
@@ -99,7 +99,7 @@ class FlagEdit(Modal[bool]):
 
     def _make_entry(self) -> Entry:
         row = self.row
-        value, hint = format_value(row.value), f"default {default_text(row.default)}"
+        value, hint = format_value(row.value), f"default {flag_default_text(row.default)}"
         # The value of a secret is not known here: a typed text replaces the value, an empty one
         # keeps it.
         self.secret = is_secret_name(row.name)
@@ -195,7 +195,7 @@ def _flag_facts(spec: FlagSpec) -> Iterator[str]:
     if spec.default is None and spec.default_note:
         yield f"default {spec.default_note}"
     else:
-        yield f"default {default_text(spec.default)}"
+        yield f"default {flag_default_text(spec.default)}"
     if spec.repeatable:
         yield "repeatable"
     if spec.aliases:

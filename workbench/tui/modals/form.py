@@ -16,7 +16,7 @@ from textual.widget import Widget
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.store.crash_files import internal_error_texts
-from workbench.tui.cells import Make, Painted, Row, pad_text, paragraph_rows
+from workbench.tui.cells import Painted, Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.modals.base import Label, Modal, Text
 from workbench.tui.widgets.entry import Entry
 
@@ -155,7 +155,7 @@ class Form(Modal[Values]):
         title: str,
         fields: Sequence[Field],
         *,
-        intro: Make | None = None,
+        intro: RowMaker | None = None,
         check: Callable[[Values], object] | None = None,
         hints: Callable[[Values], Mapping[str, str]] | None = None,
         make_summary: Callable[[Values, int], list[Row]] | None = None,

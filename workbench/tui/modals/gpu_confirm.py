@@ -17,15 +17,15 @@ from workbench.model.setting_records import InForce, SettingCommand, SettingOutc
 from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
 from workbench.tui.cells import (
-    Make,
     Row,
+    RowMaker,
     Run,
     cut_text,
     pad_text,
+    pad_text_with_gap,
     paragraph_rows,
     rows_beside_label,
     stack_paragraphs,
-    text_cell,
 )
 from workbench.tui.formats import (
     NA,
@@ -237,7 +237,7 @@ def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[R
     for (word, now, wanted, known), indexes in alike.items():
         texts = (gpus_text(indexes), word, now, wanted)
         shown = zip(texts, cells, ("title", "text", "text", "strong"), strict=True)
-        row = [(text_cell(text, size), role) for text, size, role in shown]
+        row = [(pad_text_with_gap(text, size), role) for text, size, role in shown]
         rows.append((*row, (known, "dim")))
     return rows
 
@@ -343,12 +343,12 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
     def __init__(
         self,
         title: str,
-        make: Make,
+        make: RowMaker,
         *,
         yes: str,
         default_no: bool = False,
         password: bool = False,
-        detailed: Make | None = None,
+        detailed: RowMaker | None = None,
     ) -> None:
         keys = "enter choose   esc cancel"
         if detailed is not None:
@@ -424,7 +424,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
 def _heading_text(width: int, *cells: str) -> str:
     *first, last = cells
     sized = zip(first, _column_sizes(width), strict=True)
-    return "".join(text_cell(text, size) for text, size in sized) + last
+    return "".join(pad_text_with_gap(text, size) for text, size in sized) + last
 
 
 def _column_sizes(width: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from workbench.model.settings import (
     SwitchSetting,
 )
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
+from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.formats import NA, setting_value
 from workbench.tui.modals.form import (
     Field,
@@ -112,7 +112,7 @@ def settings_form(
     shows."""
     gpus = state.gpus
     given, keys = {"gpu": "all"}, ""
-    shown_intro: Make | None = None
+    shown_intro: RowMaker | None = None
     if suggestion is not None:
         given, keys = dict(suggestion.values), "ctrl+l empty"
     if given["gpu"] not in map(str, range(len(gpus))):

@@ -16,7 +16,7 @@ from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.plan import Command, PlanDifference
 from workbench.model.server_run import ServerStatus
 from workbench.session.state import PlanView
-from workbench.tui.cells import Make, Row, paragraph_rows, rows_beside_label, stack_paragraphs
+from workbench.tui.cells import Row, RowMaker, paragraph_rows, rows_beside_label, stack_paragraphs
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.modals.base import Modal, TextBody
@@ -145,7 +145,7 @@ class StartPlan(Modal[bool]):
         plan: PlanView,
         server: ServerStatus | None,
         changes: Sequence[PlanDifference],
-        disturbed: Make = lambda width: [],
+        disturbed: RowMaker = lambda width: [],
         *,
         doing: str = "",
         answers: str = "",

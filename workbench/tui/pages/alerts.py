@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END
-from workbench.tui.cells import Row, cut_text, labelled_paragraph, paragraph_rows, text_cell
-from workbench.tui.formats import NA, duration_text, enclose_text, moment_text
+from workbench.tui.cells import Row, cut_text, labelled_paragraph, pad_text_with_gap, paragraph_rows
+from workbench.tui.formats import NA, duration_text, enclose_text, time_or_date_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def alert_rows(
     rows += [(), (("Last alerts, newest first", "title"),)]
     if not alerts:
         rows += paragraph_rows("none since this screen opened", width, "dim", "  ")
-    times = [moment_text(alert.unix_s) for alert in alerts]
+    times = [time_or_date_text(alert.unix_s) for alert in alerts]
     cells = max(map(len, times), default=0) + 2
     for alert, at in zip(reversed(alerts), reversed(times), strict=True):
         role = "text"
         if alert.phase == END:
             role = "dim"
-        rows += labelled_paragraph(text_cell(at, cells), alert.text, width, role)
+        rows += labelled_paragraph(pad_text_with_gap(at, cells), alert.text, width, role)
     return [*rows, (), *_rule_meaning_rows(rules, width)]
 
 
@@ -73,12 +73,15 @@ def _alert_table_row(
 ) -> Row:
     """Return a row of the table. A narrow one has no effects: they stand with the meanings."""
     room = width - 2 - _NAME_CELLS - _EFFECT_CELLS
-    first: Row = ((f"{state_sign} ", state_role), (text_cell(name, _NAME_CELLS), state_role))
+    first: Row = (
+        (f"{state_sign} ", state_role),
+        (pad_text_with_gap(name, _NAME_CELLS), state_role),
+    )
     if room < _LEAST_STATE:
         return (*first, (cut_text(state, max(1, width - 2 - _NAME_CELLS)), state_role))
     return (
         *first,
-        (text_cell(state, room), state_role),
+        (pad_text_with_gap(state, room), state_role),
         (cut_text(effects_text, _EFFECT_CELLS), "dim"),
     )
 
@@ -114,7 +117,7 @@ def _rule_meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
         text = _rule_meaning_text(view)
         if view.effects:
             text += f" ({', '.join(view.effects)})"
-        name = text_cell(f"  {view.rule.name}", _NAME_CELLS + 2)
+        name = pad_text_with_gap(f"  {view.rule.name}", _NAME_CELLS + 2)
         yield from labelled_paragraph(name, text, width, "dim", "text")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 
-from workbench.tui.cells import Make, Row
+from workbench.tui.cells import Row, RowMaker
 from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Page(Scrolled):
     ]
 
     def __init__(
-        self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = ""
+        self, title: str, make: RowMaker, keys: Callable[[], Keys] = dict, *, kind: str = ""
     ) -> None:
         """`make` returns the rows of the page for a width in cells. `kind` is the subject of the
         page, by default its title. Opening a page closes an open page of the same kind."""
@@ -46,7 +46,7 @@ class Page(Scrolled):
         self.frame: PageFrame | None = None
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        return self.make_rows(self.make, width)
+        return self.make_rows_or_error(self.make, width)
 
     def show(self, state: SessionState) -> None:
         """Draw the page again. The main screen calls this method after each change of the session's

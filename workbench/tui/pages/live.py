@@ -11,7 +11,7 @@ from workbench.model.operating_map import live_point, operating_map_from_sweep
 from workbench.model.sweep import Sweep
 from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
-from workbench.tui.formats import progress_text
+from workbench.tui.formats import bench_progress_text
 from workbench.tui.interval_histories import IntervalHistory
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
@@ -104,7 +104,7 @@ class MeasurementPage(Page):
         if self.request:
             rows += [((f"~ {self.request}", "warn"),), ()]
         if not self.hides_rows:
-            rows += self.make_rows(self.measurement_rows, width, height - len(rows))
+            rows += self.make_rows_or_error(self.measurement_rows, width, height - len(rows))
         return rows
 
     # of a subclass
@@ -219,7 +219,7 @@ class ExperimentPage(MeasurementPage):
             e,
             width,
             remaining_s=self.remaining_s,
-            bench_progress=progress_text(self.state),
+            bench_progress=bench_progress_text(self.state),
             interval_history=self.interval_history(e.id),
         )
 
@@ -245,7 +245,7 @@ class SweepPage(MeasurementPage):
             width,
             height,
             remaining_s=self.remaining_s,
-            bench_progress=progress_text(self.state),
+            bench_progress=bench_progress_text(self.state),
             draw_plots=self._plot_rows,
         )
 
@@ -284,7 +284,7 @@ class TunePage(MeasurementPage):
         s = self.latest_measurement
         if s is None:
             return []
-        now = progress_text(self.state)
+        now = bench_progress_text(self.state)
         return tune_rows(
             s, self.state.experiment, width, remaining_s=self.remaining_s, bench_progress=now
         )

@@ -13,12 +13,12 @@ from workbench.model.counts import count_of
 from workbench.model.model_copy import size_text
 from workbench.tui.cells import (
     Row,
-    cut_middle,
     cut_text,
+    cut_text_middle,
     labelled_paragraph,
     pad_text,
+    pad_text_with_gap,
     paragraph_rows,
-    text_cell,
 )
 from workbench.tui.formats import duration_text
 from workbench.tui.pages.base import Page
@@ -126,7 +126,7 @@ class ModelsPage(PickList, Page):
         sizes = pad_text(size_text(item.size_bytes), SIZE_CELLS, True)
         sizes += pad_text(count_of(len(item.files), "file"), FILES_CELLS, True)
         return (
-            (f" {pad_text(cut_middle(item.model, name - 2), name - 1)}", "text"),
+            (f" {pad_text(cut_text_middle(item.model, name - 2), name - 1)}", "text"),
             (sizes, "text"),
             state,
         )
@@ -190,7 +190,7 @@ def _file_row(file: ModelFile, name_cells: int) -> Row:
         digest, role = f"x {digest.lstrip()}", "bad"
     size = pad_text(size_text(file.size_bytes), SIZE_CELLS, True)
     return (
-        (text_cell(cut_middle(file.name, name_cells - 1), name_cells), "text"),
+        (pad_text_with_gap(cut_text_middle(file.name, name_cells - 1), name_cells), "text"),
         (size, "text"),
         (digest, role),
     )

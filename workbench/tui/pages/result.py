@@ -15,7 +15,7 @@ from workbench.model.plan import Command
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv, mask_env
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import measurement_text, setting_name, settings_texts
+from workbench.tui.formats import measurement_origin_text, setting_name, settings_texts
 
 
 def result_rows(
@@ -41,7 +41,7 @@ def result_rows(
 
     summary = result.summary
     of = result.conditions
-    about = measurement_text(of.host, [of.model or ""], of.preset_id, result.unix_s)
+    about = measurement_origin_text(of.host, [of.model or ""], of.preset_id, result.unix_s)
     rows = [*paragraph_rows(about, width, "dim", "  "), *block_rows(alert_boxes(result), width)]
     if result.note or result.tags:
         tags = " ".join(f"#{tag}" for tag in result.tags)

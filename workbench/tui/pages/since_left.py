@@ -15,7 +15,7 @@ from workbench.tui.formats import (
     altered_setting_texts,
     day_and_time_text,
     enclose_text,
-    moment_text,
+    time_or_date_text,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _moment_text(unix_s: float) -> str:
 def _change_time_text(unix_s: float) -> str:
     if not unix_s:
         return ""
-    return moment_text(unix_s)
+    return time_or_date_text(unix_s)
 
 
 def _change_times_and_texts(since: SinceLeft, gpu_count: int) -> Iterator[tuple[float, str]]:

@@ -9,7 +9,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, labelled_paragraph, pad_text, paragraph_rows, rows_beside_label
-from workbench.tui.formats import default_text, moment_text, value_text
+from workbench.tui.formats import flag_default_text, time_or_date_text, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import flag_description
 
@@ -92,7 +92,7 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
     `estimate` is the memory estimate of the plan."""
     spec = item.spec
     rows = paragraph_rows(flag_description(item), width)
-    facts = {"default": default_text(item.default), "now": value_text(item.value)}
+    facts = {"default": flag_default_text(item.default), "now": value_text(item.value)}
     if spec is not None:
         if spec.default is None:
             facts["default"] = spec.default_note
@@ -125,7 +125,7 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
     if not activity:
         return paragraph_rows("Workbench has changed nothing on this host yet.", width, "dim")
     rows: list[Row] = []
-    times = [moment_text(a.unix_s) for a in activity]
+    times = [time_or_date_text(a.unix_s) for a in activity]
     cells = max(map(len, times)) + 2
     room = max(20, width - cells)
     for a, at in zip(reversed(activity), reversed(times), strict=True):

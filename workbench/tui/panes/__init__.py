@@ -29,7 +29,7 @@ PANES: tuple[type[Pane], ...] = (Presets, Launch, LogPane, Results, Compare, Gpu
 
 def _number_key(number: int, pane: type[Pane]) -> Key:
     text = pane.HELP or f"go to {pane.TITLE}"
-    return Key(str(number), pane.TITLE, text, lambda c: c.services.panes.activate(pane.NAME))
+    return Key(str(number), pane.TITLE, text, lambda c: c.services.panes.activate_pane(pane.NAME))
 
 
 SCREEN: tuple[Key, ...] = (*SCREEN_KEYS, *(_number_key(n, pane) for n, pane in enumerate(PANES, 1)))

@@ -10,10 +10,10 @@ from workbench.session.bench.row_changes import throughput_noise_pct
 from workbench.session.state import SessionState
 from workbench.tui.bindings import (
     Key,
-    bindings_for,
     format_key_hints,
     limit_keys_to_view,
     plot_results,
+    textual_bindings,
 )
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import enclose_text
@@ -45,13 +45,13 @@ class Compare(Pane, Scrolled):
             "enter",
             "experiment",
             "show the experiment with its runs, pairs and intervals",
-            lambda c: c.experiments.show(),
+            lambda c: c.experiments.open_latest_experiment(),
         ),
         Key(
             "o",
             "experiments",
             "choose which experiment is shown, or resume one",
-            lambda c: c.experiments.pick_stored(),
+            lambda c: c.experiments.pick_earlier_measurement(),
         ),
         Key(
             "i",
@@ -68,7 +68,7 @@ class Compare(Pane, Scrolled):
         ),
         Key("t", "plot", "plot the results", plot_results),
     )
-    BINDINGS = bindings_for(KEYS)
+    BINDINGS = textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

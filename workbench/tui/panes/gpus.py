@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.begun_changes import split_begun_changes
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, limit_keys_to_view
+from workbench.tui.bindings import Key, change_gpu_settings, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
@@ -46,11 +46,11 @@ class GpuPane(Pane, Scrolled):
             "L",
             "leave on",
             "leave the GPU settings on when Workbench ends",
-            lambda c: c.gpu.leave_settings_on(),
+            lambda c: c.gpu.ask_to_retain_settings(),
         ),
     )
     HINTS = ("enter", "r", "V", "L")
-    BINDINGS = bindings_for(KEYS)
+    BINDINGS = textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -122,7 +122,7 @@ class GpuPane(Pane, Scrolled):
             rows += paragraph_rows(f"{G.alert} the link is lost: {reverted}", width, "warnb", "  ")
         return [
             *rows,
-            *guard_rows(guard, self.trial.seconds_left(guard, guard.trial_left_s), width),
+            *guard_rows(guard, self.trial.remaining_s_now(guard, guard.trial_left_s), width),
         ]
 
     def _gpu_rows(

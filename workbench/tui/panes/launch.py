@@ -13,11 +13,11 @@ from workbench.model.counts import count_of
 from workbench.model.flags import FlagRow, Origin
 from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
-from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view
+from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import (
     Row,
-    cut_middle,
     cut_text,
+    cut_text_middle,
     join_rows,
     pad_text,
     paragraph_rows,
@@ -26,7 +26,7 @@ from workbench.tui.cells import (
     short_paragraph,
     width_of,
 )
-from workbench.tui.formats import default_text, value_text
+from workbench.tui.formats import flag_default_text, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
@@ -59,15 +59,23 @@ class Launch(Pane, PickList):
             "all flags of the engine, or only those that are set",
             lambda c: c.pane(Launch).toggle_all_flags(),
         ),
-        Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
         Key(
-            "n", "next group", "go to the next group of flags", lambda c: c.plan.go_to_next_group(1)
+            "o",
+            "group",
+            "go to a group of flags, such as memory",
+            lambda c: c.plan.pick_flag_group(),
+        ),
+        Key(
+            "n",
+            "next group",
+            "go to the next group of flags",
+            lambda c: c.plan.go_to_adjacent_group(1),
         ),
         Key(
             "B",
             "group before",
             "go to the group of flags before",
-            lambda c: c.plan.go_to_next_group(-1),
+            lambda c: c.plan.go_to_adjacent_group(-1),
         ),
         Key(
             "e",
@@ -98,7 +106,7 @@ class Launch(Pane, PickList):
     HINTS = ("enter", "a", "o", "question_mark")
     SEARCH = "letters of a flag, or a group such as memory"
     SEARCH_HINT = "enter edit  esc back"
-    BINDINGS = bindings_for(KEYS)
+    BINDINGS = textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -170,9 +178,9 @@ class Launch(Pane, PickList):
         row = self.current_item
         if row is None and text.strip():
             row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
-        await controllers.search.close_input()
+        await controllers.search.close_search_input()
         if row is not None:
-            await controllers.plan.edit_row(row)
+            await controllers.plan.edit_flag_row(row)
 
     def toggle_all_flags(self) -> None:
         self.all = not self.all
@@ -296,7 +304,7 @@ class Launch(Pane, PickList):
         role, sign = "text", " "
         if unset:
             role = "dim"
-        shown: Row = ((pad_text(cut_middle(value, value_w - 1), value_w - 1), role),)
+        shown: Row = ((pad_text(cut_text_middle(value, value_w - 1), value_w - 1), role),)
         if edited:
             sign = "+"
             shown = changed_value_texts(value, edit, unlike, self._served, value_w + default_w)
@@ -381,7 +389,7 @@ def _flag_default_text(row: FlagRow) -> str:
     """Return the default of a flag; "" for a variable, which has none."""
     if row.is_env:
         return ""
-    return default_text(row.default)
+    return flag_default_text(row.default)
 
 
 def _is_set_flag(row: FlagRow) -> bool:
@@ -435,10 +443,10 @@ def changed_value_texts(
         if width_of(arrow + value + note) < max_cells:
             return ((arrow, "dim"), (value, "warn"), (note, role))
     if not arrow or max_cells < _LEAST_FOR_TWO:
-        return ((cut_middle(value, max_cells - 1), "warn"),)
+        return ((cut_text_middle(value, max_cells - 1), "warn"),)
     both = max_cells - 1 - width_of(f" {G.becomes} ")
-    new = cut_middle(value, max(both // 2, both - width_of(old)))
-    old = cut_middle(old, both - width_of(new))
+    new = cut_text_middle(value, max(both // 2, both - width_of(old)))
+    old = cut_text_middle(old, both - width_of(new))
     return ((f"{old} {G.becomes} ", "dim"), (new, "warn"))
 
 

@@ -14,7 +14,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.job import ANY_SCHEDULER
 from workbench.model.server_run import ServerState, launcher_text
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view
+from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import Row, cut_text, paragraph_rows, short_paragraph
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
@@ -51,13 +51,16 @@ class LogPane(Pane):
             lambda c: c.pane(LogPane).toggle_follow(),
         ),
         Key(
-            "e", "error", "jump to the next error in the log", lambda c: c.servers.show_next_error()
+            "e",
+            "error",
+            "jump to the next error in the log",
+            lambda c: c.servers.go_to_next_log_error(),
         ),
         Key(
             "m",
             "matches",
             "list every line of the whole log file that contains the searched text",
-            lambda c: c.servers.show_matches(),
+            lambda c: c.servers.list_log_matches(),
         ),
         Key(
             "i",
@@ -81,9 +84,9 @@ class LogPane(Pane):
             "a",
             "ask",
             "ask the server for text again, and say whether its text is an answer",
-            lambda c: c.servers.probe_text(),
+            lambda c: c.servers.probe_served_text(),
         ),
-        Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
+        Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_server_run()),
         Key(
             "E",
             "endpoint",
@@ -100,7 +103,7 @@ class LogPane(Pane):
     HINTS = ("f", "e", "slash")
     SEARCH = "text in the log"
     BINDINGS = [  # noqa: RUF012
-        *bindings_for(KEYS),
+        *textual_bindings(KEYS),
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
         Binding("pageup,ctrl+u", "scroll_page(-1)", show=False),

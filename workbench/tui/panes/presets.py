@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from workbench.model import fuzzy
 from workbench.model.counts import count_of
 from workbench.session.state import PresetEntry, SessionState
-from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view
+from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import (
     Row,
-    cut_middle,
     cut_text,
+    cut_text_middle,
     pad_text,
     paragraph_rows,
     row_width,
     short_paragraph,
 )
-from workbench.tui.formats import preset_name, short_gpu_name
+from workbench.tui.formats import short_gpu_name, short_preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
@@ -62,7 +62,7 @@ class Presets(Pane, PickList):
     HINTS = ("enter", "slash", "i")
     SEARCH = "letters of a preset"
     SEARCH_HINT = "enter load  esc back"
-    BINDINGS = bindings_for(KEYS)
+    BINDINGS = textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -109,7 +109,7 @@ class Presets(Pane, PickList):
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current_item
-        await controllers.search.close_input()
+        await controllers.search.close_search_input()
         await controllers.plan.load_preset(entry)
 
     def _filter_presets(self, keep_cursor: bool) -> None:
@@ -147,7 +147,7 @@ class Presets(Pane, PickList):
         if width < 44:
             engine, size = _short_name(item.engine), SHORT
         room = max(8, width - len(lead) - 2 - size - len(tail))
-        name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
+        name = cut_text_middle(short_preset_name(item.id, item.engine), min(room, 34))
         title = ""
         if room - 35 >= 12:
             title = f" {cut_text(item.lacks or item.title, room - 35)}"

@@ -15,12 +15,12 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.session.bench.row_changes import row_before
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, limit_keys_to_view, plot_results
+from workbench.tui.bindings import Key, limit_keys_to_view, plot_results, textual_bindings
 from workbench.tui.cells import (
     Row,
     Run,
-    cut_middle,
     cut_text,
+    cut_text_middle,
     fit_row,
     pad_text,
     paragraph_rows,
@@ -35,7 +35,7 @@ from workbench.tui.formats import (
     enclose_text,
     gauge_text,
     number_text,
-    preset_name,
+    short_preset_name,
     throughput_change_and_role,
 )
 from workbench.tui.glyphs import G
@@ -206,7 +206,7 @@ class Results(Pane, PickList):
             "i",
             "advice",
             "show what limits the result, and which change would help",
-            lambda c: c.advice.open_advice(),
+            lambda c: c.advice.open_advice_on_selected_result(),
         ),
         Key("a", "mark A", "mark the result as A", lambda c: c.results.mark_result("A")),
         Key("B", "mark B", "mark the result as B", lambda c: c.results.mark_result("B")),
@@ -237,7 +237,7 @@ class Results(Pane, PickList):
     HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
     SEARCH_HINT = "enter done  esc all results"
-    BINDINGS = bindings_for(KEYS)
+    BINDINGS = textual_bindings(KEYS)
 
     class OlderWanted(Message):
         """The message that the pane sends to the screen when the cursor is on the last result of
@@ -304,7 +304,7 @@ class Results(Pane, PickList):
     def _filter_results(self, text: str, controllers: Controllers) -> None:
         if text != self.filter_text:
             controllers.services.run_in_background(
-                lambda: self.session.results.find(text), only="search"
+                lambda: self.session.results.find(text), exclusive_group="search"
             )
 
     def show(self, state: SessionState) -> None:
@@ -429,7 +429,9 @@ class Results(Pane, PickList):
         rows = self._error_rows(width)
         if self.items:
             shape = self._row_layout(width)
-            first, *rest = (pad_text(each.head, each.cells, right=True) for each in shape.columns)
+            first, *rest = (
+                pad_text(each.head, each.cells, align_right=True) for each in shape.columns
+            )
             heads = first + " " * shape.bar_cells + "".join(rest)
             label = pad_text("change", shape.label_cells)
             rows.append(((f"{'':<2}{'#':>3} {label}{heads}", "head"),))
@@ -472,7 +474,7 @@ class Results(Pane, PickList):
         runs = [(head + named, role)]
         for at, column in enumerate(shape.columns):
             text, own_role = self._value_and_role(item, column)
-            runs.append((pad_text(text, column.cells, right=True), own_role or role))
+            runs.append((pad_text(text, column.cells, align_right=True), own_role or role))
             if at == 0 and shape.bar_cells:
                 runs.append((self._bar_text(item, shape.bar_cells), bar_role))
         return tuple(runs)
@@ -498,7 +500,7 @@ class Results(Pane, PickList):
     def _label_text(self, item: BenchRow) -> str:
         label = f"{item.model} c{item.concurrency}"
         if item.label:
-            label = preset_name(item.label, item.engine)
+            label = short_preset_name(item.label, item.engine)
         if item.simulated and not self.state.simulated:
             label = f"SIM {label}"
         # the label names the experiment
@@ -613,7 +615,7 @@ def _cut_label(item: BenchRow, label: str, max_cells: int) -> str:
     if width_of(label) < max_cells or not item.changes:
         return label
     if len(item.changes) == 1:  # its end has the value
-        return cut_middle(label, max_cells - 1)
+        return cut_text_middle(label, max_cells - 1)
     more = f" +{len(item.changes) - 1}"
     return cut_text(item.changes[0], max_cells - 1 - len(more)) + more
 

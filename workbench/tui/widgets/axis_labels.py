@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row_changes import row_before
 from workbench.tui.cells import Row, Run, cut_text, join_rows
-from workbench.tui.formats import enclose_text, number_text, preset_name, throughput_change_and_role
+from workbench.tui.formats import (
+    enclose_text,
+    number_text,
+    short_preset_name,
+    throughput_change_and_role,
+)
 from workbench.tui.widgets.time_axis import Label, Window, events_in_window
 
 if TYPE_CHECKING:
@@ -71,7 +76,7 @@ def _result_label_texts(
         if mark and before is not None and before.id not in marks:
             against = ((f"vs #{before.id}", "dim"),)
     speed = number_text(row.output_tok_s)
-    name: Row = ((preset_name(row.label, row.engine), "text"),)
+    name: Row = ((short_preset_name(row.label, row.engine), "text"),)
     forms = (
         (number, name, ((f"{speed} tok/s", "strong"),), changed, against),
         (number, ((f"{speed} tok/s", "strong"),), changed, against),

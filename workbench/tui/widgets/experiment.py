@@ -21,15 +21,15 @@ from workbench.tui.cells import (
     Run,
     justify_row,
     pad_text,
+    pad_text_with_gap,
     paragraph_rows,
     rows_beside_label,
     stack_paragraphs,
-    text_cell,
 )
 from workbench.tui.formats import (
     duration_text,
     enclose_text,
-    measurement_text,
+    measurement_origin_text,
     remaining_time_text,
     whole_number_text,
 )
@@ -127,7 +127,7 @@ def experiment_origin_text(e: Experiment) -> str:
     targets = filter(None, (e.spec.a.target, e.spec.b.target))
     plans = (e.spec.plan, *(target.plan for target in targets))
     models = [str(plan.get("model") or "") for plan in filter(None, plans)]
-    return measurement_text(e.host, dict.fromkeys(models), e.spec.preset_id, e.unix_s)
+    return measurement_origin_text(e.host, dict.fromkeys(models), e.spec.preset_id, e.unix_s)
 
 
 def experiment_design_text(e: Experiment) -> str:
@@ -432,7 +432,7 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
         for name, cell in _run_table_lines(e, part):
             row = [(pad_text(name, label), "dim")]
             for text, role in map(cell, part):
-                row.append((text_cell(text, each), role))
+                row.append((pad_text_with_gap(text, each), role))
             rows.append(tuple(row))
     return [*rows, *block_rows([*failed_runs_block(e), *engine_choice_blocks(e)], width)]
 

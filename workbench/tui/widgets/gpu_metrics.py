@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
-from workbench.tui.formats import GIB, NA, enclose_text, gib_text, path_text, short_gpu_name
+from workbench.tui.formats import GIB, NA, enclose_text, gib_text, path_end_text, short_gpu_name
 from workbench.tui.widgets.graph import known_values, mean_value
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, max_cells: int = 80) -> st
         return own
     if len(info.node) + len(own) + 1 <= max_cells:
         return f"{info.node} {own}"
-    return path_text(node_name(info.node, max_cells), max_cells)
+    return path_end_text(node_name(info.node, max_cells), max_cells)
 
 
 def node_name(node: str, max_cells: int) -> str:

@@ -122,7 +122,7 @@ def _text_behind_graph(graph: Graph, width: int, row: int) -> Run:
     """Return the text behind row `row` of a graph, in `width` cells: the value, and the note below
     it."""
     text, role = _text_at_or_blank(_value_and_note_texts(graph), row)
-    return pad_text(text, width, right=True), role
+    return pad_text(text, width, align_right=True), role
 
 
 def _text_before_graph(
@@ -140,7 +140,7 @@ def _text_before_graph(
     room = width - 1 - width_of(graph.label)
     return (
         (graph.label, "dim"),
-        (pad_text(graph.value, max(room, 0), right=True) + " ", graph.value_role),
+        (pad_text(graph.value, max(room, 0), align_right=True) + " ", graph.value_role),
     )
 
 

@@ -13,7 +13,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from workbench.tui.cells import Painted, Row
-from workbench.tui.textual_private import run_bindings
+from workbench.tui.textual_private import run_bound_action
 
 # Keys that move the cursor of a list: they call `action_move` and `action_page`.
 CURSOR_BINDINGS: tuple[BindingType, ...] = (
@@ -130,7 +130,7 @@ class PickList(Painted, can_focus=True):
         if index != self.cursor:
             self.action_move(index - self.cursor)
         elif event.chain == 2:
-            await run_bindings(self.app, "enter")
+            await run_bound_action(self.app, "enter")
 
     lit = False  # an input above the list has the focus and moves the cursor
 

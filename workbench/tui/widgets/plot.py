@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, text_cell
+from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, pad_text_with_gap
 from workbench.tui.formats import bar_text, enclose_text
 from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
@@ -108,7 +108,7 @@ def _bar_rows(
     )
     head = pad_text("", TITLE_CELLS)
     for title, *_ in columns:
-        head += text_cell(title, NUMBER_CELLS + 2 + each)
+        head += pad_text_with_gap(title, NUMBER_CELLS + 2 + each)
     rows: list[Row] = [((head, "strong"),)]
     for at, result in enumerate(shown):
         sign = marks_by_result_id.get(result.id, "")
@@ -118,7 +118,10 @@ def _bar_rows(
         for _, role, values in columns:
             value = values[at]
             bar = bar_text(value, highest_value(values), each)
-            runs += [(pad_text(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
+            runs += [
+                (pad_text(number(value), NUMBER_CELLS, align_right=True), "text"),
+                (" ", "text"),
+            ]
             runs += [(pad_text(bar, each + 1), role)]
         rows.append(tuple(runs))
     return rows

@@ -13,12 +13,12 @@ from workbench.model.server_run import ServerState
 from workbench.tui.cells import Painted, Row, Run, justify_row, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
+    bench_progress_text,
     clock_text,
     duration_text,
     gauge_text,
-    is_checking,
+    is_load_check_running,
     number_text,
-    progress_text,
     remaining_time_text,
 )
 from workbench.tui.glyphs import G
@@ -96,7 +96,7 @@ def describe_bench(state: SessionState) -> Work:
     rate = f"{p.in_flight} in flight"
     if p.output_tokens:
         rate = f"{number_text(p.output_tok_s)} tok/s"
-    how_far = f"{progress_text(state)}  {rate}"
+    how_far = f"{bench_progress_text(state)}  {rate}"
     if p.failed:
         how_far += f"  {p.failed} failed"
     left_s = fraction = None
@@ -209,13 +209,13 @@ class ProgressRows(Painted):
         method too, so that there is one number."""
         for one in state.running_series:
             if one.left_s is not None:
-                return self._measured.seconds_left(one, one.left_s)
+                return self._measured.remaining_s_now(one, one.left_s)
         return None
 
     def _describe_series(self, state: SessionState) -> Work | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
-        now, remaining_s = progress_text(state), self.remaining_s(state)
+        now, remaining_s = bench_progress_text(state), self.remaining_s(state)
         if experiment is not None and experiment.state == "running":
             from workbench.tui.widgets.experiment import count_done_and_all_runs, current_run_text
 
@@ -245,8 +245,8 @@ class ProgressRows(Painted):
             done = min(seconds, time.monotonic() - began)
             how_far = f"{done:.0f}/{seconds:.0f} s"
             return Work(what, how_far, remaining_time_text(seconds - done), done / seconds, "K")
-        if state.bench.running and is_checking(state):
-            return Work("checking GPU settings under load", progress_text(state), key="K")
+        if state.bench.running and is_load_check_running(state):
+            return Work("checking GPU settings under load", bench_progress_text(state), key="K")
         if state.bench.running:
             return describe_bench(state)
         if not state.bench.queued:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.flags import Origin
 from workbench.tui.cells import Row, Run, cut_text, justify_row, row_width, width_of
-from workbench.tui.formats import path_text, value_text
+from workbench.tui.formats import path_end_text, value_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _short_commands(command: str, model: str, width: int) -> list[str]:
     program = " ".join(word for word in words if not word.startswith("-"))
     forms = [_cut_at_word(command, width), f"{program} {G.more} {name}", f"{G.more} {name}"]
     fitting = [form for form in forms if name in form and width_of(form) <= width]
-    return [*fitting, f"{G.more} {path_text(name, _MODEL_CELLS)}"]
+    return [*fitting, f"{G.more} {path_end_text(name, _MODEL_CELLS)}"]
 
 
 def running_flags_row(

@@ -12,7 +12,15 @@ from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_commands import PENDING
 from workbench.session.state import PlanView, ReplayView, SessionState
-from workbench.tui.cells import Painted, Row, cut_middle, cut_text, fit_row, join_rows, row_width
+from workbench.tui.cells import (
+    Painted,
+    Row,
+    cut_text,
+    cut_text_middle,
+    fit_row,
+    join_rows,
+    row_width,
+)
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     altered_setting_texts,
@@ -20,7 +28,7 @@ from workbench.tui.formats import (
     countdown_text,
     duration_text,
     enclose_text,
-    preset_name,
+    short_preset_name,
 )
 from workbench.tui.glyphs import G
 
@@ -199,7 +207,7 @@ class StatusBar(Painted):
         guard = state.guard
         parts: list[Row] = [((self._altered_text(state, short=short, shortest=shortest), "warn"),)]
         if guard is not None:
-            left = self.trial.seconds_left(guard, guard.trial_left_s)
+            left = self.trial.remaining_s_now(guard, guard.trial_left_s)
             if left is not None:
                 keys = TRIAL_KEYS[short]
                 return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
@@ -281,14 +289,14 @@ def _short_host_name(state: SessionState, *, shortest: bool) -> str:
         return name
     if state.host.simulated:  # the end of the row says SIMULATED
         name = name.removeprefix("sim:")
-    return cut_middle(name, LEAST_HOST_CELLS)
+    return cut_text_middle(name, LEAST_HOST_CELLS)
 
 
 def _plan_name_texts(view: PlanView, *, short: bool) -> Row:
     """Return the name of the plan and how many of its flags were edited: "llama-70b *2"."""
     name = view.plan.preset_id or view.plan.model or "plan"
     if short:
-        name = preset_name(name, view.plan.engine)
+        name = short_preset_name(name, view.plan.engine)
     if not view.edit_count:
         return ((name, "text"),)
     return ((name, "text"), (f" *{view.edit_count}", "warn"))

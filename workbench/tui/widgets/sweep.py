@@ -11,7 +11,7 @@ from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.tune import TUNE
 from workbench.model.tune_standings import expand_block_label
 from workbench.tui.cells import Row, cut_text, fit_row, justify_row, paragraph_rows, row_width
-from workbench.tui.formats import measurement_text, number_text, remaining_time_text
+from workbench.tui.formats import measurement_origin_text, number_text, remaining_time_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.experiment import STATES
 from workbench.tui.widgets.plot import (
@@ -93,7 +93,7 @@ def _host_and_model_rows(s: Sweep, width: int) -> list[Row]:
     if s.spec is not None:
         preset_id = s.spec.preset_id
         model = (s.spec.plan or {}).get("model") or s.spec.measured.get("model") or ""
-    about = measurement_text(s.host, [str(model)], preset_id, s.unix_s)
+    about = measurement_origin_text(s.host, [str(model)], preset_id, s.unix_s)
     return paragraph_rows(about, width, "dim", "  ")
 
 

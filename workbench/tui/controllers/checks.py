@@ -19,7 +19,7 @@ from workbench.tui.formats import duration_text
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.doctor import doctor_rows
+from workbench.tui.pages.doctor import examination_rows
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
@@ -50,7 +50,7 @@ class CheckController(Controller):
 
     def _make_check_rows(self, width: int) -> list[Row]:
         if self.found:
-            return doctor_rows(self.found, width)
+            return examination_rows(self.found, width)
         limit_s = HOST_LIMIT_S
         if self.name.startswith(CLUSTER_PREFIX):
             limit_s = CLUSTER_LIMIT_S

@@ -19,7 +19,7 @@ from workbench.tui.modals.ask import Confirm, leaving_warning_rows
 from workbench.tui.modals.base import Choice, PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.doctor import host_rows, known_trap_rows
+from workbench.tui.pages.doctor import host_examination_rows, known_trap_rows
 
 if TYPE_CHECKING:
     from workbench.session.hosts.doctor import HostReport
@@ -227,7 +227,7 @@ class HostController(Controller):
         found: list[HostReport] = []
         page = Page(
             f"Doctor: {name}",
-            lambda width: host_rows(found, width),
+            lambda width: host_examination_rows(found, width),
             lambda: {
                 "R": ("examine again", examine_again),
                 "m": ("copies between GPUs", ask_to_test_copies),

@@ -101,11 +101,11 @@ def sort_hosts(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Fl
 def host_matches(host: FleetHost, filter_words: str) -> bool:
     """Return whether the host's row contains each word of `filter_words`, in its name, label,
     state, GPUs, servers or marks. Upper and lower case do not matter."""
-    text = " ".join(_searched_texts(host)).casefold()
+    text = " ".join(_texts_searched_by_filter(host)).casefold()
     return all(word in text for word in filter_words.casefold().split())
 
 
-def _searched_texts(host: FleetHost) -> list[str]:
+def _texts_searched_by_filter(host: FleetHost) -> list[str]:
     words = [host.name, host.label, host.state, *host.throttle_reasons, *host.alerts]
     if host.telemetry is not None:
         words += (info.name for info in host.telemetry.infos)

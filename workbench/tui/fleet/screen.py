@@ -78,9 +78,11 @@ class FleetScreen(Screen[str]):
     is_busy = False  # no key is dropped (interfaces.OrderedKeys)
     leaves_by_escape = False  # there is a screen below
 
-    def __init__(self, fleet: Fleet, view: FleetView, leave: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, fleet: Fleet, view: FleetView, leave_fleet: Callable[[str | None], None]
+    ) -> None:
         super().__init__()
-        self.fleet, self.view, self._leave = fleet, view, leave
+        self.fleet, self.view, self._leave_fleet = fleet, view, leave_fleet
         self.totals, self.table = TotalsBar(), FleetTable()
         self.about, self.footer = AboutHost(), FleetFooter()
         self.typing = False
@@ -178,7 +180,7 @@ class FleetScreen(Screen[str]):
 
     def open_host(self) -> None:
         if self._hosts:
-            self._leave(self._hosts[self._cursor_index].name)
+            self._leave_fleet(self._hosts[self._cursor_index].name)
 
     def start_filter_input(self) -> None:
         self.typing = True
@@ -213,4 +215,4 @@ class FleetScreen(Screen[str]):
             self._redraw()
 
     def close_fleet(self) -> None:
-        self._leave(None)
+        self._leave_fleet(None)

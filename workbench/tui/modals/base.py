@@ -215,7 +215,7 @@ class Choices(PickList):
     def item_row(self, item: Choice, width: int) -> Row:
         return ((f" {item[1]}", item[2]),)
 
-    def empty_rows(self, width: int) -> list[Row]:
+    def rows_without_items(self, width: int) -> list[Row]:
         return [((" nothing in the list matches", "dim"),)]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

@@ -50,7 +50,7 @@ class FlagEdit(Modal[bool]):
         super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
         self.notes, self.estimate = notes, estimate
-        self.effect = Text(self._effect_rows)
+        self.effect = Text(self._memory_effect_rows)
         self.secret, self.problem = False, ""
         self.complaint = Text(self._problem_rows)
         self.entry: Entry | None = None
@@ -114,7 +114,12 @@ class FlagEdit(Modal[bool]):
         return self.entry
 
     def make_widgets(self) -> Sequence[Widget]:
-        return (Text(self._about_rows, reserved_rows=9), self.field, self.effect, self.complaint)
+        return (
+            Text(self._flag_help_rows, reserved_rows=9),
+            self.field,
+            self.effect,
+            self.complaint,
+        )
 
     @property
     def entered_value(self) -> str:
@@ -128,7 +133,7 @@ class FlagEdit(Modal[bool]):
             return ""
         return chosen
 
-    def _effect_rows(self, width: int) -> list[Row]:
+    def _memory_effect_rows(self, width: int) -> list[Row]:
         """Return the row that says how the typed or chosen value would change the memory estimate;
         [] if the effect is unknown."""
         if self.estimate is None:
@@ -141,11 +146,11 @@ class FlagEdit(Modal[bool]):
             role = "warn"
         return [(), *paragraph_rows(text, width, role)]
 
-    def _about_rows(self, width: int) -> list[Row]:
+    def _flag_help_rows(self, width: int) -> list[Row]:
         row, spec = self.row, self.row.spec
         rows: list[Row] = []
         if spec is not None:
-            rows += paragraph_rows("   ".join(_flag_facts(spec)), width, "dim")
+            rows += paragraph_rows("   ".join(_flag_fact_texts(spec)), width, "dim")
             rows += paragraph_rows(spec.help, width)
             if spec.json_fields:
                 rows += paragraph_rows(f"JSON fields: {', '.join(spec.json_fields)}", width, "dim")
@@ -187,7 +192,7 @@ class FlagEdit(Modal[bool]):
             self.dismiss(True)
 
 
-def _flag_facts(spec: FlagSpec) -> Iterator[str]:
+def _flag_fact_texts(spec: FlagSpec) -> Iterator[str]:
     """Yield what a catalog says of a flag, besides its help."""
     if spec.area:
         yield spec.area

@@ -400,7 +400,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
         rows += [*paragraph_rows(f"! {report.recovery.text}", width, "warn"), ()]
     if report.outcomes:
         heads = ("", "setting", "before", "requested", "reads", "in force")
-        rows += [((_heading_text(width, *heads), "head"),), *_outcome_rows(report.outcomes, width)]
+        rows += [((_aligned_text(width, *heads), "head"),), *_outcome_rows(report.outcomes, width)]
     else:
         rows += paragraph_rows("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
@@ -421,7 +421,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     return rows
 
 
-def _heading_text(width: int, *cells: str) -> str:
+def _aligned_text(width: int, *cells: str) -> str:
     *first, last = cells
     sized = zip(first, _column_sizes(width), strict=True)
     return "".join(pad_text_with_gap(text, size) for text, size in sized) + last
@@ -466,7 +466,7 @@ def _rows_of_equal_outcomes(equal_outcomes: Sequence[SettingOutcome], width: int
     if not o.ok:
         said, role, message_role = "x failed", "bad", "warn"
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
-    line = _heading_text(
+    line = _aligned_text(
         width, gpus_text(one.command.gpu_index for one in equal_outcomes), word, *values, ""
     )
     rows: list[Row] = [((line, "text"), (said, role))]

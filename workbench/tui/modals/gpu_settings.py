@@ -208,7 +208,7 @@ def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[
         telemetry = state.telemetry
         return getattr(telemetry and telemetry.host, setting.reading or "", None) or NA
     names = _reading_fields_of_setting(setting)
-    known = known_values(_first_known_reading(sample, names) for sample in chosen)
+    known = known_values(_first_available_reading(sample, names) for sample in chosen)
     if isinstance(setting, SwitchSetting):
         return "/".join(sorted(set(map(setting.format, known)))) or NA
     return _range_text(known, f" {setting.unit}")
@@ -224,7 +224,7 @@ def _reading_fields_of_setting(setting: Setting) -> Sequence[str]:
     return (reading,)
 
 
-def _first_known_reading(sample: GpuSample, names: Sequence[str]) -> Any:
+def _first_available_reading(sample: GpuSample, names: Sequence[str]) -> Any:
     for name in names:
         value = getattr(sample, name)
         if value is not None:

@@ -54,7 +54,7 @@ def command_rows(command: Command, width: int) -> list[Row]:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
     for name, value in command.env.items():
         rows += paragraph_rows(f"{name}={shlex.quote(value)}", width, "dim", "  ")
-    parts = _command_parts(command.argv)
+    parts = _flag_and_value_words(command.argv)
     parts[:-1] = [f"{part} \\" for part in parts[:-1]]
     lead, role = "$ ", "strong"
     for part in parts:
@@ -66,7 +66,7 @@ def command_rows(command: Command, width: int) -> list[Row]:
     return rows
 
 
-def _command_parts(argv: Sequence[str]) -> list[str]:
+def _flag_and_value_words(argv: Sequence[str]) -> list[str]:
     """Return the words of a command, quoted for a shell: the program, then each flag with its value."""
     parts: list[str] = []
     for word in argv:

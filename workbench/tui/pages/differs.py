@@ -65,7 +65,7 @@ def _titled_differences(
     x, y = a.conditions, b.conditions
     yield "Command", _command_differences(x, y)
     yield "Environment", _mapping_differences(mask_env(x.env), mask_env(y.env))
-    yield "Versions", _mapping_differences(_versions(x), _versions(y))
+    yield "Versions", _mapping_differences(_software_versions(x), _software_versions(y))
     yield "GPU settings", _setting_differences(x, y)
     yield (
         "In force under load",
@@ -80,7 +80,7 @@ def _titled_differences(
     yield "Answers", _differing_values([("hash of the text", _model_digest(a), _model_digest(b))])
 
 
-def _versions(conditions: Conditions) -> Mapping[str, Any]:
+def _software_versions(conditions: Conditions) -> Mapping[str, Any]:
     return {name: getattr(conditions, field) for name, field in _VERSIONS.items()}
 
 

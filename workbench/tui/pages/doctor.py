@@ -23,7 +23,7 @@ class Report(Protocol):
     def lines(self) -> Sequence[tuple[str, str]]: ...
 
 
-def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
+def examination_rows(reports: Sequence[Report], width: int) -> list[Row]:
     """Return the rows of the last report in `reports`. If there is no report yet, return a row that
     says that the examination is running."""
     from workbench.report.finding_blocks import doctor_blocks  # not for the first frame
@@ -35,14 +35,14 @@ def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
     return block_rows(doctor_blocks(report.findings, report.lines), width)
 
 
-def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
+def host_examination_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
     """Return the rows of the examination of the host, and below them the matrix of the last copies
     between its GPUs."""
     from workbench.report.finding_blocks import gpu_path_blocks
     from workbench.session.hosts.gpu_paths import paths_text
     from workbench.tui.block_rows import block_rows
 
-    rows = doctor_rows(reports, width)
+    rows = examination_rows(reports, width)
     if reports and reports[-1].paths is not None:
         rows += block_rows(gpu_path_blocks(*paths_text(reports[-1].paths)), width)
     return rows

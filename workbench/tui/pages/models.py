@@ -88,7 +88,7 @@ class ModelsPage(PickList, Page):
             return item
         return item.host, item.path
 
-    def head_rows(self, width: int) -> list[Row]:
+    def rows_above_items(self, width: int) -> list[Row]:
         if self.began_s is not None:
             since = duration_text(time.monotonic() - self.began_s)
             return paragraph_rows(f"looking for models: {since}", width, "dim")
@@ -97,7 +97,7 @@ class ModelsPage(PickList, Page):
         head = pad_text("size", SIZE_CELLS, True) + pad_text("files", FILES_CELLS, True) + "  state"
         return [((pad_text(" model", self._name_cells(width)) + head, "head"),)]
 
-    def empty_rows(self, width: int) -> list[Row]:
+    def rows_without_items(self, width: int) -> list[Row]:
         if self.began_s is not None:
             return []
         text = (
@@ -131,7 +131,7 @@ class ModelsPage(PickList, Page):
             state,
         )
 
-    def foot_rows(self, width: int, height: int) -> list[Row]:
+    def rows_below_items(self, width: int, height: int) -> list[Row]:
         if self.copy_under_cursor is None or height <= 2 * MOST_FOOT:
             return []
         return [(), *model_copy_rows(self.copy_under_cursor, width)[:MOST_FOOT]]
@@ -179,10 +179,15 @@ def model_file_rows(model_copy: ModelCopy, width: int) -> list[Row]:
         rows += [(), *paragraph_rows("V in the list of models hashes every byte.", width, "dim")]
     name = max(20, width - SIZE_CELLS - DIGEST_CELLS - 4)
     head = pad_text("file", name) + pad_text("size", SIZE_CELLS, True) + "  sha256"
-    return [*rows, (), ((head, "head"),), *(_file_row(file, name) for file in model_copy.files)]
+    return [
+        *rows,
+        (),
+        ((head, "head"),),
+        *(_model_file_row(file, name) for file in model_copy.files),
+    ]
 
 
-def _file_row(file: ModelFile, name_cells: int) -> Row:
+def _model_file_row(file: ModelFile, name_cells: int) -> Row:
     digest, role = "  not hashed", "dim"
     if file.sha256:
         digest, role = f"  {file.sha256[:DIGEST_CELLS]}", "text"

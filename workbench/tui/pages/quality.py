@@ -101,7 +101,7 @@ class QualityPage(Page):
 
 def running_comparison_rows(view: QualityView, width: int) -> list[Row]:
     """Return the rows about a comparison that runs: the sides, how far it is, and what was done."""
-    rows = [*_side_rows(view.a, view.b, width), ()]
+    rows = [*_compared_side_rows(view.a, view.b, width), ()]
     if view.stopping:
         rows += paragraph_rows(
             "~ stopping: the servers that ran before are restored", width, "warn"
@@ -118,7 +118,7 @@ def running_comparison_rows(view: QualityView, width: int) -> list[Row]:
     return rows
 
 
-def _side_rows(a: str, b: str, width: int) -> list[Row]:
+def _compared_side_rows(a: str, b: str, width: int) -> list[Row]:
     return [
         *paragraph_rows(f"A  {a}", width, "a", "   "),
         *paragraph_rows(f"B  {b}", width, "b", "   "),
@@ -137,7 +137,7 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
     if result.simulated:
         rows += block_rows([SIMULATED], width)
     rows += block_rows(problem_blocks(result), width)
-    rows += _side_rows(result.a, result.b, width)
+    rows += _compared_side_rows(result.a, result.b, width)
     facts = [fact for fact in compared_sides_rows(result) if fact[0] not in ("A", "B")]
     rows += fact_rows(facts, width)
     blocks: Sequence[Block] = detail_blocks(result)

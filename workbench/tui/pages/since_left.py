@@ -33,7 +33,7 @@ def changes_since_leaving_text(since: SinceLeft, gpu_count: int) -> str:
     there are. `gpu_count` is the number of GPUs of the host."""
     changes = [text for _, text in _change_times_and_texts(since, gpu_count)]
     if len(changes) > 1:
-        changes = _count_texts(since)
+        changes = _change_count_texts(since)
     what = ", ".join(changes)
     return f"since you left at {_moment_text(since.left_unix_s)}: {what} (l lists it)"
 
@@ -106,7 +106,7 @@ def _server_text(server: ServerStatus) -> str:
     return f"{server.title} was started"
 
 
-def _count_texts(since: SinceLeft) -> list[str]:
+def _change_count_texts(since: SinceLeft) -> list[str]:
     kinds = Counter({"result": 0})  # it is named first
     for row in since.results:
         kind = "result"

@@ -111,7 +111,7 @@ class Compare(Pane, Scrolled):
         if self.of_experiment and state.experiment is not None:
             return self._experiment_rows(state.experiment, width)
         if state.comparison is None:
-            return paragraph_rows(_why_empty(state), width, "dim")
+            return paragraph_rows(_empty_pane_text(state), width, "dim")
         comparison = state.comparison
         if state.running_quality is not None:
             comparison = replace_unmeasured_quality(comparison, QUALITY_UNDER_WAY)
@@ -163,7 +163,7 @@ def _drawn_parts_of_state(state: SessionState) -> tuple[object, ...]:
     return *map(id, parts), state.b_chosen, under_way, measures_quality
 
 
-def _why_empty(state: SessionState) -> str:
+def _empty_pane_text(state: SessionState) -> str:
     have = len(state.results)
     if have < 2:
         then = "Press b to run a benchmark."

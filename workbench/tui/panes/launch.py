@@ -274,7 +274,7 @@ class Launch(Pane, PickList):
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
         return name, max(8, min(width - 4 - name - default, 28)), default
 
-    def head_rows(self, width: int) -> list[Row]:
+    def rows_above_items(self, width: int) -> list[Row]:
         if not self.items:
             return []
         name, value, default = self._name_value_default_widths(width)
@@ -320,7 +320,7 @@ class Launch(Pane, PickList):
             gap, default_w = gap + default_w, 0
         return (*head, *shown, (" " * gap, "text"), (pad_text(default, default_w), "dim"))
 
-    def foot_rows(self, width: int, height: int) -> list[Row]:
+    def rows_below_items(self, width: int, height: int) -> list[Row]:
         plan = self.state.plan
         if plan is None:
             return []
@@ -367,7 +367,7 @@ class Launch(Pane, PickList):
         sign, role = LEVELS.get(item.level or "info", ("i", "dim"))
         return short_paragraph(f"{sign} {item.finding}", width, 3, role)
 
-    def empty_rows(self, width: int) -> list[Row]:
+    def rows_without_items(self, width: int) -> list[Row]:
         if self.query_text:
             rows = paragraph_rows(f"No flag matches “{self.query_text}”.", width, "dim")
             return [

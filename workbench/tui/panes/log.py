@@ -316,7 +316,7 @@ class LogPane(Pane):
     def _empty_log_rows(self, width: int, height: int) -> list[Row]:
         server = self.state.server
         if server is None:
-            return paragraph_rows(_no_run_text(self.state), width, "dim")
+            return paragraph_rows(_no_selected_run_text(self.state), width, "dim")
         if rows := self._failure_rows(width, height):
             return rows
         rows = paragraph_rows(f"{server.state}: nothing in the log yet.", width, "dim")
@@ -410,7 +410,7 @@ class LogPane(Pane):
         return line_number is not None
 
 
-def _no_run_text(state: SessionState) -> str:
+def _no_selected_run_text(state: SessionState) -> str:
     """Return what the pane says while no run is selected."""
     if not state.servers_read:
         return "Looking for servers on this host."

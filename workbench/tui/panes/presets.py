@@ -145,7 +145,7 @@ class Presets(Pane, PickList):
             )
         engine, size = item.engine, LONG
         if width < 44:
-            engine, size = _short_name(item.engine), SHORT
+            engine, size = _short_engine_name(item.engine), SHORT
         room = max(8, width - len(lead) - 2 - size - len(tail))
         name = cut_text_middle(short_preset_name(item.id, item.engine), min(room, 34))
         title = ""
@@ -160,7 +160,7 @@ class Presets(Pane, PickList):
             (f" {tail}", "warn"),
         )
 
-    def foot_rows(self, width: int, height: int) -> list[Row]:
+    def rows_below_items(self, width: int, height: int) -> list[Row]:
         """Return rows about the preset under the cursor, for the lower end of the pane; [] if the
         pane is too low."""
         item: PresetEntry | None = self.current_item
@@ -188,10 +188,10 @@ class Presets(Pane, PickList):
             return [row[:1] for row in lines]
         return lines
 
-    def empty_rows(self, width: int) -> list[Row]:
-        return paragraph_rows(self._why_empty(), width, "dim")
+    def rows_without_items(self, width: int) -> list[Row]:
+        return paragraph_rows(self._empty_pane_text(), width, "dim")
 
-    def _why_empty(self) -> str:
+    def _empty_pane_text(self) -> str:
         if self.query_text:
             return f"No preset matches “{self.query_text}”. Press esc to see all presets."
         if not self.state.presets_read:
@@ -223,7 +223,7 @@ def _loaded_preset_id(state: SessionState) -> str | None:
 
 
 @cache
-def _short_name(engine: str) -> str:
+def _short_engine_name(engine: str) -> str:
     from workbench import engines  # not for the first frame
 
     return engines.short_name(engine)

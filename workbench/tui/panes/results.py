@@ -425,7 +425,7 @@ class Results(Pane, PickList):
             self._plotted, self._plot = key, plot_rows(results, width, height, *marks)
         return self._plot
 
-    def head_rows(self, width: int) -> list[Row]:
+    def rows_above_items(self, width: int) -> list[Row]:
         rows = self._error_rows(width)
         if self.items:
             shape = self._row_layout(width)
@@ -518,7 +518,7 @@ class Results(Pane, PickList):
             return []
         return short_paragraph(f"x {error}", width, 2, "bad")
 
-    def foot_rows(self, width: int, height: int) -> list[Row]:
+    def rows_below_items(self, width: int, height: int) -> list[Row]:
         rows = [*self._missing_value_rows(width, height), *self._speed_limit_rows(width)]
         taken = len(self.items) + 1 + len(rows)  # with the head of the table
         most = max(min(MAX_FINDINGS, (height - 4) // 2), min(MOST_ADVICE, height - taken))
@@ -592,10 +592,10 @@ class Results(Pane, PickList):
         values = cut_text(text, width - 6 - cells)
         return [(("limit ", "dim"), (gauge_text(fraction, cells), "good"), (values, role))]
 
-    def empty_rows(self, width: int) -> list[Row]:
-        return paragraph_rows(self._why_empty(), width, "dim")
+    def rows_without_items(self, width: int) -> list[Row]:
+        return paragraph_rows(self._empty_pane_text(), width, "dim")
 
-    def _why_empty(self) -> str:
+    def _empty_pane_text(self) -> str:
         state, server = self.state, self.state.server
         if self.filter_text:
             return f"No result contains “{self.filter_text}”. Press esc to see all."

@@ -390,7 +390,7 @@ def interval_history_rows(
     return rows
 
 
-def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
+def done_and_planned_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     """Return the runs so far and, while the experiment is running, the planned runs. If the
     experiment ends when its confidence interval is narrow enough, only the runs of the next pair
     count as planned."""
@@ -409,10 +409,10 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     return tuple(runs)
 
 
-def count_done_and_all_runs(e: Experiment) -> tuple[int, int]:
+def count_done_and_total_runs(e: Experiment) -> tuple[int, int]:
     """Return (number of completed runs, number of completed and planned runs). Runs that the
     experiment has dropped or discarded are not counted."""
-    count = Counter[str](run.state for run in all_runs(e))
+    count = Counter[str](run.state for run in done_and_planned_runs(e))
     return count["done"], count.total() - count["dropped"] - count["discarded"]
 
 
@@ -426,7 +426,7 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
-    runs = all_runs(e)
+    runs = done_and_planned_runs(e)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
         for name, cell in _run_table_lines(e, part):

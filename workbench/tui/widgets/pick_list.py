@@ -49,17 +49,17 @@ class PickList(Painted, can_focus=True):
         """Return whether `item` is a heading. The cursor skips headings."""
         return False
 
-    def head_rows(self, width: int) -> list[Row]:
+    def rows_above_items(self, width: int) -> list[Row]:
         return []
 
     def handle_head_click(self, cell: int) -> None:
         """Act on a click on the last row above the items, at the cell `cell` of the row. By default
         nothing happens."""
 
-    def foot_rows(self, width: int, height: int) -> list[Row]:
+    def rows_below_items(self, width: int, height: int) -> list[Row]:
         return []
 
-    def empty_rows(self, width: int) -> list[Row]:
+    def rows_without_items(self, width: int) -> list[Row]:
         return []
 
     @property
@@ -93,11 +93,11 @@ class PickList(Painted, can_focus=True):
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        head = self.head_rows(width)
+        head = self.rows_above_items(width)
         self._head = len(head)
         if not self.items:
-            return [*head, *self.empty_rows(width)][:height]
-        foot = self.foot_rows(width, height)
+            return [*head, *self.rows_without_items(width)][:height]
+        foot = self.rows_below_items(width, height)
         room = max(1, height - len(head) - len(foot))
         self.top = max(0, min(self.top, self.cursor, len(self.items) - room))
         self.top = max(self.top, self.cursor - room + 1)

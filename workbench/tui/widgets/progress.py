@@ -46,7 +46,7 @@ class Work:
     stops: str = "stops"
     sign: str = "~"
 
-    def row(self, width: int) -> Row:
+    def make_row(self, width: int) -> Row:
         """Return the row about this work in `width` cells. The progress bar takes the cells that
         the texts leave."""
         left: Row = ((f"{self.sign} ", "warn"), (self.what, "warnb"), (f"  {self.how_far}", "text"))
@@ -217,9 +217,9 @@ class ProgressRows(Painted):
         experiment, sweep = state.experiment, state.sweep
         now, remaining_s = bench_progress_text(state), self.remaining_s(state)
         if experiment is not None and experiment.state == "running":
-            from workbench.tui.widgets.experiment import count_done_and_all_runs, current_run_text
+            from workbench.tui.widgets.experiment import count_done_and_total_runs, current_run_text
 
-            done, count = count_done_and_all_runs(experiment)
+            done, count = count_done_and_total_runs(experiment)
             left = remaining_time_text(remaining_s)
             what = f"A/B experiment {experiment.id}"
             how_far = current_run_text(experiment, now) or "starting"
@@ -259,4 +259,4 @@ class ProgressRows(Painted):
         return Work("benchmark", how_far, start.left, start.fraction, "K", "cancels")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        return [work.row(width) for work in self.works]
+        return [work.make_row(width) for work in self.works]

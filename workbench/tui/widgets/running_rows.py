@@ -28,7 +28,7 @@ def flag_texts(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:
     for flag in flags:
         name, role = flag.name, "text"
         if short:
-            name = _short_name(flag)
+            name = _short_flag_name(flag)
         if flag.origin is Origin.EDITED:
             role = "goodb"
         runs.append((f"{name}={_flag_value_text(flag)}", role))
@@ -135,7 +135,7 @@ def _cut_at_word(text: str, width: int) -> str:
     return f"{whole or kept} {G.more}"
 
 
-def _short_name(flag: FlagRow) -> str:
+def _short_flag_name(flag: FlagRow) -> str:
     if flag.spec is None or not flag.name.endswith(_PARALLEL):
         return flag.name
     return next(iter(flag.spec.aliases), flag.name).lstrip("-")

@@ -30,7 +30,12 @@ from workbench.tui.cells import row_width
 from workbench.tui.controllers import sweeps
 from workbench.tui.controllers.series import resume_of_sweep
 from workbench.tui.modals import sweep_form
-from workbench.tui.modals.experiment_form import Wanted, arms_from_changes, format_arm, parse_arm
+from workbench.tui.modals.experiment_form import (
+    RequestedExperiment,
+    arms_from_changes,
+    format_arm,
+    parse_arm,
+)
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import experiment_design_text, experiment_rows
 from workbench.tui.widgets.interval import Axis, change_bar, make_axis
@@ -396,7 +401,7 @@ def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.Mon
 
 def test_two_flags_at_most() -> None:
     values = {"what": sweep_form.FLAG, "values": "", "gpu": "all", "flags": "a=1,2 b=3,4"}
-    assert sweep_form.parse_sweep_form(values, 1) == sweep_form.Wanted(
+    assert sweep_form.parse_sweep_form(values, 1) == sweep_form.RequestedSweep(
         "flag", [], None, {"a": ["1", "2"], "b": ["3", "4"]}
     )
     with pytest.raises(InputError, match="one or two"):
@@ -688,7 +693,7 @@ def test_an_arm_may_name_gpu_settings() -> None:
     assert found == Arm(
         gpu=GpuSettings(persistence=False, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755))
     )
-    assert isinstance(Wanted(Arm(), Arm(), {}), tuple)
+    assert isinstance(RequestedExperiment(Arm(), Arm(), {}), tuple)
 
 
 # tunes

@@ -17,7 +17,7 @@ from workbench.tui.controllers.series import ChangeLookup, Resume, RunMeasuremen
 from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
-    Wanted,
+    RequestedExperiment,
     arms_from_changes,
     experiment_form,
     metric_choice_label,
@@ -304,7 +304,7 @@ class ExperimentController(SeriesController[Experiment]):
             requests = count_of(shape["requests"], "request")
         load = f"{requests} at {count_of(shape.get('concurrency', 1), 'stream')}"
 
-        def estimate_experiment_s(wanted: Wanted) -> float | None:
+        def estimate_experiment_s(wanted: RequestedExperiment) -> float | None:
             try:
                 return self.session.experiments.estimate_duration_s(
                     wanted.a, wanted.b, bench=shape, **self._experiment_run_options(wanted)
@@ -312,7 +312,7 @@ class ExperimentController(SeriesController[Experiment]):
             except WorkbenchError:  # the start shows the error
                 return None
 
-        def answers_cost_text(wanted: Wanted) -> str:
+        def answers_cost_text(wanted: RequestedExperiment) -> str:
             return self._warnings_and_cost_text(
                 wanted.a, wanted.b, {"bench": shape, **self._experiment_run_options(wanted)}
             )
@@ -343,7 +343,7 @@ class ExperimentController(SeriesController[Experiment]):
             start_from_form,
         )
 
-    def _experiment_run_options(self, wanted: Wanted) -> dict[str, Any]:
+    def _experiment_run_options(self, wanted: RequestedExperiment) -> dict[str, Any]:
         """Return the keyword arguments for `Experiments.run` from the accepted form. If the user
         named a twin, a second host of the same type, `twins` is the pair (present host, twin)."""
         options = dict(wanted.options)

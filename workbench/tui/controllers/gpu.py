@@ -45,8 +45,8 @@ from workbench.tui.modals.gpu_confirm import (
     setting_command_rows,
 )
 from workbench.tui.modals.gpu_settings import (
+    RequestedSettings,
     Suggestion,
-    Wanted,
     parse_settings_form,
     settings_form,
     split_settings_with_labels,
@@ -76,7 +76,7 @@ class GpuController(Controller):
             self._report_no_gpus()
             return
         count = len(state.gpus)
-        found: list[tuple[Wanted, PlannedChange]] = []
+        found: list[tuple[RequestedSettings, PlannedChange]] = []
 
         async def look_up_commands(values: Values) -> None:
             wanted = parse_settings_form(values, count)
@@ -107,7 +107,9 @@ class GpuController(Controller):
             again = "press g again after the first reading"
             self.show_message("the GPUs have not been read yet", Level.WARN, again)
 
-    async def _error_naming_invalid_setting(self, wanted: Wanted, error: InputError) -> InputError:
+    async def _error_naming_invalid_setting(
+        self, wanted: RequestedSettings, error: InputError
+    ) -> InputError:
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
         alone."""
@@ -173,7 +175,7 @@ class GpuController(Controller):
         )
         self.app.push_screen(box, pass_password_on)
 
-    def _confirm_settings(self, wanted: Wanted, change: PlannedChange) -> None:
+    def _confirm_settings(self, wanted: RequestedSettings, change: PlannedChange) -> None:
         after = "The previous values are written to disk first; press r to restore them."
         if wanted.trial_s is not None:
             after += (

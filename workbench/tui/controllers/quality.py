@@ -15,7 +15,7 @@ from workbench.tui.formats import clock_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
-from workbench.tui.pages.quality import QualityPage, Shown
+from workbench.tui.pages.quality import QualityPage, ShownComparison
 
 if TYPE_CHECKING:
     from workbench.model.quality import QualityResult
@@ -31,7 +31,7 @@ class QualityController(Controller):
         runs."""
         self.run_in_background(self._find_page_content, self._open_comparison_page)
 
-    def _open_comparison_page(self, content: Shown) -> None:
+    def _open_comparison_page(self, content: ShownComparison) -> None:
         self.services.pages.open(QualityPage(self.state, content, self.run_page_action))
 
     def run_page_action(self, page: QualityPage, page_action: str) -> None:
@@ -53,15 +53,15 @@ class QualityController(Controller):
         """Stop the comparison that runs. The servers that ran before are restored."""
         self.run_in_background(self.session.quality.stop)
 
-    async def _find_page_content(self) -> Shown:
+    async def _find_page_content(self) -> ShownComparison:
         """Return what the page shows: the marked results, else those of the Compare pane, else the
         last two."""
         known = await self.session.results.list_quality_results()
         try:
             pair = self.session.results.pair(*self.controllers.results.marked_or_compared_ids())
         except InputError:
-            return Shown(next(iter(known), None), earlier=len(known))
-        return Shown(await self.session.results.quality_of(*pair), pair, len(known))
+            return ShownComparison(next(iter(known), None), earlier=len(known))
+        return ShownComparison(await self.session.results.quality_of(*pair), pair, len(known))
 
     def _pick_stored_comparison(
         self, page: QualityPage, comparisons: Sequence[QualityResult]
@@ -71,7 +71,7 @@ class QualityController(Controller):
         def show_chosen_comparison(number: str | None) -> None:
             found = next((one for one in comparisons if str(one.id) == number), None)
             if found is not None:
-                page.show_comparison(Shown(found, page.shown.pair, len(comparisons)))
+                page.show_comparison(ShownComparison(found, page.shown.pair, len(comparisons)))
 
         items = [(str(one.id), _comparison_list_text(one), "text") for one in comparisons]
         result, shown = page.shown.result, ""
@@ -130,7 +130,7 @@ class QualityController(Controller):
 
     def _show_comparison_result(self, page: QualityPage, result: QualityResult) -> None:
         """Show what was found. If the Compare pane shows the two results, it says so too."""
-        page.show_comparison(Shown(result, page.shown.pair, page.shown.earlier + 1))
+        page.show_comparison(ShownComparison(result, page.shown.pair, page.shown.earlier + 1))
         self.show_message(result.summary, next_step="press Q to see where A and B part")
         comparison = self.state.comparison
         if comparison is not None and page.shown.pair == (comparison.a, comparison.b):

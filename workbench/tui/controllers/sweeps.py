@@ -13,7 +13,7 @@ from workbench.tui.controllers.series import ChangeLookup, Resume, SeriesControl
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.sweep_form import (
-    Wanted,
+    RequestedSweep,
     make_search_load,
     parse_sweep_form,
     sets_gpu_setting,
@@ -85,7 +85,7 @@ class SweepController(SeriesController[Sweep]):
             start_from_form,
         )
 
-    def _confirm_gpu_sweep(self, wanted: Wanted, run_id: str) -> None:
+    def _confirm_gpu_sweep(self, wanted: RequestedSweep, run_id: str) -> None:
         """Show the commands of a sweep of a GPU setting on the server `run_id`. Start it if the user
         agrees."""
 
@@ -108,16 +108,16 @@ class SweepController(SeriesController[Sweep]):
         if flags:
             self.session.sweeps.check_flags(flags)
 
-    async def _run_sweep(self, wanted: Wanted, **extra_options: Any) -> Sweep:
+    async def _run_sweep(self, wanted: RequestedSweep, **extra_options: Any) -> Sweep:
         load = {**self.session.bench.default_fields(), **extra_options}
         return await STARTS[wanted.kind](self.session, wanted, load)
 
 
-async def _sweep_flags(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _sweep_flags(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     return await session.sweeps.run_flags(wanted.flags, **load)
 
 
-async def _sweep_concurrency(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _sweep_concurrency(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     levels = [int(value) for value in wanted.values]
     # the level decides the numbers of requests
     return await session.sweeps.run_concurrency(
@@ -125,20 +125,20 @@ async def _sweep_concurrency(session: Session, wanted: Wanted, load: Load) -> Sw
     )
 
 
-async def _sweep_gpu_setting(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _sweep_gpu_setting(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     # each value is given the same time
     return await session.sweeps.run_gpu(
         wanted.kind, wanted.values, wanted.gpu, **_drop_load_fields(load, "requests", "warmup")
     )
 
 
-async def _search_user_capacity(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _search_user_capacity(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     from workbench.session.series.user_capacity import UserLevels
 
     return await session.sweeps.run_users(UserLevels(), **make_search_load(load, wanted))
 
 
-async def _search_rate_capacity(session: Session, wanted: Wanted, load: Load) -> Sweep:
+async def _search_rate_capacity(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     from workbench.session.series.rate_capacity import RateRange
 
     rates = RateRange(horizon_s=wanted.horizon_s)
@@ -150,7 +150,7 @@ def _drop_load_fields(load: Load, *names: str) -> dict[str, Any]:
 
 
 # for each kind that the form offers (OFFERS), what starts it
-STARTS: Mapping[str, Callable[[Session, Wanted, Load], Awaitable[Sweep]]] = {
+STARTS: Mapping[str, Callable[[Session, RequestedSweep, Load], Awaitable[Sweep]]] = {
     FLAGS.name: _sweep_flags,
     CONCURRENCY.name: _sweep_concurrency,
     USERS.name: _search_user_capacity,

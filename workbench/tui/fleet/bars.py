@@ -68,7 +68,7 @@ class TotalsBar(Painted):
         return [justify_row(join_rows(parts, gap), tail, width)]
 
 
-class AboutHost(Painted):
+class HostDetails(Painted):
     """Two rows about the host under the cursor: its GPUs, driver and latency, then its problems,
     altered settings and throttled GPUs."""
 

@@ -16,7 +16,7 @@ from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetState
 from workbench.tui.bindings import FLEET_KEYS, textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label, stack_paragraphs
-from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar
+from workbench.tui.fleet.bars import SIGNS, FleetFooter, HostDetails, TotalsBar
 from workbench.tui.fleet.columns import ORDERS, host_matches, sort_hosts
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.modals.base import Modal, TextBody
@@ -84,7 +84,7 @@ class FleetScreen(Screen[str]):
         super().__init__()
         self.fleet, self.view, self._leave_fleet = fleet, view, leave_fleet
         self.totals, self.table = TotalsBar(), FleetTable()
-        self.about, self.footer = AboutHost(), FleetFooter()
+        self.about, self.footer = HostDetails(), FleetFooter()
         self.typing = False
         self._hosts: list[FleetHost] = []
         self._unsubscribe: Callable[[], None] = lambda: None

@@ -15,7 +15,7 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.formats import alteration_gpus_now_and_before, setting_name
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
+from workbench.tui.modals.base import Choice, Modal, Text, TextThenChoices
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Switch = tuple[str, str, tuple[str, str]]  # name, label, its two options
 
 
-class Question(ReadFirst[T]):
+class Question(TextThenChoices[T]):
     """A box with a text and a list of choices. `outcome` is a function that gets the name of the
     chosen item and returns the value with which the box closes."""
 
@@ -162,7 +162,7 @@ def running_bench_warning_rows(state: SessionState, width: int) -> list[Row]:
     return paragraph_rows(text, width, "warn", "  ")
 
 
-class _Toggles(PickList):
+class _Switches(PickList):
     """A list of switches. Each row has a label and two options, of which one is chosen. The space,
     left and right keys choose the other option in the row under the cursor."""
 
@@ -213,7 +213,7 @@ class Quit(Modal[dict[str, bool]]):
             items.append(("keep", "GPU settings", ("revert", "leave on")))
         if server:
             items.append(("stop", f"server {server}", ("leave running", "stop")))
-        self.toggles = _Toggles(items)
+        self.toggles = _Switches(items)
 
     def make_widgets(self) -> Sequence[Widget]:
         return (Text(self._warning_rows), self.toggles)

@@ -125,7 +125,7 @@ class TextAboveChoices(TextBody):
         self.on_end()
 
 
-class ReadFirst(Modal[T], Generic[T]):
+class TextThenChoices(Modal[T], Generic[T]):
     """A box with a text and a list of choices below it. The keys pgup and pgdn scroll the text,
     wherever the focus is. The choice `agreement`, if there is one, cannot be chosen until the end of
     the text was visible."""

@@ -42,7 +42,7 @@ def _declared_field(field: str, *, detail: bool = False) -> Field:
     return field_from_option(IN_FORM[field], IN_FORM[field].default, detail=detail)
 
 
-class Wanted(NamedTuple):
+class RequestedExperiment(NamedTuple):
     a: Arm
     b: Arm
     options: dict[str, Any]
@@ -124,7 +124,7 @@ def parse_arm(text: str) -> Arm:
     return arm
 
 
-def parse_experiment_form(values: Values) -> Wanted:
+def parse_experiment_form(values: Values) -> RequestedExperiment:
     """Return the two arms and the options of the experiment from the texts in the form. Raise
     InputError for an invalid field."""
     a, b = _arm_from_values(values, "a"), _arm_from_values(values, "b")
@@ -144,7 +144,7 @@ def parse_experiment_form(values: Values) -> Wanted:
             raise InputError(
                 "choose 4, 6 or 8 pairs: with a twin, A and B swap their hosts in half of them"
             )
-    return Wanted(a, b, options)
+    return RequestedExperiment(a, b, options)
 
 
 def _arm_from_values(values: Values, name: str) -> Arm:
@@ -159,8 +159,8 @@ def experiment_form(
     b: Arm,
     intro_text: str,
     load_text: str,
-    estimate_s: Callable[[Wanted], float | None],
-    answers_cost_text: Callable[[Wanted], str],
+    estimate_s: Callable[[RequestedExperiment], float | None],
+    answers_cost_text: Callable[[RequestedExperiment], str],
     last_values: Mapping[str, str] | None = None,
 ) -> Form:
     """Return the form of a new experiment. `intro_text` says where A and B come from, and

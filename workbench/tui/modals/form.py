@@ -56,7 +56,7 @@ def fill_fields(fields: Sequence[Field], last_values: Mapping[str, str]) -> tupl
     return tuple(filled)
 
 
-class Cycle(Painted, can_focus=True):
+class ChoiceField(Painted, can_focus=True):
     """A field whose value is one of several words. The left, right and space keys change the word,
     and a letter selects the next word that begins with it.
 
@@ -148,7 +148,7 @@ class Form(Modal[Values]):
         Binding("up", "app.focus_previous", show=False),
         Binding("ctrl+o", "unfold", show=False, priority=True),
     ]
-    AUTO_FOCUS = "Entry, Cycle"
+    AUTO_FOCUS = "Entry, ChoiceField"
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Form(Modal[Values]):
         self.submit, self.doing = submit, doing
         self.problem = ""
         self.current_hints: Mapping[str, str] = {}
-        self.inputs: dict[str, Entry | Cycle] = {f.name: self._make_input(f) for f in fields}
+        self.inputs: dict[str, Entry | ChoiceField] = {f.name: self._make_input(f) for f in fields}
         self.complaint = Text(self._problem_rows)
         self.make_summary = make_summary
         self.summary: Text | None = None
@@ -206,9 +206,9 @@ class Form(Modal[Values]):
         except InputError as error:
             return [(), *paragraph_rows(error.message, width, "dim")]
 
-    def _make_input(self, field: Field) -> Entry | Cycle:
+    def _make_input(self, field: Field) -> Entry | ChoiceField:
         if field.options:
-            return Cycle(
+            return ChoiceField(
                 field.options,
                 field.value,
                 lambda _: self.update_after_field_change(field.name),
@@ -231,7 +231,7 @@ class Form(Modal[Values]):
     def set_field(self, name: str, value: str) -> None:
         """Set the value of the field `name`, as if the user had typed it."""
         one = self.inputs[name]
-        if isinstance(one, Cycle):
+        if isinstance(one, ChoiceField):
             one.set_value(value)
         else:
             one.value = value

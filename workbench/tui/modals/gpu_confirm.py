@@ -35,7 +35,7 @@ from workbench.tui.formats import (
     short_gpu_name,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Label, ReadFirst, Text
+from workbench.tui.modals.base import Label, Text, TextThenChoices
 from workbench.tui.modals.launch import other_measurement_warning_rows
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.guard_state import guard_rows
@@ -324,7 +324,7 @@ def setting_command_rows(
     return [*rows, *stack_paragraphs((f"{sign} {right}" for right in rights), width, role, "  ")]
 
 
-class ConfirmSettings(ReadFirst[dict[str, str]]):
+class ConfirmSettings(TextThenChoices[dict[str, str]]):
     """The question before commands change GPU settings. It closes with {"password": the typed sudo
     password}, with {} if it asked for no password, or with None if the user cancels.
 

@@ -34,13 +34,13 @@ from workbench.tui.widgets.graph import known_values
 LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
 
 
-class Wanted(NamedTuple):
+class RequestedSettings(NamedTuple):
     settings: GpuSettings
     gpu: int | None
     trial_s: float | None = None
 
 
-def parse_settings_form(values: Values, gpu_count: int) -> Wanted:
+def parse_settings_form(values: Values, gpu_count: int) -> RequestedSettings:
     """Return the settings, the GPU and the trial time from the texts in the form, without the
     settings whose fields are empty. `gpu_count` is the number of GPUs on the host. Raise InputError
     for an invalid field."""
@@ -52,7 +52,7 @@ def parse_settings_form(values: Values, gpu_count: int) -> Wanted:
     settings = GpuSettings({setting.key: setting.parse(text) for setting, text in texts if text})
     if not settings:
         raise InputError("no setting is given: enter a value in at least one field")
-    return Wanted(settings, gpu, trial_s)
+    return RequestedSettings(settings, gpu, trial_s)
 
 
 SettingsEntry = tuple[str, GpuSettings, str]  # GPU number or "all", settings, reason

@@ -70,7 +70,7 @@ POINTS = 7
 _LOWEST_CLOCK_FRACTION = 0.45  # of the highest clock
 
 
-class Wanted(NamedTuple):
+class RequestedSweep(NamedTuple):
     kind: str
     values: list[str]
     gpu: int | None
@@ -80,12 +80,12 @@ class Wanted(NamedTuple):
     think_time: str = ""
 
 
-def sets_gpu_setting(wanted: Wanted) -> bool:
+def sets_gpu_setting(wanted: RequestedSweep) -> bool:
     """Return whether a sweep sets a GPU setting."""
     return any(setting.key == wanted.kind for setting in SWEPT)
 
 
-def make_search_load(bench_fields: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def make_search_load(bench_fields: Mapping[str, Any], wanted: RequestedSweep) -> dict[str, Any]:
     """Return the load of a search for users or rates after a benchmark with the fields
     `bench_fields` of BenchSpec. After the benchmark of a trace, it has synthetic prompts of the
     trace's mean lengths."""
@@ -172,12 +172,12 @@ def suggest_flag_values(row: FlagRow | None) -> str:
     return ",".join(f"{number:g}" for number in numbers)
 
 
-def parse_sweep_form(values: Values, gpu_count: int) -> Wanted:
+def parse_sweep_form(values: Values, gpu_count: int) -> RequestedSweep:
     """Return from the texts in the form what to sweep, its values, the GPU and the flags.
     `gpu_count` is the number of GPUs on the host. Raise InputError for an invalid field."""
     what, gpu = values["what"], parse_gpu_index(values, gpu_count)
     kind, fields = OFFERS[what]
-    wanted = Wanted(kind, [], gpu, {})
+    wanted = RequestedSweep(kind, [], gpu, {})
     if "flags" in fields:
         return wanted._replace(flags=_parse_flags(values["flags"]))
     if "slo" in fields:
@@ -197,7 +197,7 @@ def parse_sweep_form(values: Values, gpu_count: int) -> Wanted:
     return wanted._replace(values=listed)
 
 
-def check_setting_limits(wanted: Wanted, state: SessionState) -> None:
+def check_setting_limits(wanted: RequestedSweep, state: SessionState) -> None:
     """Raise InputError if a GPU does not allow a value of the setting that is to be swept."""
     setting = next((s for s in SWEPT if s.key == wanted.kind), None)
     if not isinstance(setting, NumberSetting):
@@ -312,7 +312,7 @@ def sweep_form(
     )
 
 
-def _sweep_summary_text(wanted: Wanted, bench_spec: BenchSpec) -> str:
+def _sweep_summary_text(wanted: RequestedSweep, bench_spec: BenchSpec) -> str:
     streams = count_of(bench_spec.concurrency, "stream")
     if wanted.kind == sweep.FLAGS.name:
         starts = count_of(math.prod(map(len, wanted.flags.values())), "start")

@@ -20,21 +20,21 @@ from workbench.tui.modals.form import (
 STARTS = 30
 
 
-class Wanted(NamedTuple):
+class RequestedTune(NamedTuple):
     goal: str
     limits: str
     starts: int
     max_minutes: float | None
 
 
-def parse_tune_form(values: Values) -> Wanted:
+def parse_tune_form(values: Values) -> RequestedTune:
     """Return what the form asks for. Raise InputError for an invalid field."""
     try:
         parse_limits(values["limits"])
     except InputError as error:
         raise InputError(f"limits: {error.message}") from None
     hours = parse_positive_number(values, "hours", "hours", "h") if values["hours"] else None
-    return Wanted(
+    return RequestedTune(
         values["goal"],
         values["limits"],
         parse_whole_number(values, "starts", "starts", 1),

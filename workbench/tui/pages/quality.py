@@ -28,7 +28,7 @@ _WHAT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownComparison:
     """What the page is about: the comparison that is shown, None if there is none yet, and the two
     results whose servers can be compared, None if there are no two."""
 
@@ -43,7 +43,9 @@ class QualityPage(Page):
 
     OWN = "Kmo"
 
-    def __init__(self, state: SessionState, shown: Shown, do: Callable[[Any, str], Any]) -> None:
+    def __init__(
+        self, state: SessionState, shown: ShownComparison, do: Callable[[Any, str], Any]
+    ) -> None:
         self.state, self.shown, self.do = state, shown, do
         super().__init__("Answers of A and B", self._rows, self._possible_keys, kind="quality")
 
@@ -52,7 +54,7 @@ class QualityPage(Page):
         if before is not state.quality:
             self.draw()
 
-    def show_comparison(self, shown: Shown) -> None:
+    def show_comparison(self, shown: ShownComparison) -> None:
         self.shown, self.top = shown, 0
         self.draw()
 

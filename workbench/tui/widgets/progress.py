@@ -34,7 +34,7 @@ MOST_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RunningWork:
     """Running work, such as a benchmark, with the texts for one row about it. `fraction` is the
     completed fraction from 0 to 1, None if unknown. `left` is a text about the time left."""
 
@@ -69,7 +69,7 @@ def starting_server(state: SessionState) -> ServerStatus | None:
     return server
 
 
-def describe_server_start(server: ServerStatus, state: SessionState) -> Work:
+def describe_server_start(server: ServerStatus, state: SessionState) -> RunningWork:
     """Return the row about a server that is starting. The time left is estimated from the newest
     start of the same engine and model that became READY."""
     same = (s for s in state.servers if (s.engine, s.model) == (server.engine, server.model))
@@ -84,15 +84,15 @@ def describe_server_start(server: ServerStatus, state: SessionState) -> Work:
         if took_s < usual_s:
             left = remaining_time_text(usual_s - took_s)
     how_far = f"{server.phase or 'process runs'}, {duration_text(took_s)}"
-    return Work(f"{server.engine} starts", how_far, left, fraction, "x")
+    return RunningWork(f"{server.engine} starts", how_far, left, fraction, "x")
 
 
-def describe_bench(state: SessionState) -> Work:
+def describe_bench(state: SessionState) -> RunningWork:
     """Return the row about the running benchmark. The time left is estimated from the completed
     requests or the elapsed seconds."""
     p, seconds = state.bench.progress, state.bench.limit_s
     if p is None:
-        return Work("benchmark", "starting", key="K", stops="cancels")
+        return RunningWork("benchmark", "starting", key="K", stops="cancels")
     rate = f"{p.in_flight} in flight"
     if p.output_tokens:
         rate = f"{number_text(p.output_tok_s)} tok/s"
@@ -102,7 +102,7 @@ def describe_bench(state: SessionState) -> Work:
     left_s = fraction = None
     if p.phase == "measuring":
         left_s, fraction = _estimate_remaining_s_and_fraction(p, seconds)
-    return Work("benchmark", how_far, remaining_time_text(left_s), fraction, "K", "cancels")
+    return RunningWork("benchmark", how_far, remaining_time_text(left_s), fraction, "K", "cancels")
 
 
 def _estimate_remaining_s_and_fraction(
@@ -122,42 +122,42 @@ def _estimate_remaining_s_and_fraction(
     return remaining_s, progress.done / max(1, progress.total)
 
 
-def describe_quality_comparison(view: QualityView) -> Work:
+def describe_quality_comparison(view: QualityView) -> RunningWork:
     """Return the row about the running comparison of answers."""
     if view.stopping:
-        return Work("comparison of answers", "stopping, servers are restored")
+        return RunningWork("comparison of answers", "stopping, servers are restored")
     if not view.total or not view.step:
         how_far = "starting"
         if view.said:
             how_far = view.said[-1]
-        return Work("comparison of answers", how_far, key="K")
+        return RunningWork("comparison of answers", how_far, key="K")
     how_far = f"{view.step} {view.done}/{view.total}"
-    return Work("comparison of answers", how_far, fraction=view.done / view.total, key="K")
+    return RunningWork("comparison of answers", how_far, fraction=view.done / view.total, key="K")
 
 
-def describe_model_work(work: ModelWorkView) -> Work:
+def describe_model_work(work: ModelWorkView) -> RunningWork:
     """Return the row about the running copy, download or hashing of a model."""
     from workbench.model.model_copy import size_text  # not for the first frame
 
     if not work.total:
-        return Work(work.what, work.text or "starting", key="K", stops="cancels")
+        return RunningWork(work.what, work.text or "starting", key="K", stops="cancels")
     how_far = f"{size_text(work.done)} of {size_text(work.total)}"
     left_s = None
     if work.bytes_s > 0:
         how_far += f", {size_text(round(work.bytes_s))}/s"
         if work.done < work.total:
             left_s = (work.total - work.done) / work.bytes_s
-    return Work(
+    return RunningWork(
         work.what, how_far, remaining_time_text(left_s), work.done / work.total, "K", "cancels"
     )
 
 
-def describe_foreign_measurement(owner: MeasurementOwner) -> Work:
+def describe_foreign_measurement(owner: MeasurementOwner) -> RunningWork:
     """Return the row about the measurement of another Workbench on this host."""
     what = owner.what
     if owner.since_unix_s is not None:
         what = f"since {clock_text(owner.since_unix_s)}: {what}"
-    return Work(f"{owner.owner_text} measures", what, sign=G.alert)
+    return RunningWork(f"{owner.owner_text} measures", what, sign=G.alert)
 
 
 class ProgressRows(Painted):
@@ -171,7 +171,7 @@ class ProgressRows(Painted):
         self.display = False
         self._measured = Countdown()  # of the experiment or the sweep
         self.counted: tuple[str, float, float] | None = None  # text, monotonic start, seconds
-        self.works: list[Work] = []
+        self.works: list[RunningWork] = []
 
     def show(self, state: SessionState) -> None:
         """Draw the rows about the running work, with its elapsed times."""
@@ -183,11 +183,11 @@ class ProgressRows(Painted):
         if self.works:
             self.repaint()
 
-    def list_running_work(self, state: SessionState) -> list[Work]:
+    def list_running_work(self, state: SessionState) -> list[RunningWork]:
         """Return a row for each running work, measurements first."""
         series = self._describe_series(state)
         measured = series or self._describe_check_or_bench(state)
-        found: list[Work] = []
+        found: list[RunningWork] = []
         if measured is not None:
             found.append(measured)
         elif state.running_quality is not None:
@@ -198,7 +198,7 @@ class ProgressRows(Painted):
         if state.host.model_work is not None:
             found.append(describe_model_work(state.host.model_work))
         if not found and state.busy:
-            found.append(Work(state.busy[-1], "under way"))
+            found.append(RunningWork(state.busy[-1], "under way"))
         if state.host.measured_by is not None:
             found.append(describe_foreign_measurement(state.host.measured_by))
         return found
@@ -212,7 +212,7 @@ class ProgressRows(Painted):
                 return self._measured.remaining_s_now(one, one.left_s)
         return None
 
-    def _describe_series(self, state: SessionState) -> Work | None:
+    def _describe_series(self, state: SessionState) -> RunningWork | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
         now, remaining_s = bench_progress_text(state), self.remaining_s(state)
@@ -235,28 +235,32 @@ class ProgressRows(Painted):
         server = starting_server(state)
         if server is not None and server.phase:
             how_far += f", {server.phase}"
-        return Work(what, how_far, left, done / max(1, count), "K")
+        return RunningWork(what, how_far, left, done / max(1, count), "K")
 
-    def _describe_check_or_bench(self, state: SessionState) -> Work | None:
+    def _describe_check_or_bench(self, state: SessionState) -> RunningWork | None:
         """Return the row about the running check of GPU settings, or about the running or waiting
         benchmark; None if there is none."""
         if self.counted is not None:
             what, began, seconds = self.counted
             done = min(seconds, time.monotonic() - began)
             how_far = f"{done:.0f}/{seconds:.0f} s"
-            return Work(what, how_far, remaining_time_text(seconds - done), done / seconds, "K")
+            return RunningWork(
+                what, how_far, remaining_time_text(seconds - done), done / seconds, "K"
+            )
         if state.bench.running and is_load_check_running(state):
-            return Work("checking GPU settings under load", bench_progress_text(state), key="K")
+            return RunningWork(
+                "checking GPU settings under load", bench_progress_text(state), key="K"
+            )
         if state.bench.running:
             return describe_bench(state)
         if not state.bench.queued:
             return None
         server = starting_server(state)
         if server is None:
-            return Work("benchmark", "waits for READY", key="K", stops="cancels")
+            return RunningWork("benchmark", "waits for READY", key="K", stops="cancels")
         start = describe_server_start(server, state)
         how_far = f"waits for READY: {start.how_far}"
-        return Work("benchmark", how_far, start.left, start.fraction, "K", "cancels")
+        return RunningWork("benchmark", how_far, start.left, start.fraction, "K", "cancels")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return [work.make_row(width) for work in self.works]

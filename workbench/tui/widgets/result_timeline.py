@@ -51,7 +51,7 @@ _GPU = (
 _TOKENS = _Metric("tokens", "tok/s", CLIENT_TOK_S[1], sum)
 
 
-class _Span(NamedTuple):
+class _TimeRange(NamedTuple):
     """The time range of the graphs: `cells` cells of `cell_s` seconds each. The first cell begins
     `first_s` seconds after the benchmark's first request, so `first_s` is negative."""
 
@@ -113,16 +113,16 @@ def _legend_rows(width: int) -> list[Row]:
     return paragraph_rows(text, width, "dim")
 
 
-def _common_span(timelines: Sequence[ResultTimeline], max_cells: int) -> _Span:
+def _common_span(timelines: Sequence[ResultTimeline], max_cells: int) -> _TimeRange:
     before_s = max(int(t.begin_s) - t.first_s for t in timelines)
     after_s = max(t.last_s - int(t.begin_s) + t.step_s for t in timelines)
     finest = max(t.step_s for t in timelines)
     cell_s = max(finest, math.ceil((before_s + after_s) / max_cells))
     first_s = -math.ceil(before_s / cell_s) * cell_s
-    return _Span(first_s, cell_s, min(max_cells, math.ceil((after_s - first_s) / cell_s)))
+    return _TimeRange(first_s, cell_s, min(max_cells, math.ceil((after_s - first_s) / cell_s)))
 
 
-def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells:
+def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _TimeRange) -> Cells:
     """Return the mean of the metric for each cell of `span`; None for cells without readings."""
     history, step_s = timeline.history, timeline.step_s
     keys = [key for key in history if key[1] == metric.field]
@@ -137,13 +137,13 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells
     return list(map(mean_value, parts))
 
 
-def _mean_during_bench(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
+def _mean_during_bench(cells: Cells, timeline: ResultTimeline, span: _TimeRange) -> float | None:
     last = span.column(timeline.end_s - int(timeline.begin_s))
     first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
     return mean_value(known_values(cells[first : max(last, first + 1)]))
 
 
-def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:
+def _mark_row(name: str, timeline: ResultTimeline, span: _TimeRange) -> Row:
     """Return a row that begins with the name of the result and has a sign for each event of its
     timeline, at the time of the event. The sign depends on the kind of the event."""
     cells: list[Run] = [(" ", "dim")] * span.cells
@@ -154,7 +154,7 @@ def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:
     return merge_runs([(pad_text(f"{name} events".strip(), _LABEL), "dim"), *cells])
 
 
-def _axis_row(span: _Span) -> Row:
+def _axis_row(span: _TimeRange) -> Row:
     """Return the row of the time axis, labelled with seconds after the benchmark's first request."""
     least_s = _AXIS_CELLS * span.cell_s
     step_s = next((s for s in _STEPS_S if s >= least_s), least_s)
